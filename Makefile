@@ -1,5 +1,5 @@
-# make demo | serve | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | docs | docs-serve | benchmark |
-# cuda-compile | aot-all | gpu-check | gpu-rehearsal | sanitize | fuzz | clean
+# make demo | serve | test | test-fast | gates | gates-stale | gate NAME=… | benchmark NAME=… | lint | format | docs |
+# docs-serve | cuda-compile | aot-all | gpu-check | gpu-rehearsal | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -54,7 +54,7 @@ test-fast: $(TEST_STAMP)
 	$(call suite, and not slow,--cases 2)
 
 # What takes too long for every run (gates/table.py): a gate passes for the contents of its inputs, and its receipt in
-# gates/receipts says so until they change.
+# gates/receipts.jsonl says so until they change.
 .PHONY: gates gate gates-stale
 gates: $(TEST_STAMP)
 	$(BIN)/python -m gates run
@@ -69,7 +69,7 @@ lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy caw gates
-	$(BIN)/python lint_imports.py
+	$(BIN)/lint-imports --no-cache
 
 # known weaknesses of the pinned packages; asks an advisory source in the internet, and fails where it answers nothing
 audit: $(TEST_STAMP)
@@ -140,13 +140,18 @@ fuzz: $(TEST_STAMP)
 aot-all: $(TEST_STAMP)
 	$(BIN)/python benchmarks/aot_all.py
 
-# minutes on an idle machine; another size: ARGS="--size smoke". What came out: .benchmarks/latest.json (pytest-benchmark's
-# format) and, with ARGS="--results benchmarks/results", the scripts' own files
+# Without NAME the tables of pytest-benchmark, in minutes on an idle machine; another size: ARGS="--size smoke". What came
+# out: .benchmarks/latest.json and, with ARGS="--results benchmarks/results", the scripts' own files. With NAME one script;
+# `python -m benchmarks` lists them.
 .PHONY: benchmark
 benchmark: $(TEST_STAMP)
+ifdef NAME
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(NAME) $(ARGS)
+else
 	mkdir -p .benchmarks
 	HF_HUB_OFFLINE=1 $(BIN)/pytest benchmarks -q --benchmark-json=.benchmarks/latest.json \
 		--benchmark-group-by=group --benchmark-columns=median,iqr,min,max,rounds $(ARGS)
+endif
 
 # all that needs a GPU, in under nine minutes; installs nothing, compiles into this folder
 .PHONY: gpu-check gpu-rehearsal

@@ -120,10 +120,18 @@ compiled = (
     else {}
 )
 setup(
-    packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights", "caw.triton_kernels"],
-    # kernels sit at the top of the tree but are installed inside the package: Triton's own tree has a
-    # top-level `triton_kernels`, and other libraries probe for that name
-    package_dir={"caw": "caw", "caw.triton_kernels": "triton_kernels"},
-    package_data={"caw": ["evaluator/weights/*", "detection/tables/*", "fitting/*.jsonl", "*/templates/*", "py.typed"]},
+    # the kernels sit at the top of the tree and belong to the package by the link caw/triton_kernels: Triton's own tree
+    # has a top-level `triton_kernels`, and other libraries probe for that name
+    packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights"],
+    package_data={
+        "caw": [
+            "evaluator/weights/*",
+            "detection/tables/*",
+            "fitting/*.jsonl",
+            "*/templates/*",
+            "integrations/hub/*/*",
+            "py.typed",
+        ]
+    },
     **compiled,
 )

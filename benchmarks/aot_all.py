@@ -25,7 +25,8 @@ def main() -> int:
     if os.environ.pop("TRITON_INTERPRET", None):
         print("TRITON_INTERPRET is ignored: this compiles", file=sys.stderr)
     # after the environment is settled: Triton decides at its import
-    from caw.triton_kernels import aot, aot_configurations
+    import aot
+    import aot_configurations
 
     failures = count = 0
     lists = aot_configurations

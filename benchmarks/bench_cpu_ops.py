@@ -19,16 +19,20 @@ from typing import Any
 
 import torch
 import transformers
-from caw.triton_kernels.commit_kv_ref import commit_kv_ref
-from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
-from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
-from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from other_systems import DELTA, GAMMA, KEY, markllm, transformers_read, transformers_step
 
 from caw import ops
+from caw.capacity import evaluate_capacity_ref
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.ladder import select_candidate_ref
+from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.record import Record
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 from caw.watermarks import EXP, KGW, Position, Unigram
 
 Variants = dict[str, Callable[[], Any]]
@@ -135,6 +139,17 @@ def step_cases() -> dict[str, Variants]:
         },
     }
     scores = torch.randn(1, 49_152) * 3
+    asked = [torch.tensor([value]) for value in (True, 0.7, 0, 0.05, 0.0)]
+    cases["warp_logits T .7, top-p .95"] = {
+        "compiled": lambda: ops.warp_logits(scores, *asked),
+        "reference": lambda: warp_logits_ref(scores, *asked),
+    }
+    for name, row in (("all of 49152", scores), ("of a nucleus", ops.warp_logits(scores, *asked))):
+        drawn = row, asked[0], context, key, 100, 0.0
+        cases[f"draw_scores {name}"] = {
+            "compiled": lambda drawn=drawn: ops.draw_scores(*drawn),
+            "reference": lambda drawn=drawn: draw_scores_ref(*drawn),
+        }
     record = Record.from_logits(scores)
     for name, watermark in WATERMARKS.items():
         at = Position(record, record.values, scores, torch.randint(0, 999, (1, watermark.window)))

@@ -29,7 +29,7 @@ import torch
 from draft_prompts import prompts
 
 import caw
-from caw.cost.machine import about, best_instructions, processor
+from caw.benchmark.machine import about, best_instructions, processor
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.small_model import ModelDrafter, share_of
 
@@ -217,7 +217,7 @@ def main() -> None:
     args, start = options(), time.monotonic()
     torch.set_num_threads(1)
     kept = kept_in(args)
-    model, tokenizer = caw.load_model(args.model, dtype=args.dtype, weights=args.weights)
+    model, tokenizer = caw.load_model(args.model, dtype=args.dtype, quantization=args.weights)
     with args.raw.open("a") as raw:
         for own, figures in samples(model, tokenizer, args, kept):
             kept[own] = figures

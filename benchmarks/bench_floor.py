@@ -26,8 +26,8 @@ import transformers
 import caw
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.prefill import prefill
 
 PREFIX = 200
@@ -86,7 +86,7 @@ def candidates_ratio(model: Any, batch: int, rounds: int) -> list[float]:
     cache = SiblingCache(model.config.num_hidden_layers, batch, PREFIX + 1, 2, torch.device("cpu"))
     tokens = torch.tensor([[11, 12]] * batch)
     found = []
-    with caw_attention(model), SmallLinears(model, enabled=True):
+    with caw_attention(model), FusedForwards(model, enabled=True):
         prefill(model, cache, range(batch), ids, 0)
         for _ in range(rounds + 2):
             one, two = (

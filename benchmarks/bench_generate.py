@@ -4,7 +4,7 @@
     python benchmarks/bench_generate.py gpu            (hours: all shapes, batches and prompts of the paper's figure)
     python benchmarks/bench_generate.py gpu --only llama-2-7b_quick
 
-How it is measured: `caw benchmark --help` and caw/cost. A run writes FOLDER/generate_NAME.json and .svg.
+How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json and .svg.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from caw.benchmark import BenchmarkSettings, run
+from caw.benchmark.plot import plot
 from caw.cli.benchmark_command import show
-from caw.cost import BenchmarkSettings, run
-from caw.cost.plot import plot
 
 FEW = ("kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram+caw", "exp", "exp+caw",
        "transformers", "transformers-kgw", "as-transformers-kgw")  # fmt: skip
@@ -85,7 +85,7 @@ def main() -> int:
     if unknown := set(arguments.only or []) - set(runs):
         parser.error(f"expected runs among {', '.join(runs)}, got {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")  # of other libraries; what spoils a figure is said
-    warnings.filterwarnings("always", module=r"caw\.cost")
+    warnings.filterwarnings("always", module=r"caw\.benchmark")
     for name, settings in runs.items():
         if arguments.only is not None and name not in arguments.only:
             continue

@@ -26,19 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernel_smoke import Made, flat, moved, small_calls
+
+from caw import ops
+from caw.benchmark.replays import CALLS, Call, copies_of, copy_bandwidth, timer
+from caw.decoding.forward import flash_decoding
+from caw.io.show import in_a_line
+from caw.testing import assert_close
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
-from kernel_smoke import Made, flat, moved, small_calls
-
-from caw import ops
-from caw.cost.errors import in_a_line
-from caw.cost.replays import CALLS, Call, copies_of, copy_bandwidth, timer
-from caw.decoding.forward import flash_decoding
-from caw.testing import assert_close
 
 FLEX = ((1, 32, 32, 8), (8, 32, 8, 2))  # batch, heads, of keys, candidates
 

@@ -50,7 +50,7 @@ def memory():
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")  # the greatest size counts from here
 before, began = memory(), clocks()
-model, tokenizer = caw.load_model(name, device="cpu", dtype=dtype, weights=weights)
+model, tokenizer = caw.load_model(name, device="cpu", dtype=dtype, quantization=weights)
 loaded = clocks()
 caw.generate(model, tokenizer, "The capital of France is", max_new_tokens=1, progress=False)
 first, after = clocks(), memory()

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 from bench_detection import PROMPTS
-from caw.triton_kernels.ladder_ref import Ladder
+from stages import STAGES, StageClock, watching
 
 import caw
-from caw.cost.machine import about
-from caw.cost.stages import STAGES, StageClock, watching
+from caw.benchmark.machine import about
+from caw.decoding.choosing import Choosing
 from caw.decoding.closed_loop import ClosedLoop
-from caw.decoding.step import Step
+from caw.ladder import Ladder
 
 LOOP = "loop"
 # all that a step does for its loop, `weigh` only where the law has a strength of its own; besides, in a ladder, what
@@ -40,25 +40,27 @@ MARKS = {"kgw": caw.KGW(key=1, delta=2.5), "exp": caw.EXP(key=1)}
 @contextmanager
 def watching_the_loop(clock: StageClock) -> Iterator[None]:
     """Inside the block every closed loop of this process reports to the clock."""
-    real = [(owner, name, getattr(owner, name)) for owner, name in (*METHODS, (Step, "ladder"), (Step, "select"))]
+    real = [
+        (owner, name, getattr(owner, name)) for owner, name in (*METHODS, (Choosing, "ladder"), (Choosing, "select"))
+    ]
     clock.seconds[LOOP], making = 0.0, [False]
-    ladder, select = Step.ladder, Step.select
+    ladder, select = Choosing.ladder, Choosing.select
     timed = clock.timed(LOOP, select)
 
-    def with_mark(self: Step, state: Any) -> Any:
+    def with_mark(self: Choosing, state: Any) -> Any:
         making[0] = True
         try:
             return ladder(self, state)
         finally:
             making[0] = False
 
-    def told_apart(self: Step, *arguments: Any) -> Any:
+    def told_apart(self: Choosing, *arguments: Any) -> Any:
         return (timed if making[0] else select)(self, *arguments)
 
     try:
         for owner, name in METHODS:
             setattr(owner, name, clock.timed(LOOP, getattr(owner, name)))
-        Step.ladder, Step.select = with_mark, told_apart  # type: ignore[method-assign]
+        Choosing.ladder, Choosing.select = with_mark, told_apart  # type: ignore[method-assign]
         yield
     finally:
         for owner, name, method in real:

@@ -34,7 +34,7 @@ from bench_detection import PROMPTS
 from scipy import stats
 
 import caw
-from caw.cost.machine import about
+from caw.benchmark.machine import about
 from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
 from caw.detection.token_scores import score_texts
 from caw.detection.weights import weighted_tails
@@ -92,7 +92,7 @@ class Setup:
 
 
 @dataclass(frozen=True, eq=False)
-class Once(caw.ModelWeights):
+class Once(caw.ReaderWeights):
     """Weights that read a text once, for levels, for a calibration and with it."""
 
     read: dict[bytes, Reading] = field(default_factory=dict, repr=False)
@@ -103,8 +103,8 @@ class Once(caw.ModelWeights):
             self.read[name] = super().reading(text)
         return self.read[name]
 
-    def with_prompt(self, prompt: Any) -> caw.ModelWeights:
-        return caw.ModelWeights(self.model, self.tokenizer, prompt, self.policy, self.chat)
+    def with_prompt(self, prompt: Any) -> caw.ReaderWeights:
+        return caw.ReaderWeights(self.model, self.tokenizer, prompt, self.policy, self.chat)
 
 
 class OutOfTimeError(Exception):
@@ -224,7 +224,7 @@ def null_levels(store: Store, arms: list[str], rows: list[dict[str, str]], setup
             if not todo:
                 continue
             store.check_time()
-            prompt = caw.ModelWeights(model, tokenizer, question, chat=setup.chat and question is not None).prompt_ids
+            prompt = caw.ReaderWeights(model, tokenizer, question, chat=setup.chat and question is not None).prompt_ids
             first = first_row(prompt)
             with torch.inference_mode():
                 logits, start = forward(model, [[*prompt, *ids.tolist()]], first - 1)

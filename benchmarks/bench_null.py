@@ -64,7 +64,7 @@ def main() -> None:
         for level, rates in enumerate(zip(*(r.rates for r in reports), strict=True)):
             once = [r.once[level] for r in reports]
             plain, single = ([f"{r.rate:.5f}" for r in found] for found in (rates, once))
-            kept = sum(r.kept for r in once)
+            kept = sum(r.holds for r in once)
             print(f"{name:28s} level {rates[0].level:g}: {plain}; evidence once {single} kept {kept}/{len(once)}")
         print(f"{name:28s} uniform p {[f'{r.uniform_p:.3f}' for r in reports]}", flush=True)
         if options.plots:

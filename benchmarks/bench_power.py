@@ -22,7 +22,7 @@ from bench_detection import PROMPTS
 from scipy import stats
 
 import caw
-from caw.cost.machine import about
+from caw.benchmark.machine import about
 from caw.detection import Detector
 from caw.detection.power import expected_power
 from caw.models import DEMO_MODEL

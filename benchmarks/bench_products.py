@@ -4,9 +4,9 @@
         [--rounds 7] [--megabytes 160] [--clock cpu] [--out r.json]
 
 The matrices are those of one layer of a .gguf file, of each mixture of types that its layers have, and its head.
-"blocks" and "blocks, fast" read the file's own, as weights="file" and "file-fast" do; "float32" and "bfloat16" are what
-those dtypes read. torch rounds the same matrices its own way: to groups of 32 with a scale (4 bits), to rows with a
-scale (8 bits), to bfloat16. ggml (the package xllamacpp) multiplies the file's blocks, in the file's order and, where
+"blocks" and "blocks, fast" read the file's own, as quantization="file" and "file-fast" do; "float32" and "bfloat16" are
+what those dtypes read. torch rounds the same matrices its own way: to groups of 32 with a scale (4 bits), to rows with
+a scale (8 bits), to bfloat16. ggml (the package xllamacpp) multiplies the file's blocks, in the file's order and, where
 it knows one, in its own.
 
 First every side's result is compared in float64 with the rows as it gets them times the numbers that its weights stand
@@ -70,7 +70,7 @@ class Made:
 
 def own_blocks(matrix: Matrix, fast: bool) -> Made:
     packed, outputs = ops.pack_blocks(torch.from_numpy(matrix.blocks.copy()), matrix.kind, fast), len(matrix.blocks)
-    return Made(lambda x, p: ops.quantised_linear(x, p, outputs), (packed,), matrix.numbers, torch.float32)
+    return Made(lambda x, p: ops.quantized_linear(x, p, outputs), (packed,), matrix.numbers, torch.float32)
 
 
 def torch_int4(matrix: Matrix) -> Made:

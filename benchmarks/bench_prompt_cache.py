@@ -19,8 +19,8 @@ import torch
 from bench_detection import prompt_ids
 
 import caw
-from caw.cost.machine import about
-from caw.cost.timing import Clock, Summary, clock_for, ratios
+from caw.benchmark.machine import about
+from caw.benchmark.timing import Clock, Summary, clock_for, ratios
 
 
 def prompts_of(tokenizer: Any, length: int, count: int = 8) -> list[list[int]]:

@@ -28,7 +28,7 @@ from bench_detection import PROMPTS
 from scipy import stats
 
 import caw
-from caw.cost.machine import about
+from caw.benchmark.machine import about
 from caw.detection import Detector, segments
 from caw.detection.regions import Region, search
 from caw.detection.statistics import holm

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from bench_power import NAMES, groups, read_texts, watermark_of
 
-from caw.cost.machine import about
+from caw.benchmark.machine import about
 from caw.detection import Detector
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.watermarks import KGW

@@ -2,9 +2,9 @@
 
     python benchmarks/bench_rounding.py [--model smollm2-135m] [--tokens 512] [--out r.json]
 
-"blocks of 32" are those of weights="int8" and "int4"; "rows" have one scale a row. Errors are over what they are errors
-of (root mean squares): of every product in the layers, with normal inputs, and of the logits on a text that the model
-writes (sampled, temperature 1). The last figure is the mean divergence of the next token's distribution, in nats.
+"blocks of 32" are those of quantization="int8" and "int4"; "rows" have one scale a row. Errors are over what they are
+errors of (root mean squares): of every product in the layers, with normal inputs, and of the logits on a text that the
+model writes (sampled, temperature 1). The last figure is the mean divergence of the next token's distribution, in nats.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from caw import ops
-from caw.cost.machine import about
+from caw.benchmark.machine import about
 
 PREFIX = 500
 OURS = "caw"

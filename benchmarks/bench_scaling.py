@@ -29,15 +29,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.cost import peak_memory
-from caw.cost.machine import about
-from caw.cost.subjects import SHAPES, load_subject, random_model
-from caw.cost.timing import Summary, clock_for
+from caw.benchmark import peak_memory
+from caw.benchmark.machine import about
+from caw.benchmark.subjects import SHAPES, load_subject, random_model
+from caw.benchmark.timing import Summary, clock_for
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.prefill import prefill
 from caw.io.figures import save_figure
 from caw.record import Record
@@ -166,7 +166,7 @@ def vocabulary_points(shapes: str, dtype: str, device: str | None, machine: Mach
     found = []
     for size in VOCABULARIES:
         model = random_model(shapes, dtype, device, vocab_size=size, num_hidden_layers=2)
-        with caw_attention(model), SmallLinears(model, enabled=True):
+        with caw_attention(model), FusedForwards(model, enabled=True):
             cache = filled_cache(model, 1, START, 1)
         found.append(
             Point(
@@ -182,7 +182,7 @@ def measure(found: Sequence[Point], rounds: int) -> list[dict[str, Any]]:
     times: list[list[float]] = [[] for _ in found]
     order, shuffle = list(range(len(found))), random.Random(0)
     models = {id(point.step.model): point.step.model for point in found}
-    ready = {key: (caw_attention(model), SmallLinears(model, enabled=True)) for key, model in models.items()}
+    ready = {key: (caw_attention(model), FusedForwards(model, enabled=True)) for key, model in models.items()}
     for number in range(rounds + 1):
         shuffle.shuffle(order)
         for i in order:
@@ -323,7 +323,7 @@ def main() -> None:
         model = load_subject(arguments.model, arguments.shapes, arguments.dtype, arguments.device, None).model
         machine = speeds(model, arguments.rounds)
         print(f"reads {machine.bandwidth / 1e9:.1f} GB/s, multiplies {machine.arithmetic / 1e9:.0f} Gflop/s\n")
-        with torch.inference_mode(), caw_attention(model), SmallLinears(model, enabled=True):
+        with torch.inference_mode(), caw_attention(model), FusedForwards(model, enabled=True):
             found = points(model, timed, arguments, machine)
         if "vocabulary" in timed:
             shapes = arguments.shapes or "smollm2-135m"

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stages import STAGES, breakdown
 
-from caw.cost.machine import about
-from caw.cost.modes import Job, call_of
-from caw.cost.stages import STAGES, breakdown
-from caw.cost.subjects import SHAPES, load_subject, make_prompts
-from caw.cost.timing import clock_for
+from caw.benchmark.machine import about
+from caw.benchmark.modes import ModeInputs, call_of
+from caw.benchmark.subjects import SHAPES, load_subject, make_prompts
+from caw.benchmark.timing import clock_for
 
 MODES = ("plain", "kgw", "kgw+caw", "exp+caw")
 
@@ -47,8 +47,8 @@ def main() -> None:
         subject = load_subject(arguments.model, arguments.shapes, dtype, "cpu", None)
         _, clock = clock_for(subject.model.device, arguments.threads)
         for batch in arguments.batches:
-            job = Job(subject, make_prompts(subject, batch, arguments.prompt), theta=0.8, beta=1.0)
-            calls = {mode: call_of(mode, job) for mode in arguments.modes}
+            inputs = ModeInputs(subject, make_prompts(subject, batch, arguments.prompt), theta=0.8, beta=1.0)
+            calls = {mode: call_of(mode, inputs) for mode in arguments.modes}
             found = breakdown(calls, arguments.tokens, arguments.rounds, clock)
             rows += [{"dtype": dtype, "batch": batch, "mode": mode, **row} for mode, row in found.items()]
             print(f"\n{dtype}, batch {batch}: ms a step\n{table(found)}", flush=True)

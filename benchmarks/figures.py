@@ -16,7 +16,7 @@ from typing import Any
 
 from bench_scaling import plot as plot_scaling
 
-from caw.cost.plot import plot as plot_benchmark
+from caw.benchmark.plot import plot as plot_benchmark
 from caw.fitting.ablation import plot as plot_ablation
 
 FIGURES: dict[str, Callable[[dict[str, Any], Path], None]] = {

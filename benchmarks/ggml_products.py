@@ -1,4 +1,4 @@
-"""ggml's own products of float32 rows with quantised matrices, called in the library of the package xllamacpp."""
+"""ggml's own products of float32 rows with quantized matrices, called in the library of the package xllamacpp."""
 
 from __future__ import annotations
 

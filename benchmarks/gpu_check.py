@@ -135,7 +135,7 @@ def tests(place: Place) -> Part:
         "tests/decoding/capture/test_cuda_graph.py::test_captured_on_a_gpu",
         "tests/decoding/capture/test_cuda_graph.py::test_smaller_batches_are_captured_on_a_gpu",
         "tests/decoding/test_mixed_rows.py::test_mixed_rows_by_a_graph_on_a_gpu",
-        "tests/decoding/drafts/test_drafted_step.py::test_captured_on_a_gpu",
+        "tests/decoding/drafts/test_draft_rounds.py::test_captured_on_a_gpu",
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
     environment = {"CAW_REQUIRE_GPU": "1"} if place.arch else {"TRITON_INTERPRET": "1"}
@@ -184,7 +184,7 @@ def steps(
     shapes: str = "llama-2-7b",
 ) -> Part:  # fmt: skip
     """Captured steps alone, by events, most important cases first. weights: of 4 or 8 bits."""
-    command = place.python("-m", "caw.cli", "benchmark", "--steps", *(["--weights", weights] if weights else []))
+    command = place.python("-m", "caw.cli", "benchmark", "--steps", *(["--quantization", weights] if weights else []))
     # compiled torch is compiled anew for each length, some ten seconds, so it stands beside one only
     command += ["--modes", "plain,kgw+caw,exp+caw" + (",compiled-torch" if name == "tuned" else "")]
     command += place.choose(

@@ -114,6 +114,32 @@ void noise() {
   measured([&] { kernels().gumbel_row(counter, 5, 6, 0, 4096, out.data()); });
 }
 
+float no_prune(DrawTask&, int64_t*, float kth, float) { return kth; }
+
+// The draws of a row whose k-th greatest sum is known to be 12 at least.
+void draws() {
+  const std::vector<float> x = logits(kVocab);
+  const uint32_t counter[3] = {1, 2, 3};
+  std::vector<float> maxima(static_cast<size_t>(kVocab / kBlock));
+  std::vector<uint64_t> keys(static_cast<size_t>(kVocab));
+  std::vector<uint32_t> quads(static_cast<size_t>(kQuadRoom));
+  DrawTask task{counter, 5, 6, kRecord, kVocab, 0.0f, 12.0f, keys.data(), quads.data(), no_prune, nullptr};
+  measured([&] {
+    kernels().survey(x.data(), kVocab, kBlock, maxima.data());
+    kernels().draw_row(task, x.data(), kVocab, kBlock, maxima.data());
+  });
+}
+
+void warped() {
+  const std::vector<float> x = logits(kVocab);
+  std::vector<float> out(x.size()), powers(x.size());
+  measured([&] {
+    kernels().divide(x.data(), 0.7f, kVocab, out.data());
+    kernels().exponentials(out.data(), 9.0f, kVocab, powers.data());
+    kernels().keep_at_least(out.data(), 3.0f, kVocab);
+  });
+}
+
 void layer() {
   const std::vector<float> weight = logits(128 * 300), bias = logits(128), x = logits(300);
   std::vector<float> out(128);
@@ -139,6 +165,8 @@ const std::map<std::string, std::function<void()>> kCases = {
     {"scores of 512 tokens, selfhash", [] { scores(true, 3); }},
     {"one list of 12288 draws", list},
     {"noise of 4096 tokens", noise},
+    {"draws of 49152 tokens", draws},
+    {"temperature, powers and cut of 49152 logits", warped},
     {"layer of 128 x 300", layer},
     {"attention of 6 rows over 512 keys", attention},
 };

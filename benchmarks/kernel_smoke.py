@@ -10,17 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from caw import ops
+from caw.capacity import evaluate_capacity_ref
+from caw.ladder import select_candidate_ref
+from caw.models.packed import pack_weight
+from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
-from caw.triton_kernels.enumerate_candidates_ref import (
-    GREEN,
-    RACE_SCALE,
-    RACE_TOP_K,
-    SELFHASH,
-    enumerate_candidates_ref,
-)  # fmt: skip
-from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import (
@@ -32,6 +31,7 @@ from caw.triton_kernels.packed_weights_ref import (
 )
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
+from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
@@ -41,9 +41,7 @@ from caw.triton_kernels.sibling_attention_ref import (
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
-
-from caw import ops
-from caw.models.packed import pack_weight
+from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row
 SEED, SPLIT, KEY = 5, 200, 0x1234_5678_9ABC_DEF0
@@ -285,6 +283,10 @@ def draws() -> list[Made]:
          [scores, context, key, RARE, own, wanted], "exact") for own in (False, True)
     ]  # fmt: skip
     found.append(("race_values", ops.race_values, race_values_ref, [values, ids, values, context, key], "margin/race"))
+    found.append(("race_winner", ops.race_winner, race_winner_ref, [scores, context, key, 0.7], "exact"))
+    kept = [torch.tensor([True, True]), torch.tensor([0.7, 1.0]), torch.tensor([0, 40]), torch.tensor([0.05, 0.1]),
+            torch.tensor([0.0, 0.02])]  # fmt: skip
+    found.append(("warp_logits", ops.warp_logits, warp_logits_ref, [scores, *kept], "exact"))
     context = torch.tensor([[1, 2, 3], [3, 4, 2**40]])
     found.append(("sampling_noise", ops.sampling_noise, sampling_noise_ref, [context, key, 1100], "float32"))
     return found

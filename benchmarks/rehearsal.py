@@ -60,12 +60,12 @@ def kernels() -> Iterator[tuple[Any, str]]:
 def as_on_a_gpu(clock: Launches) -> Any:
     """Change this process; what must be kept for as long as it is to stay so."""
     import torch
-    from caw.triton_kernels import tuned
 
     from caw import _ext, ops
-    from caw.cost import kernel_times, modes, product_tuner, timing
+    from caw.benchmark import kernel_times, modes, product_tuner, timing
     from caw.decoding import plan
     from caw.decoding.forward import fused_layers, fused_stack
+    from caw.triton_kernels import tuned
 
     compiled = torch.compile
     torch.compile = lambda f=None, **options: compiled(f, **{**options, "backend": "eager"})  # minutes otherwise
@@ -93,8 +93,8 @@ def as_on_a_gpu(clock: Launches) -> Any:
 
 def launched(step: Any, replays: int) -> Any:
     """In place of a profiler's trace: what one call of the step launches, each kernel for one microsecond."""
-    from caw.cost.kernel_times import Kernel
-    from caw.cost.step_model import Launches
+    from caw.benchmark.kernel_times import Kernel
+    from caw.benchmark.step_model import Launches
 
     step.reset()
     with Launches() as launches:

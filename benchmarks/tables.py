@@ -18,15 +18,15 @@ from typing import Any
 
 from bench_stages import table as stages_table
 
-from caw.cost.cases import Variant
+from caw.benchmark.cases import Variant
 
 FOLDER = Path(__file__).resolve().parent
 NONE = "Not measured yet."
 
 
 def generate(results: Path) -> str:
-    """A row a mode and case of every generate_*.json of `caw benchmark`."""
-    lines = ["| run | mode | ms a token | of plain (quartiles) | first token, of plain | peak memory, of plain |",
+    """A row per mode and case of every generate_*.json of `caw benchmark`."""
+    lines = ["| run | mode | ms per token | time over plain (quartiles) | first token over plain | memory over plain |",
              "| --- | --- | ---: | --- | ---: | ---: |"]  # fmt: skip
     for _, found in read(results, "generate_*.json"):
         for row in found["rows"] if found.get("kind") == "caw benchmark" else []:
@@ -34,7 +34,7 @@ def generate(results: Path) -> str:
             subject = f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}"
             case = f"{subject}, batch {row['batch']}, prompt {row['prompt']}"
             if "error" in row:
-                lines.append(f"| {case} | {name} | does not work here | | | |")
+                lines.append(f"| {case} | {name} | not supported | | | |")
                 continue
             ratio, memory = row["ratio"], f"{row['peak_ratio']:.3f}" if "peak_ratio" in row else ""
             case += f", {row['tokens']} new tokens, {ratio['n']} rounds"
@@ -46,14 +46,14 @@ def generate(results: Path) -> str:
 
 
 def stages(results: Path) -> str:
-    """Milliseconds a step by stage, a table for each dtype and batch."""
+    """Milliseconds per step by stage, a table for each dtype and batch."""
     parts = []
     for _, found in read(results, "stages*.json"):
         for dtype, batch in dict.fromkeys((row["dtype"], row["batch"]) for row in found["rows"]):
             own = {r["mode"]: r for r in found["rows"] if (r["dtype"], r["batch"]) == (dtype, batch)}
             about = found["arguments"]
             case = f"{dtype}, batch {batch}, prompt {about['prompt']}, {about['tokens']} new tokens"
-            parts.append(f"Milliseconds a step, {case}, {about['rounds']} rounds:\n\n{stages_table(own)}")
+            parts.append(f"Milliseconds per step, {case}, {about['rounds']} rounds:\n\n{stages_table(own)}")
     return "\n\n".join(parts) or NONE
 
 
@@ -61,7 +61,7 @@ def scaling(results: Path) -> str:
     """Fitted slopes beside those of the floor, and peak memory."""
     slopes = ["| axis | line | ms per | measured | floor | ratio |", "| --- | --- | --- | ---: | ---: | ---: |"]
     memory = [
-        "| mode | batch | prompt | peak memory, MiB (quartiles) | over plain |",
+        "| mode | batch | prompt | peak memory, MiB (quartiles) | memory over plain |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for _, found in read(results, "scaling*.json"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bench_generate import SETS, measure
 
-from caw.cost.cases import Variant
+from caw.benchmark.cases import Variant
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Loads the compiled extensions `caw._C` (CPU) and `caw._C_cuda` if they were built; says once why not."""
+"""Load the compiled extensions `caw._C` (CPU) and `caw._C_cuda`; if one is missing, say why, once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from caw.io.warn import warn_caller
 
-SCHEMAS = 12  # number of the op schemas, as in csrc/schemas.h: raised with every change of a schema
+SCHEMAS = 15  # number of the op schemas, as in csrc/schemas.h: raised with every change of a schema
 REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ compiler)"
 REMEDY_CUDA = (
     "build it with `CAW_BUILD_CUDA=1 pip install -e . --no-build-isolation` (needs nvcc and, in $CUDA_HOME or "
@@ -22,7 +22,7 @@ REMEDY_CUDA = (
 
 
 def _load(name: str, remedy: str = REMEDY) -> str:
-    """Load a library; the reason if it cannot be loaded, else an empty string."""
+    """Load a library. Return the reason if it cannot be loaded, otherwise an empty string."""
     spec = importlib.util.find_spec(f"caw.{name}")
     if spec is None or spec.origin is None:
         # what setup.py left behind when the build failed; pip hides its warning
@@ -30,7 +30,7 @@ def _load(name: str, remedy: str = REMEDY) -> str:
         found = f"was not built: {failure.read_text().strip()}" if failure.is_file() else "is not installed"
         return f"caw's compiled extension {name} {found}; {remedy}"
     if not _fits(Path(spec.origin)):
-        return f"caw's compiled extension {name} was built for other operator schemas than these; {remedy}"
+        return f"caw's compiled extension {name} was built for operator schemas of another version; {remedy}"
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
@@ -39,7 +39,7 @@ def _load(name: str, remedy: str = REMEDY) -> str:
 
 
 def _fits(library: Path) -> bool:
-    """Whether a library was built for the schemas of this version."""
+    """Return whether a library was built for this version's operator schemas."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(f"caw operator schemas {SCHEMAS};".encode()) >= 0
 
@@ -50,11 +50,11 @@ WHY_MISSING_CUDA = _load("_C_cuda", REMEDY_CUDA) if torch.version.cuda else "thi
 if WHY_MISSING and os.environ.get("CAW_EXT") == "require":
     raise ImportError(WHY_MISSING)
 if WHY_MISSING:  # a module is imported once, so this is said once
-    warnings.warn(f"{WHY_MISSING}; until then plain PyTorch does its work, slower", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"{WHY_MISSING}; plain PyTorch is used instead and is slower", RuntimeWarning, stacklevel=2)
 
 
 def warn_without_cuda(device: torch.device) -> None:
-    """Say once in a process what a model on a GPU lacks, and how to get it."""
+    """Warn once per process what a model on a GPU lacks without the CUDA extension, and how to build it."""
     if device.type == "cuda" and WHY_MISSING_CUDA:
         _say_what_is_missing()
 
@@ -62,7 +62,7 @@ def warn_without_cuda(device: torch.device) -> None:
 @functools.cache
 def _say_what_is_missing() -> None:
     warn_caller(
-        f"{WHY_MISSING_CUDA}; until then other systems' green lists are made on the CPU and evidence is counted by "
-        "PyTorch's own operations, slower",
+        f"{WHY_MISSING_CUDA}; without it, other systems' green lists are made on the CPU and evidence is counted in "
+        "PyTorch, which is slower",
         RuntimeWarning,
     )

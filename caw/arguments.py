@@ -1,28 +1,32 @@
-"""What a caller of generation gave, checked before anything runs."""
+"""Check the arguments of generation before anything runs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from caw import ops
 from caw.decoding.forward import flash_decoding
+from caw.decoding.full_race import check_untargeted
 from caw.decoding.prompt_cache import PromptCache
-from caw.evaluator.network import warn_of_other_model
-from caw.evaluator.token_classes import check_tokenizer
+from caw.decoding.prompts import listed
+from caw.detection.weights import TokenWeights
+from caw.evaluator.network import check_serves
 from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.policies.recommended import NO_EVALUATOR, evaluator_of, policy_for, refuse_policy
+from caw.policies.target import read_target
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Recommended, Watermark
 
 
 @contextlib.contextmanager
 def ended_on_error(streamer: Any) -> Iterator[None]:
-    """End the streamer if the block fails: another thread may be waiting for its end."""
+    """End the streamer if the block fails, because another thread may be waiting for it."""
     try:
         yield
     except BaseException:
@@ -31,32 +35,43 @@ def ended_on_error(streamer: Any) -> Iterator[None]:
         raise
 
 
+def prompt_count(prompts: Any) -> int:
+    """Return the number of prompts of a call. Anything that is not a list of prompts is rejected later."""
+    prompts = listed(prompts)
+    return len(prompts) if isinstance(prompts, Sequence) else 1
+
+
 def check_streamer(streamer: Any, prompts: Any) -> None:
-    """Raise TypeError unless it is a streamer, ValueError unless there is one prompt to stream."""
+    """Raise TypeError unless it is a streamer, ValueError unless there is exactly one prompt."""
     if streamer is None:
         return
     if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
         raise TypeError(
             f"streamer must have put and end as transformers' do, got {type(streamer).__name__}; leave it out"
         )
-    # anything that is not a list of prompts is refused later, with the prompts
-    count = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1
-    if count != 1:
-        raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
+    if (count := prompt_count(prompts)) != 1:
+        raise ValueError(f"a streamer requires exactly one prompt, got {count}; leave streamer out")
 
 
-def made_once(settings: Settings) -> Settings:
-    """Settings of a text that is shown while it is made: it is steered towards its test, and cannot be made again."""
-    if settings.found_at is None:
+def without_retries(settings: Settings) -> Settings:
+    """Return the settings of a streamed text: it is steered towards its test, and never retried."""
+    if settings.detectable_at is None:
         return settings
+    if settings.guard is not None:
+        raise ValueError(
+            "a guard changes the text after it was generated, so it cannot be streamed; leave guard or streamer out"
+        )
     if settings.best_of > 1:
-        raise ValueError(f"a streamer shows one text, got best_of={settings.best_of}; leave one of them out")
-    if settings.on_unfound == "drop":
-        raise ValueError("a streamer shows a text before it is tested, got on_unfound='drop'; use 'keep' or 'raise'")
+        raise ValueError(f"a streamer requires best_of=1, got best_of={settings.best_of}; leave one of them out")
+    if settings.on_undetected == "drop":
+        raise ValueError(
+            "a streamer shows the text before it is tested, so on_undetected='drop' is impossible; use 'keep' or "
+            "'raise'"
+        )
     if settings.max_attempts > 1:
         warn_caller(
-            "a text that is streamed is made once: found_at steers it and tests it at its end, and it is not made "
-            "again; set max_attempts=1 to say so"
+            "a streamed text is generated once: detectable_at steers it and tests it at the end, without retries; set "
+            "max_attempts=1 to silence this warning"
         )
     return replace(settings, max_attempts=1)
 
@@ -68,51 +83,82 @@ def check_watermark(watermark: Any) -> None:
         )
 
 
-def check_arguments(facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, prompt_cache: Any) -> Policy:
-    """The policy to use; raises or warns where arguments do not go together."""
+def check_arguments(
+    facts: ModelFacts,
+    tokenizer: Any,
+    watermark: Any,
+    policy: Any,
+    prompt_cache: Any,
+    sampling: Mapping[str, Any] | None = None,
+) -> Policy:
+    """Return the policy to use. Raise or warn if arguments do not go together. sampling: what of it is applied."""
     check_watermark(watermark)
     if not isinstance(prompt_cache, PromptCache | None):
         raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
     policy = check_policy(policy, facts.name, tokenizer)
-    warn_of_ignored_settings(facts)
+    check_untargeted(watermark, policy)
+    warn_of_ignored_settings(facts, sampling or {})
     warn_of_dropout(facts)
     return policy
 
 
+def settle(
+    facts: ModelFacts, watermark: Any, policy: Any, *, do_sample: bool | None, level: float | None
+) -> tuple[Any, Any]:
+    """Return (watermark, policy) of the texts of a call; those given, unless the watermark is a `Recommended`.
+
+    do_sample: whether texts are drawn; None = some are and others not, so that the Recommended itself is returned with
+    its policy for greedy texts. level: p-value at which texts are tested, None = they are not.
+
+    Raises ValueError for a policy beside a Recommended. Warns about greedy texts of a model without an evaluator.
+    """
+    if not isinstance(watermark, Recommended):
+        return watermark, policy
+    refuse_policy(policy)
+    if not do_sample and evaluator_of(watermark, facts.name) is None:
+        warn_caller(NO_EVALUATOR)
+    own = policy_for(watermark, facts.name, do_sample=bool(do_sample), level=level)
+    return watermark if do_sample is None else watermark.of(do_sample=do_sample), own
+
+
 def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:
-    """The policy to use; warns if its evaluator was trained for another model, refuses other tokens' classes."""
+    """Return the policy to use. Its evaluator and the weights of its target must fit the model's vocabulary.
+
+    Raises TypeError or ValueError if they do not; warns if the evaluator was trained on another model.
+    """
     if policy is None:
         return FixedStrength(1.0)
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
-        if model_name:
-            warn_of_other_model(policy.network, model_name)
-        if policy.network.token_class is not None and tokenizer is not None:
-            check_tokenizer(policy.network.token_class.cpu(), tokenizer, policy.network.spec.line_ends)
+        check_serves(policy.network, model_name, tokenizer)
+    target = read_target(policy.target)
+    if target is not None and target.weights is not None and tokenizer is not None:
+        table = target.weights if isinstance(target.weights, TokenWeights) else TokenWeights.load(target.weights)
+        table.check_tokenizer(tokenizer)
     return policy
 
 
-def warn_of_ignored_settings(facts: ModelFacts) -> None:
-    """Warn where the model's own generation config would change the choice of tokens in `model.generate`."""
-    if facts.ignored:
-        warn_caller(
-            f"the model's generation config sets {', '.join(facts.ignored)}, which caw.generate leaves out; use "
-            "model.generate(..., custom_generate=caw.decode) to keep it"
-        )
+def warn_of_ignored_settings(facts: ModelFacts, applied: Mapping[str, Any]) -> None:
+    """Warn if the model's own generation config would change the tokens that `model.generate` chooses."""
+    if ignored := [said for said in facts.ignored if said.partition("=")[0] not in applied]:
+        own = all(said.startswith("repetition_penalty=") for said in ignored)
+        remedy = "give **caw.model_sampling(model)" if own else "use model.generate(..., custom_generate=caw.decode)"
+        found = f"the model's generation config sets {', '.join(ignored)}"
+        warn_caller(f"{found}, which caw.generate ignores; {remedy} to apply it")
 
 
 def warn_of_dropout(facts: ModelFacts) -> None:
-    """Say that a model in train mode decodes as in eval mode; it is put back after every step."""
+    """Warn that a model in train mode decodes as in eval mode; its mode is restored after every step."""
     if facts.dropping:
         warn_caller(
-            f"the model is in train mode and {facts.dropping} would drop at random; its texts are those of eval mode, "
-            "and its mode is left as it was"
+            f"the model is in train mode and {facts.dropping} would apply dropout; it decodes in eval mode, and its "
+            "mode is restored"
         )
 
 
 def kernels_of(backend: str | None, facts: ModelFacts) -> ops.Ops:
-    """The ops that `backend` stands for: see `caw.generate`; ImportError where a package is missing."""
+    """Return the ops of `backend`, see `caw.generate`. ImportError if a package is missing."""
     if backend is None:
         return ops.dispatched()
     if backend == "reference":

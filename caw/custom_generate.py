@@ -1,7 +1,7 @@
-"""The transformers way in: model.generate(**inputs, custom_generate=caw.decode, watermark=..., policy=...).
+"""The transformers entry point: model.generate(**inputs, custom_generate=caw.decode, watermark=..., policy=...).
 
-transformers prepares inputs, generation config, logits processors and stopping criteria; the decoding is this
-library's. transformers drops `streamer=` for callables, so a streamer comes as `caw_streamer=`.
+transformers prepares inputs, generation config, logits processors and stopping criteria; this library decodes.
+transformers drops `streamer=` for callables, so pass a streamer as `caw_streamer=`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error
+from caw.arguments import check_policy, check_watermark, ended_on_error, settle
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
-from caw.decoding.request import requests_for
+from caw.decoding.request import Workload, requests_for
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.sequence import ActiveSequence
-from caw.decoding.state import DecodeState
-from caw.decoding.workload import Workload
+from caw.decoding.texts import Texts
+from caw.io.show import shown
 from caw.io.warn import warn_caller
+from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Branching, Settings
@@ -46,6 +47,7 @@ FORGETFUL = (
     NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor,
     SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper,
 )  # fmt: skip
+OTHER_DECODING = ("penalty_alpha", "dola_layers")  # whose texts are not those of the logits
 EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -69,11 +71,11 @@ def decode(
     Args:
         input_ids: int64 [B, T], left-padded where `attention_mask` says so.
         watermark, policy, branching, mark_eos: as in `caw.generate`.
-        speculate: too; "auto" and "own" draft nothing in train mode with dropout, and beside logits processors that may
-            remember what they saw, as drafts let the rows of a batch grow by different numbers of tokens.
-        seed: of the sampling noise; None draws one from torch's generator, so torch.manual_seed governs it.
-        caw_streamer: a transformers streamer; one sequence only. It is given the prompt's ids [1, T] first, then each
-            token, and its end() is called whatever happens.
+        speculate: as in `caw.generate`; "auto" and "own" draft nothing in train mode with dropout or with logits
+            processors that may keep state, because drafts let the rows of a batch grow by different numbers of tokens.
+        seed: seed of the sampling noise; None draws one from torch's generator, which torch.manual_seed controls.
+        caw_streamer: a transformers streamer; one sequence only. It receives the prompt's ids [1, T], then each
+            token; its end() is always called.
 
     Returns:
         int64 [B, T + new] with padding after each end, or GenerateDecoderOnlyOutput if the config asks for it.
@@ -85,6 +87,7 @@ def decode(
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
         facts = _facts(model, generation_config)
+        watermark, policy = settle(facts, watermark, policy, do_sample=bool(generation_config.do_sample), level=None)
         policy = check_policy(policy, facts.name)
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
@@ -110,8 +113,8 @@ def decode(
 def _warn_of_dropout(facts: ModelFacts) -> None:
     if facts.dropping:
         warn_caller(
-            f"the model is in train mode and {facts.dropping} drops at random, which model.generate leaves on: equal "
-            "calls give different tokens; call model.eval() before"
+            f"the model is in train mode and model.generate leaves the dropout of {facts.dropping} on, so equal calls "
+            "give different tokens; call model.eval() first"
         )
 
 
@@ -123,7 +126,7 @@ def _outputs(
     stopping_criteria: Any,
     streamer: Any,
 ) -> list[list[int]]:
-    """New tokens of each row."""
+    """Return the new tokens of each row."""
     outputs: list[list[int]] = [[] for _ in prompts]
 
     def on_token(sequence: ActiveSequence) -> bool:
@@ -145,26 +148,25 @@ def _outputs(
 
 
 class _ProcessorWarper:
-    """transformers' processors as a warper: they want the whole ids of each row, prompt included."""
+    """transformers' logits processors as a warper; they receive each row's full ids, including the prompt."""
 
     def __init__(self, processors: Any, input_ids: torch.Tensor, pad: int) -> None:
         self.processors, self.input_ids, self.pad = processors, input_ids, pad
 
-    def __call__(self, logits: torch.Tensor, state: DecodeState) -> torch.Tensor:
+    def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
         out = logits.clone()
-        new = state.padded_tokens[:, state.window :]
-        new = torch.where(new < 0, self.pad, new)  # an ended row is padded, as in transformers
+        new = torch.where(texts.made < 0, self.pad, texts.made)  # an ended row is padded, as in transformers
         # a row can lag a token behind the others (see `Step.look_ahead`); processors know only rows of one length, and
         # some of them count rows, so they get the whole batch for each length
-        for count in torch.unique(state.counts[state.active]).tolist():
+        for count in torch.unique(texts.counts[texts.active]).tolist():
             scores = self.processors(torch.cat([self.input_ids, new[:, :count]], dim=1), logits.clone())
-            rows = state.active & (state.counts == count)
+            rows = texts.active & (texts.counts == count)
             out[rows] = scores[rows]
         return out
 
 
 def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
-    """Raise TypeError or ValueError for what this decoding cannot do."""
+    """Raise TypeError or ValueError for unsupported requests."""
     if config is None:
         raise TypeError("decode is called by model.generate(custom_generate=caw.decode), got no generation_config")
     if not input_ids.shape[1]:
@@ -173,32 +175,35 @@ def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
         raise ValueError(f"num_beams must be 1 for watermarked decoding, got {config.num_beams}; leave it out")
     if config.watermarking_config is not None:
         raise ValueError(
-            "watermarking_config must be None beside a watermark of this library, or the text would carry two; use "
+            "watermarking_config must be None when a caw watermark is given, or the text would carry two; use "
             "caw.KGW(format='transformers') for transformers' own"
         )
     if config.guidance_scale not in (None, 1, 1.0):
         raise ValueError(
             f"guidance_scale must be 1 for watermarked decoding, got {config.guidance_scale}; leave it out"
         )
+    for name in OTHER_DECODING:
+        if value := getattr(config, name, None):
+            raise ValueError(f"{name} must be off in watermarked decoding, got {shown(value)}; leave it out")
     wanted = [name for name in EXTRA_OUTPUTS if getattr(config, name, None)]
     if config.return_dict_in_generate and wanted:
         raise ValueError(f"watermarked decoding returns sequences only, got {wanted[0]}=True; leave it out")
     if streamer is not None and input_ids.shape[0] != 1:
-        raise ValueError(f"a streamer shows one text, so the batch must be 1, got {input_ids.shape[0]}")
+        raise ValueError(f"a streamer requires a batch of 1, got {input_ids.shape[0]}; leave it out")
 
 
 def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[list[int]]:
-    """Left-padded rows to plain id lists."""
+    """Turn left-padded rows into plain id lists."""
     if attention_mask is None:
         return input_ids.tolist()
     prompts = [row[mask.bool()].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)]
     if not all(prompts):
-        raise ValueError(f"every prompt must have a token, row {prompts.index([])} is all padding; drop it")
+        raise ValueError(f"every prompt must have at least one token, row {prompts.index([])} is all padding; drop it")
     return prompts
 
 
 def _budgets(facts: ModelFacts, prompts: list[list[int]], max_new_tokens: int) -> list[int]:
-    """New tokens of each row; ValueError where a prompt leaves no room for any."""
+    """Return the maximum new tokens of each row. ValueError if a prompt leaves no room."""
     budgets = []
     for index, ids in enumerate(prompts):
         budget, said = fit_budget(facts, len(ids), max_new_tokens)
@@ -238,15 +243,13 @@ def _settings(
 
 
 def _forgets(processor: Any) -> bool:
-    """Whether a processor is known to compute scores from ids and scores alone, whatever it was given before."""
+    """Return whether a processor is known to compute scores from its ids and scores alone, without state."""
     return type(processor) in FORGETFUL
 
 
 def _facts(model: Any, config: Any) -> ModelFacts:
-    """The model's facts; its texts end as this call's generation config says."""
-    eos = config.eos_token_id
-    ends = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-    return ModelFacts.of(model).ending_with(ends)
+    """Return the model's facts, with the end tokens of this call's generation config."""
+    return ModelFacts.of(model).ending_with(ids_of(config.eos_token_id))
 
 
 def _pad_id(config: Any, facts: ModelFacts) -> int:

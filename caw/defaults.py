@@ -1,16 +1,16 @@
-"""The settings that everything uses unless told otherwise: library, command line, YAML, demo, tuning, README.
+"""Default settings of the library, command line, YAML files, demo, tuning and README.
 
-Chosen on Qwen2.5-Coder-0.5B, KGW, GSM8K, 100 questions under five keys (docs/experiments.md, "Five keys"):
-CAW with THETA and BETA * DELTA = 8 answers .100 right and is found .89 at a false-positive rate of 1 %, where the fixed
-strength DELTA answers .054 and is found .86. It is the only setting of CAW whose gain is beyond chance under several
-keys; theta .5 with BETA * DELTA = 20 gained less (.024, -.01 to .06), BETA * DELTA = 4 is hardly found there (.29).
+Chosen on Qwen2.5-Coder-0.5B with KGW, GSM8K, 100 questions under five keys (docs/experiments.md, "Five keys"). CAW with
+THETA and BETA * DELTA = 8 answers 10.0 % correctly and is detected in 89 % of texts at a false-positive rate of 1 %;
+the fixed strength DELTA answers 5.4 % and is detected in 86 %. No other CAW setting gains beyond chance under several
+keys: theta 0.5 with BETA * DELTA = 20 gains 2.4 points (-1 to 6), and BETA * DELTA = 4 is detected in only 29 %.
 
-BETA is not 1, because a fixed strength uses DELTA as it is: 8 without a policy leaves .002 of the answers right. EXP:
-BETA * TOP_K_EXP = 20 tokens race where a token has no importance ("cot-14" there); SynthID has all of its layers where
-the importance is below half of THETA.
+BETA is not 1 because a fixed strength uses DELTA as it is: 8 without a policy leaves 0.2 % of the answers correct. EXP:
+BETA * TOP_K_EXP = 20 tokens race where a token has zero importance ("cot-14" there). SynthID applies all of its layers
+where the importance is below half of THETA.
 
-The demo model bends sooner (24 everyday prompts, 200 tokens, benchmarks/bench_detection.py): with beta 1 all texts are
-found at 1e-5 already, at a surprise of .91 nats a token; with beta 2 it is 1.13, unmarked .63.
+The demo model is more sensitive (24 everyday prompts, 200 tokens, benchmarks/bench_detection.py): beta 1 already
+detects all texts at 1e-5 with 0.91 nats per token; beta 2 costs 1.13, unmarked text has 0.63.
 """
 
 from __future__ import annotations
@@ -22,4 +22,6 @@ STRENGTH = 1.0  # of policies without look-ahead, where they mark
 THETA = 0.9  # capacity: tokens of more importance stay unmarked
 BETA = 2.0  # capacity: strength where a token has no importance
 BETA_BY_MODEL = {"smollm2-135m": 1.0}  # the same for evaluators of these models
+RECOMMENDED_VARIANTS = 64  # sub-keys of the race of `caw.Recommended`, see docs/recommended.md
+RECOMMENDED_TARGET = 1e-3  # p-value at which its marking of greedy texts may rest: the default level of `caw.detect`
 RECORD_SIZE = 100  # K, the paper's "limited number of values ... 100 in our experiments"

@@ -1,9 +1,8 @@
-"""A forked child computes on one thread, because torch's thread pool does not survive a fork.
+"""Limit forked children to one thread, because torch's thread pool does not survive a fork.
 
-torch computes in GCC's OpenMP threads. A fork copies the pool's memory and none of its threads, so the child's first
-operation on several threads waits for them forever: any operation of torch, with or without this library. One thread
-needs no pool. (A child that raises torch's number of threads again hangs again; `multiprocessing`'s "spawn" starts
-children with a pool of their own.)
+torch computes in GCC's OpenMP threads. A fork copies the pool's memory but not its threads, so the child's first
+multi-threaded operation waits for them forever, with or without this library. One thread needs no pool. (A child that
+raises torch's thread count hangs again; `multiprocessing`'s "spawn" gives children a pool of their own.)
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 
 
 def survive_forks() -> None:
-    """From now on children of this process compute on one thread, if this process is about to use several."""
+    """Make future children of this process compute on one thread, if this process is about to use several."""
     import torch
 
     if torch.get_num_threads() > 1:

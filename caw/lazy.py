@@ -1,4 +1,4 @@
-"""Names of a package that are imported at their first use (PEP 562), so that the package itself costs nothing."""
+"""Package attributes that are imported on first use (PEP 562), so that importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose `homes` say in which module each name lives.
+    """Return the `__getattr__` and `__dir__` of a package; `homes` maps each module to its names.
 
-    The package's modules are found as well, as if they had been imported. No module may have the name of a home's
-    name: importing it would put the module in the name's place.
+    The package's modules are available too, as if imported. No module may share its name with one of these attributes:
+    importing it would replace the attribute.
     """
 
     def get(name: str) -> Any:

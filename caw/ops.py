@@ -1,39 +1,40 @@
-"""Every torch op of this library: schema, reference, fake, dispatch. The only place where ops are registered.
+"""Every torch op of this library: schema, reference, fake, dispatch. Ops are registered nowhere else.
 
-CPU tensors go to the compiled extension where it has a kernel, else to the PyTorch reference; CUDA tensors go to the
-Triton kernels (`registering`). `references()` asks for PyTorch explicitly; nothing falls back silently on a GPU.
+CPU tensors go to the compiled extension if it has a kernel, otherwise to the PyTorch reference; CUDA tensors go to the
+Triton kernels (`registering`). `references()` requests PyTorch explicitly; there is no silent fallback on a GPU.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from caw import _ext
+from caw.capacity import evaluate_capacity_ref
+from caw.ladder import race_winner_ref, select_candidate_ref
 from caw.ops_ref import fakes
 from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
+from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
     permutation_green_ref,
-    permutation_head_ref,
 )
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
-from caw.registering import NAMESPACE as NAMESPACE
-from caw.registering import has_kernel as has_kernel
-from caw.registering import library, register
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
-from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
@@ -49,6 +50,52 @@ from caw.triton_kernels.sibling_attention_ref import (
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from caw.triton_kernels.warp_logits_ref import warp_logits_ref
+
+NAMESPACE = "caw"
+library = torch.library.Library(NAMESPACE, "DEF")
+
+
+def has_kernel(name: str, device: str) -> bool:
+    """Return whether the op of that name has a kernel for the device type ("cpu", "cuda")."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", device.upper()))
+
+
+def launcher(module: str, function: str) -> Callable[..., Any]:
+    """Return the launcher of a Triton kernel, imported at its first call: this library imports without Triton."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            kernels = importlib.import_module(f"caw.triton_kernels.{module}")
+        except ModuleNotFoundError as error:
+            if error.name != "triton":
+                raise
+            raise ImportError(
+                f"caw.{function} on a CUDA tensor requires Triton 3.6 or newer, found none; install it with `pip "
+                "install triton`, or use backend='reference'"
+            ) from error
+        return getattr(kernels, function)(*args, **kwargs)
+
+    return call
+
+
+def register(
+    schema: str, reference: Callable[..., Any] | None, fake: Callable[..., Any], triton: str | None = None
+) -> Any:
+    """Define an op; its CPU kernel is the extension's if there is one, otherwise the reference if it is registered
+    here.
+
+    `triton` names the module in caw.triton_kernels whose function of the op's name serves CUDA tensors.
+    """
+    name = schema.split("(")[0]
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    if reference is not None and not has_kernel(name, "cpu"):
+        library.impl(name, reference, "CPU")
+    if triton is not None and not has_kernel(name, "cuda"):
+        library.impl(name, launcher(triton, name), "CUDA")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
+    return getattr(torch.ops.caw, name).default
+
 
 # ---- topk_softmax: exact, stable top-K of each row with its logsumexp ------------------------------------------------
 topk_softmax = register(
@@ -141,6 +188,14 @@ race_values = register(
     triton="race_values",
 )
 
+# ---- race_winner: who wins a race over whole rows of logits float32 [B, V], -inf = out; int64 [B] --------------------
+race_winner = register(
+    "race_winner(Tensor logits, Tensor context, Tensor key, float temperature=1.0) -> Tensor",
+    race_winner_ref,
+    lambda logits, context, key, temperature=1.0: torch.empty_like(key),
+    triton="race_winner",
+)
+
 # ---- enumerate_candidates: the whole ladder of each row of a native format; scheme: see watermarks/base.py -----------
 enumerate_candidates = register(
     "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, Tensor key, "
@@ -186,6 +241,23 @@ sampling_noise = register(
     triton="sampling_noise",
 )
 
+# ---- warp_logits: what the sampler keeps of logits float32 [B, V], the rest -inf -------------------------------------
+warp_logits = register(
+    "warp_logits(Tensor logits, Tensor wanted, Tensor temperatures, Tensor top_ks, Tensor tails, Tensor floors) "
+    "-> Tensor",
+    warp_logits_ref,
+    lambda logits, *args: logits.new_empty(logits.shape),
+    triton="warp_logits",
+)
+
+# ---- draw_scores: logits plus noise of the rows that draw, and their record, for steps that read back. CPU only ------
+draw_scores = register(
+    "draw_scores(Tensor warped, Tensor drawn, Tensor context, Tensor key, int k, float reach) "
+    "-> (Tensor, Tensor, Tensor)",
+    draw_scores_ref,
+    fakes.draw_scores_fake,
+)
+
 # ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]) under keys int64 [n], one a token -----------
 score_tokens = register(
     "score_tokens(Tensor tokens, int window, Tensor key, int scheme, int threshold) -> (Tensor, Tensor)",
@@ -222,20 +294,16 @@ for _reference in (score_tokens_ref, show_evidence_ref, count_evidence_ref):
         library.impl(_name, _reference, "CUDA")
 
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
-# permutation_head, permutation_green: torch.randperm(vocab_size)[:count] of each seed, as ids [N, count] or as a set of
-#   bits int32 [N, ceil(V / 32)], token t = bit t % 32 of word t // 32. For positions at which many tokens are asked
-#   about (lefthash at generation), and for sets kept between calls: sets[row, t >> 5] >> (t & 31) & 1. Rows that are
-#   not wanted (bool [N]) cost nothing and get an empty set
+# permutation_green: torch.randperm(vocab_size)[:count] of each seed as a set of bits int32 [N, ceil(V / 32)], token t =
+#   bit t % 32 of word t // 32. For positions at which many tokens are asked about (lefthash at generation), and for
+#   sets kept between calls: sets[row, t >> 5] >> (t & 31) & 1. Rows that are not wanted (bool [N]) cost nothing and get
+#   an empty set
 # permutation_contains: whether tokens[i] is in the list of seeds[i], bool [N]; tokens outside [0, V) are in none.
 #   Equal seeds share their work and no list is written down, so it is the way to score a text (one pair per token:
 #   seed from the context, the token itself; lefthash and selfhash alike) and to test the 40 candidates of selfhash,
 #   each of which has its own seed. V = 49152, gamma = 0.25: about 8 us for a seed with one token, 0.5 for each more.
 #   Lists of the last G entries: not in the first V - G
 # generator_words: number indices[i] of each seed's generator, int64 [N]; torch.rand(n)[t] = (word t & 0xFFFFFF) / 2^24
-permutation_head = register(
-    "permutation_head(Tensor seeds, int vocab_size, int count) -> Tensor", permutation_head_ref,
-    lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], count)),
-)  # fmt: skip
 permutation_green = register(
     "permutation_green(Tensor seeds, int vocab_size, int count, Tensor? wanted=None) -> Tensor", permutation_green_ref,
     lambda seeds, size, *rest: seeds.new_empty((seeds.shape[0], (size + 31) // 32), dtype=torch.int32),
@@ -268,11 +336,11 @@ unpack_weight = register(
     lambda packed, size, dtype: packed.new_empty((packed.shape[0], size), dtype=dtype), triton="packed_weights",
 )  # fmt: skip
 
-# weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantised.h
+# weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantized.h
 # pack_blocks: uint8 [O, bytes of a row] of ggml's type `type` -> uint8 [N], what products read, or into `out`; `fast`
 #   rounds the rows that it is multiplied by to 8 bits
-# unpack_rows: rows of it dequantised, float32 [len(rows), K], as the gguf package does, bit for bit
-# quantised_linear: float32 x [M, K] times it transposed, plus bias; a row has the same bits whatever rows are beside it
+# unpack_rows: rows of it dequantized, float32 [len(rows), K], as the gguf package does, bit for bit
+# quantized_linear: float32 x [M, K] times it transposed, plus bias; a row has the same bits whatever rows are beside it
 pack_blocks = register(
     "pack_blocks(Tensor blocks, int type, bool fast=False) -> Tensor", None,
     lambda blocks, type, fast=False: blocks.new_empty((packed_bytes(blocks.shape[0], blocks.shape[1], type),)),
@@ -285,8 +353,8 @@ unpack_rows = register(
     "unpack_rows(Tensor packed, Tensor rows, int size) -> Tensor", None,
     lambda packed, rows, size: packed.new_empty((rows.shape[0], size), dtype=torch.float32),
 )  # fmt: skip
-quantised_linear = register(
-    "quantised_linear(Tensor x, Tensor packed, int outputs, Tensor? bias=None) -> Tensor", None,
+quantized_linear = register(
+    "quantized_linear(Tensor x, Tensor packed, int outputs, Tensor? bias=None) -> Tensor", None,
     lambda x, packed, outputs, bias=None: x.new_empty((x.shape[0], outputs)),
 )  # fmt: skip
 
@@ -352,7 +420,7 @@ class Ops:
 
 
 def dispatched() -> Ops:
-    """The ops as torch dispatches them by device."""
+    """Return the ops as torch dispatches them by device."""
     return Ops(
         topk_softmax, sibling_attention, sibling_attention_packed, commit_kv, commit_step, evaluate_capacity,
         select_candidate, evaluator_step,
@@ -360,7 +428,7 @@ def dispatched() -> Ops:
 
 
 def references() -> Ops:
-    """Plain PyTorch on any device: `backend="reference"`."""
+    """Return plain PyTorch ops for any device: `backend="reference"`."""
     return Ops(
         topk_softmax_ref, sibling_attention_ref, sibling_attention_packed_ref, commit_kv_ref, commit_step_ref,
         evaluate_capacity_ref, select_candidate_ref, evaluator_step_ref, native=False,
@@ -368,5 +436,5 @@ def references() -> Ops:
 
 
 def missing_extension() -> str:
-    """Why the compiled extension is not in use; empty if it is."""
+    """Return why the compiled extension is not in use; empty if it is."""
     return _ext.WHY_MISSING

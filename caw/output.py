@@ -1,4 +1,4 @@
-"""What generation gives back."""
+"""Results of generation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from caw.decoding.prompts import Accepted, PromptWarning
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
-from caw.found.attempts import Attempts, UnfoundError
-from caw.found.receipts import Receipt
+from caw.detectable.attempts import Attempts, UndetectedError
+from caw.detectable.receipts import Receipt
 from caw.io.warn import warn_caller
 
 
@@ -22,12 +22,12 @@ from caw.io.warn import warn_caller
 class GenerationResult:
     """One finished sequence.
 
-    index: place of its prompt among those given. text: new text, without special tokens and a matched stop string.
-    tokens: new token ids, an ending EOS included. finish_reason: "eos", "length", "stop", "error" or "unfound".
-    trace: what decoding did at each token; None unless asked for.
+    index: index of its prompt. text: new text, without special tokens and a matched stop string.
+    tokens: new token ids, including a final EOS. finish_reason: "eos", "length", "stop", "error" or "undetected".
+    trace: per-token trace of decoding; None unless requested.
     error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
         "error" and no tokens; else empty. reason: the same without the prompt's number.
-    receipt: what its test said, with found_at.
+    receipt: the result of its test, with detectable_at.
     """
 
     index: int
@@ -49,7 +49,7 @@ class GenerationResult:
         receipt: Receipt | None = None,
         with_trace: bool = True,
     ) -> GenerationResult:
-        """Of a finished sequence; a stop string and what follows it are left out of the text."""
+        """Build the result of a finished sequence; the text ends before a matched stop string."""
         trace = sequence.trace if with_trace else None
         error = f"prompt {index}: {sequence.error}" if sequence.error else ""
         text, reason = stops.shown(sequence.visible), sequence.finish_reason
@@ -57,7 +57,7 @@ class GenerationResult:
 
 
 def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
-    """Results of the prompts that cannot be continued."""
+    """Return the results of prompts that cannot be continued."""
     return [
         GenerationResult(
             remark.index, "", [], "error", SequenceTrace() if with_trace else None, str(remark), remark.of("the prompt")
@@ -69,13 +69,13 @@ def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
 def results_of(
     decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
 ) -> Iterator[GenerationResult]:
-    """A result for every prompt, after a first value that says it has begun; the streamer is ended whatever happens."""
+    """Yield a result for every prompt, after a first value that signals the start. The streamer is always ended."""
     with_trace = decoder.plan.settings.return_trace
 
     def on_token(sequence: ActiveSequence) -> bool:
         if streamer is not None:
             streamer.put(torch.tensor(sequence.tokens[-1:]))
-        return stops.reached(sequence.tokens)
+        return stops.reached(sequence.tokens) or attempts.ended(sequence)
 
     started: Any = None
     sequences = decoder.run(attempts.first, on_token)
@@ -85,12 +85,12 @@ def results_of(
             streamer.put(torch.tensor(accepted.ids))
         yield from refusals(accepted, with_trace=with_trace)
         for sequence in sequences:
-            done = attempts.take(sequence, decoder.waiting.add)
+            done = attempts.on_finished(sequence, decoder.waiting.add)
             if done is None:
                 continue
             index, receipt = accepted.indices[done.place], done.receipt
             if done.lost and receipt is not None:
-                raise UnfoundError(index, receipt)
+                raise UndetectedError(index, receipt)
             result = GenerationResult.of(done.sequence, index, stops, receipt=receipt, with_trace=with_trace)
             if result.error:
                 warn_caller(result.error, PromptWarning)
@@ -104,12 +104,13 @@ def results_of(
 class GenerationOutput:
     """Results in input order.
 
-    texts: new text of each prompt, special tokens and a matched stop string left out.
-    sequences: new token ids of each prompt, an ending EOS included. trace: one `SequenceTrace` per prompt, or None
-        unless asked for.
-    finish_reasons: "eos", "length", "stop", "error", or "unfound" for a text that was dropped because no test found it.
-    errors: for prompts that could not be continued, why (by place). seconds: wall time of prefill and decoding.
-    receipts: one `Receipt` per prompt with found_at (None for an error), else None.
+    texts: new text of each prompt, without special tokens and a matched stop string.
+    sequences: new token ids of each prompt, including a final EOS. trace: one `SequenceTrace` per prompt, or None
+        unless requested.
+    finish_reasons: "eos", "length", "stop", "error", or "undetected" for a text that was dropped because no attempt was
+        detected.
+    errors: why prompts could not be continued, by index. seconds: wall time of prefill and decoding.
+    receipts: one `Receipt` per prompt with detectable_at (None for an error), else None.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -124,7 +125,7 @@ class GenerationOutput:
     def of(
         cls, results: list[GenerationResult], seconds: float, *, with_trace: bool, tested: bool = False
     ) -> GenerationOutput:
-        """Of results in input order; tested: whether they have receipts."""
+        """Collect results in input order. tested: whether they have receipts."""
         return cls(
             texts=[r.text for r in results],
             sequences=[r.tokens for r in results],
@@ -137,10 +138,10 @@ class GenerationOutput:
 
     @property
     def num_tokens(self) -> int:
-        """New tokens of all prompts together."""
+        """Number of new tokens of all prompts."""
         return sum(len(s) for s in self.sequences)
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all prompts together by wall time; 0 for no time."""
+        """New tokens of all prompts per second of wall time; 0 if no time passed."""
         return self.num_tokens / self.seconds if self.seconds else 0.0

@@ -1,4 +1,4 @@
-"""The record of one distribution: what is kept of a row of logits after the vocabulary has been read once."""
+"""The record of one distribution: the part of a row of logits that later steps need, read in one pass."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Record:
 
     @classmethod
     def from_logits(cls, logits: torch.Tensor, k: int = RECORD_SIZE, kernels: ops.Ops | None = None) -> Record:
-        """Record of logits [B, V]; `kernels` None = as torch dispatches."""
+        """Build the record of logits [B, V]; `kernels` None = as torch dispatches."""
         return cls(*(ops.topk_softmax if kernels is None else kernels.topk_softmax)(logits, k))
 
     @classmethod
     def empty(cls, batch: int, device: torch.device, k: int = RECORD_SIZE) -> Record:
-        """Records of positions that do not exist: probability 0 everywhere, which features turn into padding."""
+        """Build records of positions that do not exist: probability 0 everywhere, which features turn into padding."""
         return cls(
             values=torch.full((batch, k), -torch.inf, device=device),
             ids=torch.full((batch, k), -1, dtype=torch.int64, device=device),
@@ -56,11 +56,11 @@ class Record:
             torch.where(mask if mine.dim() == 1 else mask[:, None], theirs, mine, out=mine)
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Drop all rows but these (int64 [R], ascending), which move to the front of the same memory."""
+        """Keep only these rows (int64 [R], ascending), moved to the front of the same memory."""
         self.values, self.ids, self.probs, self.logsumexp = (kept_rows(t, rows) for t in self.tensors)
 
     def where(self, mask: torch.Tensor, other: Record) -> Record:
-        """Rows of `other` where mask [B] is true, of self elsewhere."""
+        """Return rows of `other` where mask [B] is true, of self elsewhere."""
         m = mask[:, None]
         return Record(
             torch.where(m, other.values, self.values),
@@ -70,7 +70,7 @@ class Record:
         )
 
     def take(self, rows: torch.Tensor) -> Record:
-        """The rows int64 [R] as a record of their own."""
+        """Return the rows int64 [R] as a new record."""
         return Record(self.values[rows], self.ids[rows], self.probs[rows], self.logsumexp[rows])
 
 

@@ -1,4 +1,4 @@
-"""Optional packages, checked for before work starts rather than at its end."""
+"""Checks for optional packages, made before work starts rather than at its end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PACKAGES = {
 
 
 def require(package: str, purpose: str) -> None:
-    """Raise ImportError, in one sentence, unless the package (of PACKAGES) is installed; it is not imported.
+    """Raise ImportError in one sentence unless the package (of PACKAGES) is installed; it is not imported.
 
-    purpose: what it is needed for, as it stands behind "for".
+    purpose: what it is needed for, as the words after "required for".
     """
     module, extra = PACKAGES[package]
     try:
@@ -36,4 +36,4 @@ def require(package: str, purpose: str) -> None:
     except ValueError:  # a module without a spec, which somebody put in sys.modules
         there = sys.modules.get(module) is not None
     if not there:
-        raise ImportError(f"{package} is needed for {purpose}, it is not installed; run `pip install 'caw[{extra}]'`")
+        raise ImportError(f"{package} is required for {purpose} and is not installed; run `pip install 'caw[{extra}]'`")

@@ -1,67 +1,159 @@
-"""How to generate: one frozen, validated set of settings for the library, the command line, YAML and Ray."""
+"""Settings of generation: one frozen, validated set for the library, the command line, YAML files and Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from caw.checks import require_bool, require_choice, require_int, require_number
+from caw.guard import Guard, read_guard
 from caw.io.show import shown
 
 Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")
 PrefillAttention = Literal["sdpa", "flash_attention_2", "eager"]
 PREFILL_ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
-OnUnfound = Literal["keep", "drop", "raise"]
+LogitBias = Mapping[int, float] | tuple[tuple[int, float], ...]  # settings keep the latter
+OnUndetected = Literal["keep", "drop", "raise"]
 MAX_SLOTS = 32
 MAX_ATTEMPTS = 100
 MAX_DRAFTS = 64
 WHERE_IT_PAYS = ("auto", "own")  # tokens are looked up, and only where that is exact and pays
-SELECTIONS, ON_UNFOUND = ("weakest", "likeliest"), ("keep", "drop", "raise")
-OF_FOUND = ("max_attempts", "best_of", "select", "on_unfound", "edits")  # what has no effect without found_at
+SELECTIONS, ON_UNDETECTED = ("weakest", "likeliest"), ("keep", "drop", "raise")
+OF_DETECTABLE = (
+    "max_attempts",
+    "best_of",
+    "select",
+    "on_undetected",
+    "edits",
+    "guard",
+)  # what has no effect without detectable_at
+MAX_PENALTY, MAX_BIAS, MAX_BIASES = 2.0, 100.0, 1024  # OpenAI's ranges
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of one call; see `caw.iter_generate` for their meaning.
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How many tokens to generate and how to choose them; may differ between the texts of a batch.
 
-    The text depends on all of them but batch_size, max_memory, prefill_attention, compile, backend and speculate, which
-    say how to run (and on those only where rounding does).
-
-    Raises TypeError or ValueError naming the argument.
+    Args:
+        max_new_tokens, min_new_tokens: maximum and minimum per sequence; end tokens are masked before the ladder up to
+            the minimum.
+        do_sample, temperature, top_k, top_p, min_p: as in transformers and in this order; 0, 1.0 and 0.0 turn top_k,
+            top_p and min_p off; the temperature is at least 1e-6.
+        seed: seed of the sampling noise, in [0, 2^64); None draws one for each text, so that equal calls give different
+            texts.
+        repetition_penalty: divides positive logits, and multiplies others, of tokens of the prompt and of the text so
+            far; as in transformers, 1.0 is off, in [0.01, 100].
+        presence_penalty, frequency_penalty: subtracted from the logits of tokens of the text so far (not of the
+            prompt), once or once per occurrence; as in vLLM, 0.0 is off, in [-2, 2].
+        logit_bias: mapping of token ids to numbers added to their logits, each in [-100, 100]. Bias and penalties are
+            applied first and change greedy texts too; see docs/sampling.md for the formula.
     """
 
     max_new_tokens: int = 200
     min_new_tokens: int = 0
-    branching: Branching = "tree"
     do_sample: bool = False
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    seed: int = 0
-    slots: int | None = None
-    stop: str | Sequence[str] | None = None
-    chat: bool = False
+    min_p: float = 0.0
+    seed: int | None = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: LogitBias | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detectability:
+    """What is marked, and how texts are tested before they are returned.
+
+    Args:
+        mark_eos: whether the mark may change where a text ends. With False the original token is used wherever an end
+            token is among the candidates within reach of the policy's maximum strength: marking ends gains nothing, and
+            a key that disfavours them makes texts run on. Stop strings are marked like any text. None = True where
+            texts must equal another system's, token for token (foreign formats, SynthID), False in this library's own
+            formats.
+        detectable_at: test every text before it is returned, as `caw.detect` does at this false-positive rate, and
+            retry those that are not detected with a stronger mark, up to `max_attempts` in total; see `receipts`.
+        max_attempts: maximum attempts per text, including candidates.
+        best_of: number of candidates per text, at the policy's own strength and weaker. All are generated and
+            tested; with select="weakest" only up to the first that is detected.
+        select: which detected candidate to return: "weakest", "likeliest" (under the unmarked model), or a function
+            that receives all candidates and returns a detected one (`caw.detectable.selection`).
+        on_undetected: what to do if no attempt is detected: "keep" the text, "drop" it (its text is empty) or "raise" a
+            ValueError.
+        edits: share of words to delete; the text must still be detected in 90 % of 50 seeded draws.
+        guard: what a greedy text must keep of the unmarked one, as a `caw.Guard`: tokens are changed one by one where
+            the unmarked model finds back to its text, until the text is detected. It takes the place of retries
+            (max_attempts, best_of, select); no streams, no sampling.
+    """
+
     mark_eos: bool | None = None
+    detectable_at: float | None = None
+    max_attempts: int = 4
+    best_of: int = 1
+    select: str | Callable[..., Any] = "weakest"
+    on_undetected: OnUndetected = "keep"
+    edits: float = 0.0
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How a call runs; texts depend on `stop` and `chat`, on the others only through rounding.
+
+    Args:
+        chat: apply the tokenizer's chat template to each prompt: a str as a user message, a conversation as it is.
+        stop: strings that end a sequence; they are not part of its text.
+        return_trace: record capacity, strength, candidates and choice of every token.
+        branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines); equal text.
+        slots: candidates per forward pass; None = 2 for green lists, up to 8 for EXP.
+        speculate: speculative decoding, which changes no text: "auto" = n-gram lookup in all texts of the call where it
+            pays, on a CPU; "own" = lookup within each text only; None = off; a number = always that many tokens; or a
+            `Drafter`.
+        batch_size: sequences decoded together; None = 8 or fewer. Texts do not depend on it in float32, nor in bfloat16
+            on a CPU with the compiled extension; elsewhere near ties may.
+        max_memory: memory limit of decoding besides the model weights: bytes, a share of free memory as a float, or a
+            text such as "8GiB"; None = 0.9 of free memory. A batch that does not fit is reduced.
+        prefill_attention: attention kernel of the prefill: "sdpa" (on a CPU this library's own), "flash_attention_2"
+            (the
+            flash-attn package) or "eager".
+        compile: compile the model's body with torch.compile: about a minute of preparation, fewer kernels per step.
+            Requires a model on one device in one process, and a watermark and policy that run without the host
+            (docs/gpu.md).
+        backend: kernels to use: None = this library's; "reference" = plain PyTorch; "flash-attn" = this
+            library's, with the flash-attn package for attention in a step (CUDA, float16 or bfloat16).
+    """
+
+    chat: bool = False
+    stop: str | Sequence[str] | None = None
     return_trace: bool = True
+    branching: Branching = "tree"
+    slots: int | None = None
+    speculate: Any = "auto"
     batch_size: int | None = None
     max_memory: int | float | str | None = None
     prefill_attention: PrefillAttention = "sdpa"
     compile: bool = False
     backend: str | None = None
-    found_at: float | None = None
-    max_attempts: int = 4
-    best_of: int = 1
-    select: str | Callable[..., Any] = "weakest"
-    on_unfound: OnUnfound = "keep"
-    edits: float = 0.0
-    speculate: Any = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Running, Detectability, Sampling):
+    """Every option of a call, with type, default and meaning: the only list of them, and the keyword arguments of
+    `caw.generate`.
+
+    Raises TypeError or ValueError naming the argument.
+    """
 
     def __post_init__(self) -> None:
         check_row(self)
-        check_found(self)
+        check_detectable(self)
         for name, most in (("slots", MAX_SLOTS), ("batch_size", 1 << 20)):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1, most)
@@ -72,20 +164,33 @@ class Settings:
         require_choice("branching", self.branching, BRANCHINGS, "tree")
         check_speculate(self.speculate)
 
+    def applied(self) -> dict[str, Any]:
+        """Return the settings that differ from plain decoding."""
+        return {each.name: own for each in fields(self) if (own := getattr(self, each.name)) != each.default}
+
+    def penalties(self) -> dict[str, Any]:
+        """Return bias and penalties that have an effect, for JSON."""
+        own = {name: value for name, value in self.applied().items() if name in PENALTIES}
+        return own | ({"logit_bias": {str(t): bias for t, bias in own["logit_bias"]}} if "logit_bias" in own else {})
+
     def untested(self) -> Settings:
-        """The same settings for texts that are not tested, as unmarked ones are."""
+        """Return the settings without tests, as for unmarked texts."""
         defaults: dict[str, Any] = {field.name: field.default for field in fields(self)}
-        return replace(self, **{name: defaults[name] for name in ("found_at", *OF_FOUND)})
+        return replace(self, **{name: defaults[name] for name in ("detectable_at", *OF_DETECTABLE)})
 
     def tested(self) -> dict[str, Any]:
-        """How texts are tested and made again; nothing where they are not."""
-        if self.found_at is None:
+        """Return how texts are tested and retried; empty if they are not."""
+        if self.detectable_at is None:
             return {}
-        return {name: getattr(self, name) for name in ("found_at", *OF_FOUND)}
+        found = {name: getattr(self, name) for name in ("detectable_at", *OF_DETECTABLE)}
+        guard = found.pop("guard")
+        return found if guard is None else {**found, "guard": guard.described()}
 
 
 def check_speculate(speculate: Any) -> None:
-    """Raise TypeError or ValueError for what can be no source of drafts; whether a model may be one, a plan says."""
+    """Raise TypeError or ValueError for an invalid source of drafts; whether a model fits is checked later, in the
+    plan.
+    """
     model = callable(speculate) and hasattr(speculate, "config")
     if speculate is None or model or callable(getattr(speculate, "follow", None)):
         return
@@ -95,15 +200,15 @@ def check_speculate(speculate: Any) -> None:
         require_int("speculate", speculate, 1, MAX_DRAFTS)
     else:
         raise TypeError(
-            f"speculate must be 'auto', 'own', None, a number of tokens, a drafter or a small model, got "
+            "speculate must be 'auto', 'own', None, a number of tokens, a drafter or a small model, got "
             f"{type(speculate).__name__}; leave it out"
         )
 
 
-def check_found(settings: Settings) -> None:
-    """Raise TypeError or ValueError for how texts are tested and made again."""
-    if settings.found_at is not None:
-        require_number("found_at", settings.found_at, 0, 1, closed=False)
+def check_detectable(settings: Settings) -> None:
+    """Raise TypeError or ValueError for invalid settings of tests and retries."""
+    if settings.detectable_at is not None:
+        require_number("detectable_at", settings.detectable_at, 0, 1, closed=False)
     require_int("max_attempts", settings.max_attempts, 1, MAX_ATTEMPTS)
     require_int("best_of", settings.best_of, 1, MAX_ATTEMPTS)
     if settings.best_of > settings.max_attempts:
@@ -113,12 +218,13 @@ def check_found(settings: Settings) -> None:
         )
     if not callable(settings.select):
         require_choice("select", settings.select, SELECTIONS, "weakest")
-    require_choice("on_unfound", settings.on_unfound, ON_UNFOUND, "keep")
+    require_choice("on_undetected", settings.on_undetected, ON_UNDETECTED, "keep")
     require_number("edits", settings.edits, 0, 0.9, closed=True)
+    object.__setattr__(settings, "guard", read_guard(settings.guard))
 
 
 def check_row(settings: Any) -> None:
-    """Raise TypeError or ValueError for what may differ between the texts of one call: length and sampling."""
+    """Raise TypeError or ValueError for invalid settings that may differ between texts: length and sampling."""
     require_int("max_new_tokens", settings.max_new_tokens, 1, 1 << 24)
     require_int("min_new_tokens", settings.min_new_tokens, 0, settings.max_new_tokens)
     require_bool("do_sample", settings.do_sample)
@@ -127,4 +233,26 @@ def check_row(settings: Any) -> None:
     require_number("top_p", settings.top_p, 0, 1, closed=True)
     if settings.top_p == 0:
         raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
-    require_int("seed", settings.seed, 0, (1 << 64) - 1)
+    require_number("min_p", settings.min_p, 0, 1, closed=True)
+    if settings.seed is not None:
+        require_int("seed", settings.seed, 0, (1 << 64) - 1)
+    require_number("repetition_penalty", settings.repetition_penalty, MIN_REPETITION, MAX_REPETITION, closed=True)
+    for name in ("presence_penalty", "frequency_penalty"):
+        require_number(name, getattr(settings, name), -MAX_PENALTY, MAX_PENALTY, closed=True)
+    object.__setattr__(settings, "logit_bias", read_bias(settings.logit_bias))
+
+
+def read_bias(bias: Any) -> tuple[tuple[int, float], ...] | None:
+    """Return the additions to logits by token id, in ascending order; None if there are none."""
+    if bias is None:
+        return None
+    if not isinstance(bias, Mapping | tuple):
+        raise TypeError(
+            f"logit_bias must be a mapping of token ids to numbers, got {type(bias).__name__}; write {{42: -1.5}}"
+        )
+    pairs = bias.items() if isinstance(bias, Mapping) else bias
+    require_int("the number of tokens in logit_bias", len(pairs), 0, MAX_BIASES)
+    for token, value in pairs:
+        require_int("a token id in logit_bias", token, 0, (1 << 31) - 1)
+        require_number(f"logit_bias of token {token}", value, -MAX_BIAS, MAX_BIAS, closed=True)
+    return tuple(sorted((token, float(value)) for token, value in pairs)) or None

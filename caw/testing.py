@@ -1,7 +1,7 @@
-"""One tolerance table for every test and benchmark: how far floats may differ, and why.
+"""The tolerance table of all tests and benchmarks: how far floats may differ, and why.
 
-No test writes a tolerance of its own. Integers are compared with `torch.equal`. Loosening a row is a commit of its own
-that says what was measured.
+No test has a tolerance of its own. Integers are compared with `torch.equal`. Loosening a row is a separate commit that
+states the measured error.
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ from typing import Any
 
 import torch
 
+from caw.lazy import lazy_names
+
+# for authors of watermarks; it stands above this module, and so waits for its first use
+__getattr__, __dir__ = lazy_names(
+    __name__, dict.fromkeys(("check_watermark", "WatermarkReport"), "caw.detection.watermark_check")
+)
+
 
 @dataclass(frozen=True)
 class Tolerance:
-    """rms, peak: greatest allowed root mean square and maximum of the error, both relative to the RMS of the expected
-    finite values. reason: where the error comes from."""
+    """rms, peak: maximum root mean square and maximum peak of the error, both relative to the RMS of the expected
+    finite values. reason: source of the error.
+    """
 
     rms: float
     peak: float
@@ -54,12 +62,15 @@ TOLERANCES: dict[str, Tolerance] = {
     "margin/decision": Tolerance(
         1e-5, 1e-4, "row `forward` through features, evaluator and strength; relative to the logits' RMS"
     ),
+    "margin/nucleus": Tolerance(
+        1e-6, 3e-5, "a running sum of probabilities in float32; measured 2.5e-5 on flat rows of 49,152 tokens"
+    ),
     "margin/logit": Tolerance(1e-7, 2.4e-7, "adding a bias in float32 can round two logits to one (2 ulp)"),
 }
 
 
 def tolerance(row: str) -> Tolerance:
-    """The named row of the table; KeyError with the known names otherwise."""
+    """Return the named row of the table. KeyError with the known names otherwise."""
     if row not in TOLERANCES:
         raise KeyError(
             f"tolerance row must be one of {', '.join(TOLERANCES)}, got {row!r}; add a row to caw/testing.py"
@@ -68,12 +79,12 @@ def tolerance(row: str) -> Tolerance:
 
 
 def margin(row: str, scale: float) -> float:
-    """The absolute margin of a decision between values of size `scale`."""
+    """Return the absolute margin of a decision between values of size `scale`."""
     return tolerance(row).peak * abs(scale)
 
 
 def assert_close(actual: Any, expected: Any, row: str) -> None:
-    """Raise AssertionError unless `actual` is as near to `expected` as the row allows.
+    """Raise AssertionError unless `actual` is as close to `expected` as the row allows.
 
     Tensors, arrays, numbers or nested lists of one shape. Infinite and NaN entries must be equal in place and sign;
     the finite rest is compared in float64, errors relative to the RMS of the expected finite values.
@@ -101,5 +112,5 @@ def assert_close(actual: Any, expected: Any, row: str) -> None:
 
 
 def _float64(x: Any) -> torch.Tensor:
-    """Python numbers become float64 at once; torch would round them to float32 first."""
+    """Convert Python numbers straight to float64; torch would round them to float32 first."""
     return x.detach().cpu().double() if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=torch.float64)

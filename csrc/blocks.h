@@ -1,4 +1,4 @@
-// The quantised blocks of .gguf files, and how they are packed for products.
+// The quantized blocks of .gguf files, and how they are packed for products.
 //
 // A file keeps an output's weights one after another in blocks of 32 or 256. Products want sixteen outputs side by side,
 // so that a vector register holds four inputs of each and no sum over lanes is needed. Packing moves the same quants and

@@ -43,7 +43,7 @@ class Input {
   int64_t block() const { return digits_ ? 1 : plain_->block(); }  // rows that are prepared together
   void prepare(int64_t first, int64_t count) {
     if (!digits_) return plain_->prepare(first, count);
-    for (int64_t r = first; r < first + count; ++r) quantised_kernel().digits(x_.row(r), r, *digits_);
+    for (int64_t r = first; r < first + count; ++r) quantized_kernel().digits(x_.row(r), r, *digits_);
   }
   // As LinearInput's; packed weights are unpacked once for all rows.
   template <class F>

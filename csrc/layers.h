@@ -3,7 +3,7 @@
 
 #include "attention.h"
 #include "convert.h"
-#include "quantised_linear.h"
+#include "quantized_linear.h"
 
 namespace caw {
 

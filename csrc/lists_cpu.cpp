@@ -71,15 +71,6 @@ class Shuffle {
   std::vector<uint32_t> order_;
 };
 
-// f(shuffle, seed index) for every seed, in threads.
-template <class F>
-void for_each_list(const int64_t* seeds, int64_t n, int64_t vocab_size, int64_t count, const F& f) {
-  for_each_part(n, count * 3 + vocab_size / 8 + 1500, [&](int64_t begin, int64_t end) {
-    Shuffle shuffle(vocab_size);
-    for (int64_t i = begin; i < end; ++i) f(shuffle, uint32_t(seeds[i]), i);
-  });
-}
-
 // Whether `token` is among the first draws, by following it: it moves only when its position is drawn or is passed.
 struct Follower {
   uint32_t place;
@@ -158,19 +149,6 @@ int64_t distinct_tokens(const Query* query, int64_t n) {
 
 }  // namespace
 
-Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  require_list(seeds, vocab_size, count);
-  const Tensor numbers = dense(seeds);
-  const int64_t n = numbers.size(0);
-  Tensor out = make({n, count}, ScalarType::Long);
-  int64_t* to = out.mutable_data_ptr<int64_t>();
-  for_each_list(numbers.const_data_ptr<int64_t>(), n, vocab_size, count, [&](Shuffle& shuffle, uint32_t seed, int64_t i) {
-    int64_t* head = to + i * count;
-    shuffle.draw(seed, count, [&](uint32_t token) { *head++ = token; });
-  });
-  return out;
-}
-
 Tensor permutation_green(
     const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted) {
   require_list(seeds, vocab_size, count);
@@ -181,11 +159,15 @@ Tensor permutation_green(
   const int64_t n = numbers.size(0), words = (vocab_size + 31) / 32;
   Tensor out = make({n, words}, ScalarType::Int);
   uint32_t* to = static_cast<uint32_t*>(out.mutable_data_ptr());
-  for_each_list(numbers.const_data_ptr<int64_t>(), n, vocab_size, count, [&](Shuffle& shuffle, uint32_t seed, int64_t i) {
-    uint32_t* set = to + i * words;
-    std::fill(set, set + words, 0u);
-    if (asked && !asked[i]) return;
-    shuffle.draw(seed, count, [&](uint32_t token) { set[token >> 5] |= 1u << (token & 31); });
+  const int64_t* seed = numbers.const_data_ptr<int64_t>();
+  for_each_part(n, count * 3 + vocab_size / 8 + 1500, [&](int64_t begin, int64_t end) {
+    Shuffle shuffle(vocab_size);
+    for (int64_t i = begin; i < end; ++i) {
+      uint32_t* set = to + i * words;
+      std::fill(set, set + words, 0u);
+      if (asked && !asked[i]) continue;
+      shuffle.draw(uint32_t(seed[i]), count, [&](uint32_t token) { set[token >> 5] |= 1u << (token & 31); });
+    }
   });
   return out;
 }

@@ -55,7 +55,13 @@ void count_evidence(const Tensor& seen, const Tensor& distinct, const Tensor& tr
 
 Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size);
 
-Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);
+// What the sampler keeps of logits, the rest -inf; and the sums of that and a draw each, with their record.
+Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& temperatures, const Tensor& top_ks,
+    const Tensor& tails, const Tensor& floors);
+std::tuple<Tensor, Tensor, Tensor> draw_scores(const Tensor& warped, const Tensor& drawn, const Tensor& context,
+    const Tensor& key, int64_t k, double reach);
+
+Tensor race_winner(const Tensor& logits, const Tensor& context, const Tensor& key, double temperature);
 
 Tensor permutation_green(
     const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted);
@@ -74,7 +80,7 @@ void pack_blocks_into(const Tensor& blocks, int64_t type, bool fast, const Tenso
 
 Tensor unpack_rows(const Tensor& packed, const Tensor& rows, int64_t size);
 
-Tensor quantised_linear(const Tensor& x, const Tensor& packed, int64_t outputs, const std::optional<Tensor>& bias);
+Tensor quantized_linear(const Tensor& x, const Tensor& packed, int64_t outputs, const std::optional<Tensor>& bias);
 
 Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
     const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,

@@ -78,7 +78,7 @@ void pack_block(const Form& f, const Block* blocks, uint8_t* planes, uint8_t* sc
 
 float half_at(const uint8_t* p, int64_t i) { return read(p, i, kFloat16); }
 
-// scale and minimum of output o in one group of inputs, rounded as the dequantised float32 model has them.
+// scale and minimum of output o in one group of inputs, rounded as the dequantized float32 model has them.
 std::pair<float, float> scale_and_minimum(const Packed& w, int64_t tile, int64_t o, int64_t input) {
   const Form& f = *w.form;
   const uint8_t* at = w.scales(tile) + input / f.inputs() * scale_bytes(f);

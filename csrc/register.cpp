@@ -18,7 +18,9 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("show_evidence", TORCH_BOX(&caw::show_evidence));
   m.impl("count_evidence", TORCH_BOX(&caw::count_evidence));
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
-  m.impl("permutation_head", TORCH_BOX(&caw::permutation_head));
+  m.impl("warp_logits", TORCH_BOX(&caw::warp_logits));
+  m.impl("draw_scores", TORCH_BOX(&caw::draw_scores));
+  m.impl("race_winner", TORCH_BOX(&caw::race_winner));
   m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
   m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));
   m.impl("generator_words", TORCH_BOX(&caw::generator_words));
@@ -26,7 +28,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("pack_blocks", TORCH_BOX(&caw::pack_blocks));
   m.impl("pack_blocks_into", TORCH_BOX(&caw::pack_blocks_into));
   m.impl("unpack_rows", TORCH_BOX(&caw::unpack_rows));
-  m.impl("quantised_linear", TORCH_BOX(&caw::quantised_linear));
+  m.impl("quantized_linear", TORCH_BOX(&caw::quantized_linear));
   m.impl("decoder_layer", TORCH_BOX(&caw::decoder_layer));
   m.impl("prefill_layer", TORCH_BOX(&caw::prefill_layer));
   m.impl("decoder_stack", TORCH_BOX(&caw::decoder_stack));

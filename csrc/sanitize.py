@@ -40,7 +40,6 @@ def build(folder: Path) -> Path:
     for entry in (ROOT / "caw").iterdir():
         if not entry.name.startswith(("_C", "__pycache__")):
             (package / entry.name).symlink_to(entry)
-    (package / "triton_kernels").symlink_to(ROOT / "triton_kernels")
     include = [f"-I{path}" for path in include_paths()]
     # an object is kept only if it is newer than every source and header
     newest = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.*") if path.suffix in (".cpp", ".h", ".inc"))

@@ -37,18 +37,21 @@ float element(const void* row, Dtype dtype, int64_t i) {
   return dtype == kBFloat16 ? float(c10::BFloat16(half, c10::BFloat16::from_bits())) : float(c10::Half(half, c10::Half::from_bits()));
 }
 
-int64_t block_size(int64_t vocab_size, int64_t k) {
+}  // namespace
+
+int64_t topk_block_size(int64_t vocab_size, int64_t k) {
   const int64_t wanted = vocab_size / (4 * k);
   return std::max(kBlockStep, (wanted + kBlockStep - 1) / kBlockStep * kBlockStep);
 }
 
-// The k-th greatest of the maxima; -inf if there are fewer.
-float threshold_of(std::vector<float>& maxima, std::vector<float>& copy, int64_t k) {
+float topk_threshold(const std::vector<float>& maxima, std::vector<float>& copy, int64_t k) {
   if (int64_t(maxima.size()) < k) return -INFINITY;
   copy = maxima;
   std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<float>());
   return copy[size_t(k - 1)];
 }
+
+namespace {
 
 // Keep the k greatest keys, in order.
 void sort_greatest(std::vector<uint64_t>& keys, int64_t k) {
@@ -88,12 +91,12 @@ void pad_with_masked(const void* row, Dtype dtype, int64_t vocab_size, int64_t k
 
 double fast_row(const void* row, Dtype dtype, int64_t vocab_size, int64_t k, Buffers& own) {
   const Kernels& simd = kernels();
-  const int64_t block = block_size(vocab_size, k);
+  const int64_t block = topk_block_size(vocab_size, k);
   own.maxima.resize(size_t((vocab_size + block - 1) / block));
   double sum = 0;
   const float top = simd.maxima_and_sum(row, dtype, vocab_size, block, own.maxima.data(), &sum);
   if (!std::isfinite(top) || sum != sum) return NAN;
-  const float threshold = threshold_of(own.maxima, own.wide, k);
+  const float threshold = topk_threshold(own.maxima, own.wide, k);
   own.keys.resize(size_t(vocab_size));
   const int64_t count =
       simd.filter(row, dtype, vocab_size, block, own.maxima.data(), threshold, own.keys.data());

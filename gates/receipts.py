@@ -1,4 +1,4 @@
-"""What a gate leaves behind, one committed file each, and whether it still holds."""
+"""What gates leave behind, a line each in one committed file, and whether it still holds."""
 
 from __future__ import annotations
 
@@ -35,19 +35,27 @@ class Receipt:
         if self.outcome not in (PASSED, FAILED, UNAVAILABLE):
             raise ValueError(f"outcome must be passed, failed or unavailable, got {self.outcome!r}; run the gate again")
 
-    def write(self, folder: Path) -> None:
-        text = json.dumps({**asdict(self), "seconds": round(self.seconds, 1)}, indent=1, ensure_ascii=False)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.gate}.json").write_text(text + "\n", encoding="utf-8")
+    def write(self, path: Path) -> None:
+        """Put this receipt in the place of the gate's last one; the other lines stay, sorted by gate."""
+        kept = {**read(path), self.gate: self}
+        lines = [
+            json.dumps({**asdict(r), "seconds": round(r.seconds, 1)}, ensure_ascii=False)
+            for _, r in sorted(kept.items())
+        ]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def read(folder: Path, gate: str) -> Receipt | None:
-    """The committed receipt; None if there is none, or none that can be read (a merge may have left both)."""
-    try:
-        found = json.loads((folder / f"{gate}.json").read_text(encoding="utf-8"))
-        return Receipt(**{**found, "flags": tuple(found.get("flags", ()))})
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
+def read(path: Path) -> dict[str, Receipt]:
+    """The committed receipts by gate. A line that cannot be read counts as missing (a merge may have left both)."""
+    receipts: dict[str, Receipt] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            found = json.loads(line)
+            receipt = Receipt(**{**found, "flags": tuple(found.get("flags", ()))})
+        except (ValueError, TypeError):
+            continue
+        receipts[receipt.gate] = receipt
+    return receipts
 
 
 def state(receipt: Receipt | None, digest: str) -> str:

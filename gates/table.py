@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 # in patterns `*` stands for any characters, slashes too; each must name a file (tests/test_gates.py sees to it)
 CPP = ("*.cpp", "*.h", "*.inc", "*/build_flags.py")
+MEANING = ("caw/capacity.py", "caw/ladder.py", "caw/op_indices.py", "caw/prf.py")  # what kernels import
 LIBRARY = ("caw/*.py", "*triton_kernels/*.py", *CPP)
 
 
@@ -62,7 +63,7 @@ GATES = (
     Gate(
         "aot",
         "Triton's kernels compile ahead of time within their bounds for three GPUs",
-        ("*triton_kernels/*.py", "*/aot_all.py", "*/test_aot.py"),
+        ("*triton_kernels/*.py", *MEANING, "benchmarks/aot*.py", "*/test_aot.py"),
         parallel=True,
     ),
     Gate(
@@ -78,6 +79,7 @@ GATES = (
             *CPP,
             "caw/watermarks/*.py",
             "*triton_kernels/*_ref.py",
+            *MEANING,
             "caw/ops.py",
             "caw/record.py",
             "*csrc/test_candidates.py",
@@ -125,7 +127,7 @@ GATES = (
     Gate(
         "serve",
         "a hundred clients at once get the texts that they would get alone, and memory stays where it was",
-        ("caw/serve/*.py", "caw/decoding/*.py", "caw/found/*.py", *CPP, "tests/serve/*.py", "tests/tiny.py"),
+        ("caw/serve/*.py", "caw/decoding/*.py", "caw/detectable/*.py", *CPP, "tests/serve/*.py", "tests/tiny.py"),
         minutes=5,
     ),
     Gate(
@@ -135,11 +137,31 @@ GATES = (
         minutes=6,
     ),
     Gate(
+        "clients",
+        "lm-eval, installed for it, has forty questions answered by a server with the demo model; so has openai",
+        (
+            "caw/serve/*.py",
+            "caw/models/conversations.py",
+            "tests/serve/test_clients.py",
+            "tests/serve/test_messages.py",
+            "tests/serve/serving.py",
+            "tests/tiny.py",
+        ),
+        minutes=4,
+    ),
+    Gate(
         "postgres",
         "the registry on a real PostgreSQL, killed and started again",
         ("caw/registry/*.py", "caw/serve/*.py", "tests/registry/*.py", "tests/serve/*sieg*.py"),
         tools=("initdb", "pg_ctl"),
         minutes=3,
+    ),
+    Gate(
+        "wheel",
+        "the wheel and the sdist: built, repaired, installed without a compiler, and every compiled op in place",
+        ("caw/*.py", "*triton_kernels/*.py", *CPP, "setup.py", "pyproject.toml", "MANIFEST.in", "tests/test_wheel.py"),
+        tools=("g++",),
+        minutes=9,
     ),
     Gate(
         "browser",
@@ -164,7 +186,7 @@ GATES = (
     ),
     Gate(
         "isa",
-        "the fast tests with the instruction sets of older and other processors",
+        "the fast tests with the instruction sets of this processor and of older ones",
         # all tests but those of docs and registry, which it leaves out
         (*LIBRARY, "tests/[!dr]*.py", "tests/d[!o]*.py"),
         minutes=15,

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,34 @@ def seed() -> int:
     np.random.seed(0)
     torch.manual_seed(0)
     return 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_with_parts() -> Iterator[weakref.WeakSet[Any]]:
+    """The models that hold what was derived from them."""
+    from caw.models.parts import ModelParts
+
+    models: weakref.WeakSet[Any] = weakref.WeakSet()
+    own = ModelParts.__init__
+
+    def noted(self: ModelParts, model: Any) -> None:
+        models.add(model)
+        own(self, model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelParts, "__init__", noted)
+        yield models
+
+
+@pytest.fixture(autouse=True)
+def parts_end_with_a_test(models_with_parts: weakref.WeakSet[Any]) -> Iterator[None]:
+    """Nothing derived from a model outlives a test: many share one, and some replace what it is derived with."""
+    yield
+    from caw.models.parts import NAME
+
+    for model in list(models_with_parts):
+        model.__dict__.pop(NAME, None)
+    models_with_parts.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ def inject(monkeypatch: pytest.MonkeyPatch, kind: type[io.FileIO]) -> None:
             return builtins.open(path, mode, buffering, **options)
         return kind(path, mode, **options)
 
-    monkeypatch.setattr("caw.io.jsonl.open", opened, raising=False)
+    monkeypatch.setattr("caw.io.lines.open", opened, raising=False)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from generating import PROMPTS, Recorder, generate
 import caw
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
+from caw.io.vocabulary import Vocabulary
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def model() -> Any:
 
 TOO_LONG = prompt(POSITIONS)
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "a number of prompts": ({"prompts": 5}, TypeError, "prompts must be a str, a list"),
-    "bytes": ({"prompts": b"text"}, TypeError, "prompts must be a str, a list"),
+    "a number of prompts": ({"prompts": 5}, TypeError, "prompts must be a str, a conversation, or a list"),
+    "bytes": ({"prompts": b"text"}, TypeError, "prompts must be a str, a conversation, or a list"),
     "flat ids": ({"prompts": [1, 2]}, TypeError, "wrap it in a list"),
     "floats": ({"prompts": [[1.5]]}, TypeError, "prompt 0 must be a str or a list of token ids"),
     "None prompts": ({"prompts": [None, None]}, TypeError, "prompt 0 must be a str or a list of token ids"),
@@ -61,7 +62,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "half a surrogate": ({"prompts": ["\ud800"]}, ValueError, "prompt 0 must be valid Unicode, found half"),
     "bools": ({"prompts": [[3, True]]}, TypeError, "got a list with bool"),
     "generator with a streamer": (
-        {"prompts": (p for p in "a"), "streamer": Recorder()}, TypeError, "prompts must be a str, a list of str or",
+        {"prompts": (p for p in "a"), "streamer": Recorder()}, TypeError, "prompts must be a str, a conversation, or",
     ),
     "name as tokenizer": ({"tokenizer": "x"}, TypeError, "tokenizer must be the model's tokenizer, got str; see"),
     "bytes as tokenizer": ({"tokenizer": b"x"}, TypeError, "tokenizer must be the model's tokenizer, got bytes"),
@@ -76,19 +77,20 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "backend": ({"backend": "cuda"}, ValueError, "backend must be None, 'reference' or 'flash-attn'"),
     "watermark": ({"watermark": "kgw"}, TypeError, "watermark must be a caw watermark or None, got str"),
     "policy": ({"policy": 0.5}, TypeError, "policy must be a caw policy, got float"),
-    "streamer": ({"streamer": Recorder()}, ValueError, "needs one prompt, got 3"),
+    "streamer": ({"streamer": Recorder()}, ValueError, "requires exactly one prompt, got 3"),
     "streamer of candidates": (
-        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "found_at": 0.01, "best_of": 2},
-        ValueError, "a streamer shows one text, got best_of=2",
+        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1),
+         "detectable_at": 0.01, "best_of": 2},
+        ValueError, "a streamer requires best_of=1, got best_of=2",
     ),
     "streamer of what may be dropped": (
-        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "found_at": 0.01,
-         "on_unfound": "drop"},
-        ValueError, "shows a text before it is tested, got on_unfound='drop'",
+        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "detectable_at": 0.01,
+         "on_undetected": "drop"},
+        ValueError, "shows the text before it is tested, so on_undetected='drop' is impossible",
     ),
     "tokenizer": ({"tokenizer": None}, TypeError, "tokenizer must be the model's tokenizer, got NoneType"),
     "chat of a plain model": ({"prompts": ["!"], "chat": True}, ValueError, "needs a tokenizer with a chat template"),
-    "chat of ids": ({"chat": True}, TypeError, "prompt 0 must be a str with chat=True, got list"),
+    "chat of ids": ({"chat": True}, TypeError, "prompt 0 must be a str or a list of messages with chat=True, got list"),
     "strength beyond the record": (
         {"watermark": caw.EXP(key=1, top_k=60), "policy": caw.FixedStrength(2.0)}, ValueError,
         "strength * top_k must be at most 100",
@@ -169,8 +171,20 @@ def test_evaluator_of_another_model_is_named(model: Any, monkeypatch: pytest.Mon
     evaluator = spread_evaluator(model)
     evaluator.provenance["model"] = "someone/else-7b"
     monkeypatch.setattr(model.config, "_name_or_path", "tiny/llama")
-    with pytest.warns(UserWarning, match="trained on someone/else-7b and will read tiny/llama"):
+    with pytest.warns(UserWarning, match="trained on someone/else-7b, not on tiny/llama"):
         generate(model, watermark=caw.KGW(key=1), policy=caw.CapacityPolicy(evaluator))
+
+
+def test_an_evaluator_of_another_vocabulary_is_refused(model: Any, recwarn: pytest.WarningsRecorder) -> None:
+    """Without token classes nothing told it from the model's own but its name."""
+    evaluator = spread_evaluator(model)
+    mark, policy = caw.KGW(key=1), caw.CapacityPolicy(evaluator)
+    evaluator.vocabulary = Vocabulary(3, "0" * 64)
+    with pytest.raises(ValueError, match=r"^the evaluator was made for a vocabulary of 3 tokens, .*tokens; train"):
+        generate(model, watermark=mark, policy=policy)
+    evaluator.universal, evaluator.provenance["model"] = True, "someone/else-7b"
+    assert generate(model, watermark=mark, policy=policy).sequences
+    assert not [w for w in recwarn if "trained on" in str(w.message)]
 
 
 @pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "seed": 3}])
@@ -208,8 +222,14 @@ def test_settings_of_the_model_that_are_left_out_are_named(model: Any, monkeypat
         warnings.simplefilter("error")
         generate(model)
     monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.3)
-    with pytest.warns(UserWarning, match=r"sets repetition_penalty=1.3.*custom_generate=caw.decode"):
+    with pytest.warns(UserWarning, match=r"sets repetition_penalty=1.3.*give \*\*caw.model_sampling\(model\)"):
         generate(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generate(model, **caw.model_sampling(model))
+    monkeypatch.setattr(model.generation_config, "no_repeat_ngram_size", 3)
+    with pytest.warns(UserWarning, match=r"no_repeat_ngram_size=3.*custom_generate=caw.decode"):
+        generate(model, **caw.model_sampling(model))
 
 
 def spoiled(model: Any, length: int) -> Any:

@@ -22,16 +22,18 @@ from tiny import save_tiny, tiny_model
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],
+    "bench_call": ["--rounds", "2"],
     "bench_floor": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "--dtypes", "float32"],
-    "bench_quantised": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "2", "--prefix", "9",
+    "bench_quantization": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "2", "--prefix", "9",
                         "--without-llama"],
+    "bench_drawn": ["--shapes", "tiny", "--batches", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
     "bench_stages": ["--shapes", "tiny", "--batches", "1", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
     "bench_scaling": ["--shapes", "tiny", "--device", "cpu", "--longest", "512", "--widest", "2", "--rounds", "1",
                       "--axes", "prefix", "candidates", "batch", "vocabulary"],
 }  # fmt: skip
 
 
-LONG = {"bench_floor", "bench_quantised", "bench_scaling"}  # of the demo model, of its blocks, of four axes
+LONG = {"bench_floor", "bench_quantization", "bench_scaling"}  # of the demo model, of its blocks, of four axes
 
 
 @pytest.mark.slow
@@ -119,6 +121,22 @@ def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
     assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.svg").is_file()
 
 
+@pytest.mark.slow
+def test_every_script_runs_by_its_name(tmp_path: Path) -> None:
+    """`python -m benchmarks` is the one way to run them: it lists each with a sentence, and runs one as its file."""
+    command = [sys.executable, "-m", "benchmarks"]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=FOLDER.parent, check=True).stdout
+    names = {line.split()[0]: len(line.split()) for line in listed.splitlines()}
+    files = {path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py")}
+    assert files <= names.keys() and "evaluation/everyday" in names and min(names.values()) > 4
+    done = subprocess.run(
+        [*command, "tables", "--check"], capture_output=True, text=True, timeout=60, cwd=FOLDER.parent
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    done = subprocess.run([*command, "nothing"], capture_output=True, text=True, timeout=60, cwd=FOLDER.parent)
+    assert done.returncode == 1 and done.stderr.startswith("expected the name of a script, got 'nothing'")
+
+
 @pytest.mark.gate("rehearsal")
 def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """What compute-sanitizer is given, here by the launchers themselves: every kernel of the folder, each result right.
@@ -169,7 +187,7 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
 def test_small_data_is_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 copies of 2 rows of logits would all stay in the second-level cache of the GPUs that this is for: 50 MB."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    bench, replays = importlib.import_module("bench_kernels"), importlib.import_module("caw.cost.replays")
+    bench, replays = importlib.import_module("bench_kernels"), importlib.import_module("caw.benchmark.replays")
     row_of_two = 2 * 128_256 * 2
     assert len(bench.copies_of(lambda: 0, row_of_two, few=False)) * row_of_two >= replays.CACHE > 2 * 50e6
     counts: list[int] = []
@@ -203,7 +221,7 @@ def test_generate_says_what_spoils_its_figures(monkeypatch: pytest.MonkeyPatch, 
     script = importlib.import_module("bench_generate")
 
     def measure(*arguments: Any) -> None:
-        for module in ("caw.cost.cases", "transformers.utils"):
+        for module in ("caw.benchmark.cases", "transformers.utils"):
             warnings.warn_explicit(f"of {module}", UserWarning, "file.py", 1, module)
 
     monkeypatch.setattr(script, "measure", measure)
@@ -211,7 +229,7 @@ def test_generate_says_what_spoils_its_figures(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(sys, "argv", ["bench_generate.py", "smoke", "--out", str(tmp_path)])
     with warnings.catch_warnings(record=True) as caught:
         assert script.main() == 0
-    assert [str(w.message) for w in caught] == ["of caw.cost.cases"]
+    assert [str(w.message) for w in caught] == ["of caw.benchmark.cases"]
 
 
 def test_slopes_and_floors_of_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +267,7 @@ def test_tables_of_the_readme_come_from_results(monkeypatch: pytest.MonkeyPatch,
     after = tables.filled(before, tmp_path)
     case = "m, float32, batch 2, prompt 9, 5 new tokens, 5 rounds"
     assert f"| {case} | exp+caw C=4 | 1.2 | 1.25 (1.20 - 1.30) | 1.25 | 1.010 |" in after
-    assert "transformers-static | does not work here" in after and "| `generate_x.json` | x, 2 cores | 1 |" in after
+    assert "transformers-static | not supported" in after and "| `generate_x.json` | x, 2 cores | 1 |" in after
     assert tables.filled(after, tmp_path) == after and "## What the numbers say" in after
     assert tables.filled(before, FOLDER / "results") == before  # run benchmarks/tables.py where this fails
     with pytest.raises(ValueError, match="'stages' with its end, found 0"):

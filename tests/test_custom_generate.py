@@ -302,16 +302,16 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
     ("options", "message"),
     [
         ({"num_beams": 3}, "num_beams must be 1 for watermarked decoding, got 3"),
-        ({"watermarking_config": WatermarkingConfig()}, "watermarking_config must be None beside a watermark"),
+        ({"watermarking_config": WatermarkingConfig()}, "watermarking_config must be None when a caw watermark"),
         ({"guidance_scale": 1.5}, "guidance_scale must be 1"),
         ({"return_dict_in_generate": True, "output_scores": True}, "returns sequences only, got output_scores=True"),
         ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),
         ({"watermark": "kgw"}, "watermark must be a caw watermark"),
         ({"policy": 1.0}, "policy must be a caw policy"),
         ({"branching": "forest"}, "branching must be one of"),
-        ({"caw_streamer": Recorder()}, "a streamer shows one text, so the batch must be 1, got 3"),
+        ({"caw_streamer": Recorder()}, "a streamer requires a batch of 1, got 3"),
         ({"thtea": 0.5}, "thtea"),
-        ({"found_at": 1e-3}, "found_at"),
+        ({"detectable_at": 1e-3}, "detectable_at"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(llama: Any, options: dict[str, Any], message: str) -> None:
@@ -342,9 +342,7 @@ def test_dropout_stays_on_as_in_transformers_and_is_named() -> None:
     calls = []
     handle = model.transformer.drop.register_forward_hook(lambda module, given, out: calls.append(module.training))
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    with pytest.warns(
-        UserWarning, match=r"train mode and transformer\.drop drops at random.*call model\.eval\(\) before"
-    ):
+    with pytest.warns(UserWarning, match=r"train mode.*dropout of transformer\.drop on.*call model\.eval\(\) first"):
         model.generate(**left_padded(), custom_generate=caw.decode, **options)
     handle.remove()
     assert calls and all(calls) and model.training

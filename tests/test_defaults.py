@@ -17,14 +17,13 @@ from decoding.architectures import build, prompt, spread_evaluator, tokenizer
 
 import caw
 from caw import defaults
+from caw.benchmark import BenchmarkSettings, modes
 from caw.cli import options as opt
 from caw.cli.benchmark_command import benchmark
 from caw.cli.demo_command import demo
 from caw.cli.detection_weights_command import detection_weights
 from caw.cli.evaluate_run_command import evaluate_run_command
-from caw.cost import BenchmarkSettings, modes
 from caw.evaluation.config_file import config_of, read_config
-from caw.evaluation.old_names import policy_of_cell
 from caw.evaluator import Evaluator, FeatureSpec
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +119,7 @@ def test_no_number_is_said_twice() -> None:
     hits = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in sorted((ROOT / "caw").rglob("*.py"))
-        if path.name not in ("defaults.py", "old_names.py")
+        if path.name != "defaults.py"
         for line in path.read_text(encoding="utf-8").splitlines()
         if literal.search(line)
     ]
@@ -178,7 +177,7 @@ def test_published_cells_are_those_of_their_configs(path: Path) -> None:
             continue
         kept = cells[plan.name]["manifest"]["policy_parameters"]
         planned = {"kind": config.policies[plan.policy].kind, **config.policy_parameters(plan)}
-        assert {**policy_of_cell(kept), "evaluator": None} == {**planned, "evaluator": None}
+        assert {**kept, "evaluator": None} == {**planned, "evaluator": None}
         seen += 1
     assert seen or not config.policies
 

@@ -11,7 +11,7 @@ from generating import PROMPTS, Recorder, generate, text_of
 from transformers import TextIteratorStreamer, TextStreamer
 
 import caw
-from caw.decoding import working_memory
+from caw.decoding import decoder
 from caw.decoding.forward.sibling_cache import SiblingCache
 
 
@@ -70,7 +70,7 @@ def test_an_interruption_gives_the_cache_back_at_once(
 ) -> None:
     """Also while somebody keeps the traceback, or the generator that was closed."""
     made: list[SiblingCache] = []
-    monkeypatch.setattr(working_memory, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
+    monkeypatch.setattr(decoder, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
     if error:
         iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=30, streamer=Recorder(3, error))
         with pytest.raises(error) as caught:

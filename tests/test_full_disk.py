@@ -27,7 +27,7 @@ from caw.detection import Detector
 from caw.detection.html_report import write_html
 from caw.detection.weights import TokenWeights
 from caw.evaluation.attacks.attacker import attack_texts
-from caw.evaluation.attacks.word_d import WordD
+from caw.evaluation.attacks.words import WordD
 from caw.evaluation.metrics import judge
 from caw.evaluation.metrics.perplexity import Perplexity
 from caw.evaluation.store import Generation, Store
@@ -94,7 +94,7 @@ def by_judge(folder: Path, inputs: Path, model: str) -> None:
 
 
 def by_ray(folder: Path, inputs: Path, model: str) -> None:
-    settings = ray.Job(
+    settings = ray.RayRun(
         str(folder), 1, model, caw.KGW(key=3), dtype="float32", options={"max_new_tokens": 3, "batch_size": 1}
     )
     ids = np.array([f"p{i}" for i in range(2 * COUNT)], dtype=object)
@@ -135,7 +135,7 @@ def assert_stops(write: Writer, folder: Path, inputs: Path, model: str) -> None:
     if write in (by_generate, by_label):
         result = write(folder, inputs, model)
         said = result.stderr.splitlines()
-        assert result.exit_code == 2 and "no space left on device; make room" in said[-1], result.stderr
+        assert result.exit_code == 2 and "no space left on device; free some space" in said[-1], result.stderr
         assert len(said) == (2 if write is by_generate else 1)  # generate begins by saying how it marks
     else:
         with pytest.raises(OSError, match=r"\.jsonl") as caught:

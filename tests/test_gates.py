@@ -126,27 +126,31 @@ def test_only_a_whole_pass_is_one(tmp_path: Path) -> None:
     assert read(tmp_path / "none.xml", 0)[0] == "failed", "a run that died left no report"
 
 
-def run_with(outcome: str, checkout: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> int:
+def run_with(outcome: str, checkout: Path, path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> int:
     monkeypatch.setattr(running, "pytest", lambda gate, root: (outcome, "why", {"passed": 1}))
-    return program.run_all((replace(GATE, **changes),), checkout, folder)
+    return program.run_all((replace(GATE, **changes),), checkout, path)
 
 
 def test_a_pass_holds_until_the_code_changes(
     checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path_factory.mktemp("receipts")
-    states = lambda: program.states((GATE,), checkout, folder)["toy"]  # noqa: E731
+    path = tmp_path_factory.mktemp("receipts") / "receipts.jsonl"
+    states = lambda: program.states((GATE,), checkout, path)["toy"]  # noqa: E731
     assert states() == "missing"
-    assert run_with("passed", checkout, folder, monkeypatch) == 0
-    written = json.loads((folder / "toy.json").read_text())
+    other = receipts.Receipt("abc", "0", "passed", 1.0)
+    other.write(path)
+    assert run_with("passed", checkout, path, monkeypatch) == 0
+    first, second = path.read_text().splitlines()
+    assert receipts.read(path)["abc"] == other and json.loads(first)["gate"] == "abc"
+    written = json.loads(second)
     assert written["outcome"] == "passed" and written["versions"]["python"] and written["processor"]
     assert states() == "holds"
     changed(checkout, "a.py", "# the sum", "# a sum")
     assert states() == "holds"
     changed(checkout, "a.py", "a + b", "b + a")
     assert states() == "stale"
-    (folder / "toy.json").write_text("<<<<<<< ours\n")
-    assert states() == "missing"
+    path.write_text(f"{first}\n<<<<<<< ours\n")
+    assert states() == "missing" and receipts.read(path) == {"abc": other}
 
 
 @pytest.mark.parametrize("outcome, changes", [("failed", {}), ("unavailable", {"tools": ("no-such-compiler",)})])
@@ -154,12 +158,12 @@ def test_what_did_not_pass_is_said_and_is_no_success(
     outcome: str, changes: dict[str, Any], checkout: Path, tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    folder = tmp_path_factory.mktemp("receipts")
-    assert run_with("failed", checkout, folder, monkeypatch, **changes) == 1
-    receipt = receipts.read(folder, "toy")
-    assert receipt is not None and receipt.outcome == outcome
+    path = tmp_path_factory.mktemp("receipts") / "receipts.jsonl"
+    assert run_with("failed", checkout, path, monkeypatch, **changes) == 1
+    receipt = receipts.read(path)["toy"]
+    assert receipt.outcome == outcome
     assert receipt.reason == ("no no-such-compiler here" if changes else "why")
-    assert program.states((GATE,), checkout, folder) == {"toy": outcome}
+    assert program.states((GATE,), checkout, path) == {"toy": outcome}
     assert "toy did not pass" in capsys.readouterr().err
 
 
@@ -168,6 +172,29 @@ def test_continuous_integration_writes_no_receipt(checkout: Path, monkeypatch: p
     before = digest.files(checkout)
     assert program.run_all((GATE,), checkout, None) == 0
     assert digest.files(checkout) == before
+
+
+def test_a_gate_beyond_the_budget_is_named_and_stays_stale(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path_factory.mktemp("receipts") / "receipts.jsonl"
+    monkeypatch.setattr(running, "pytest", lambda gate, root: ("passed", "", {"passed": 1}))
+    gates = (GATE, replace(GATE, name="long"))
+    assert program.run_all(gates, checkout, path, {"toy": 30.0, "long": 90.0}, budget=1) == 0
+    assert receipts.read(path).keys() == {"toy"}
+    assert "gate long: not run, it stays stale: 90 s do not fit the budget" in capsys.readouterr().out
+
+
+def test_with_a_budget_a_missing_tool_is_named_and_a_failure_still_fails(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = replace(GATE, tools=("no-such-compiler",))
+    assert program.run_all((lacking,), checkout, None) == 1
+    assert program.run_all((lacking,), checkout, None, budget=1000) == 0
+    assert "gate toy: not run, it stays stale: no no-such-compiler here" in capsys.readouterr().out
+    monkeypatch.setattr(running, "pytest", lambda gate, root: ("failed", "broken", {"failed": 1}))
+    assert program.run_all((GATE,), checkout, None, budget=1000) == 1
 
 
 def test_every_gate_has_inputs_tests_and_every_test_a_gate() -> None:
@@ -190,7 +217,7 @@ def test_every_gate_has_inputs_tests_and_every_test_a_gate() -> None:
 
 def test_a_receipt_belongs_to_a_gate() -> None:
     known = {gate.name for gate in table.GATES}
-    assert {path.stem for path in program.RECEIPTS.glob("*.json")} <= known
+    assert program.RECEIPTS.exists() and receipts.read(program.RECEIPTS).keys() <= known
 
 
 def test_unknown_gates_and_odd_outcomes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

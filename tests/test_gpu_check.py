@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from caw.cost.step_model import DEVICES
+from caw.benchmark.step_model import DEVICES
 
 # parts for which there may be no time
 LEFT_OVER = ["model_of_step", "steps_fp8", "steps_int4", "steps_3-8b", "steps_2-13b", "generate_b8_others",

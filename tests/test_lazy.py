@@ -11,7 +11,15 @@ import pytest
 
 import caw
 
-PACKAGES = ("caw", "caw.cost", "caw.evaluator", "caw.fitting.labelers", "caw.models", "caw.policies", "caw.watermarks")
+PACKAGES = (
+    "caw",
+    "caw.benchmark",
+    "caw.evaluator",
+    "caw.fitting.labelers",
+    "caw.models",
+    "caw.policies",
+    "caw.watermarks",
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

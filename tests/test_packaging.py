@@ -124,4 +124,5 @@ def test_ci_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     lines = script.read_text().splitlines()
     assert "set -euo pipefail" in lines
-    assert lines[-4:] == ["make lint", "make docs", 'make gate ARGS="--stale --no-receipts"', "make test"]
+    gates = 'make gate ARGS="--stale --no-receipts --budget 10"'
+    assert lines[-4:] == ["make lint", "make docs", gates, "make test"]

@@ -44,12 +44,12 @@ def expected(model: str) -> dict[str, str]:
     return {p["id"]: text for p, text in zip(PROMPTS, out.texts, strict=True)}
 
 
-def job(model: str, output: Path, **changes: Any) -> scale.Job:
-    made = scale.Job(str(output), 1, model, caw.KGW(key=11), dtype="float32", options=OPTIONS)
+def job(model: str, output: Path, **changes: Any) -> scale.RayRun:
+    made = scale.RayRun(str(output), 1, model, caw.KGW(key=11), dtype="float32", options=OPTIONS)
     return replace(made, **changes)
 
 
-def write(model: str, made: scale.Job, path: Path, rows: list[dict[str, Any]]) -> dict[str, int]:
+def write(model: str, made: scale.RayRun, path: Path, rows: list[dict[str, Any]]) -> dict[str, int]:
     network, tokenizer = load_model(model, dtype="float32")
     ids = np.array([row["id"] for row in rows], dtype=object)
     return scale.write_shard(network, tokenizer, made, path, ids, [row["prompt"] for row in rows])
@@ -69,12 +69,14 @@ def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expe
     assert write(model, made, path, rows) == {"written": 8, "errors": 0, "repeated": 1}
     found = list(scale.read_output(tmp_path))
     assert {line["id"]: line["text"] for line in found} == expected and len(found) == 12
-    assert found[0].keys() == {"id", "text", "tokens", "finish_reason", "key_id"}
+    assert found[0].keys() == {
+        "id", "text", "tokens", "finish_reason", "key_id", "prompt_digest", "made",
+    }  # fmt: skip
 
 
 def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) -> None:
     """Killed and started again, its lines are those of one run."""
-    options = {"max_new_tokens": 30, "found_at": 1e-2, "batch_size": 4}
+    options = {"max_new_tokens": 30, "detectable_at": 1e-2, "batch_size": 4}
     made = job(model, tmp_path / "a", options=options, policy=caw.FixedStrength(0.2))
     whole, cut = tmp_path / "a" / "shard-00000-of-00001.jsonl", tmp_path / "b" / "shard-00000-of-00001.jsonl"
     for path in (whole, cut):
@@ -86,31 +88,44 @@ def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) 
     cut.write_bytes(third + first[:-20])
     write(model, made, cut, PROMPTS[::-1])
     assert cut.read_bytes() == whole.read_bytes()
-    assert made.label["options"]["found_at"] == "0.01" and "weights" not in made.label
+    assert made.label["options"]["detectable_at"] == "0.01" and "weights" not in made.label
+
+
+def test_a_shard_of_guarded_texts(model: str, tmp_path: Path) -> None:
+    options = {"max_new_tokens": 20, "detectable_at": 0.1, "guard": "number"}
+    made, path = job(model, tmp_path, options=options), tmp_path / "shard-00000-of-00001.jsonl"
+    write(model, made, path, PROMPTS[:2])
+    receipts = [json.loads(line)["receipt"] for line in path.read_bytes().splitlines()]
+    assert [receipt["keeps"] for receipt in receipts] == ["number"] * 2 and made.label["options"]["guard"] == "'number'"
+    with pytest.raises(ValueError, match=r"guard must keep what has a name in caw\.ray, .* got a function; use a name"):
+        job(model, tmp_path, options={**options, "guard": caw.Guard(keeps=lambda old, new: True)})
 
 
 def test_texts_are_tested_with_the_weights_of_the_job(model: str, tmp_path: Path) -> None:
     table = TokenWeights(np.arange(60000, dtype=np.uint8) % 16)
-    made = job(model, tmp_path / "a", options={"max_new_tokens": 30, "found_at": 1e-2}, weights=table)
+    made = job(model, tmp_path / "a", options={"max_new_tokens": 30, "detectable_at": 1e-2}, weights=table)
     path = tmp_path / "a" / "shard-00000-of-00001.jsonl"
     path.parent.mkdir()
     write(model, made, path, PROMPTS[:2])
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert {line["receipt"]["weights"]["digest"] for line in lines} == {table.digest} == {made.label["weights"]}
-    options = {"max_new_tokens": 12, "found_at": 1e-6, "max_attempts": 1, "on_unfound": "raise"}
+    options = {"max_new_tokens": 12, "detectable_at": 1e-6, "max_attempts": 1, "on_undetected": "raise"}
     strict = replace(made, options=options, policy=caw.FixedStrength(0.01), weights=None)
-    with pytest.raises(ValueError, match="to be found at 1e-06, text 'p2' is not after 1 attempt "):
+    with pytest.raises(ValueError, match="detectable at 1e-06, text 'p2' is not after 1 attempt "):
         write(model, strict, path, PROMPTS[:3])
 
 
 def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp_path: Path) -> None:
     for changes, message in (
-        ({"options": {"found_at": 1e-3}, "watermark": None}, "needs a watermark to find, got None"),
-        ({"options": {"found_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
-        ({"options": {"best_of": 2}}, "best_of belongs to found_at"),
-        ({"quantised": "int3"}, "quantised must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
-        ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights belongs to found_at, which is missing"),
-        ({"options": {"found_at": 1e-3}, "policy": caw.FixedStrength(0.0)}, "needs a policy that can be strengthened"),
+        ({"options": {"detectable_at": 1e-3}, "watermark": None}, "requires a watermark, got None"),
+        ({"options": {"detectable_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
+        ({"options": {"best_of": 2}}, "best_of requires detectable_at"),
+        ({"quantization": "int3"}, "quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
+        ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights requires detectable_at"),
+        (
+            {"options": {"detectable_at": 1e-3}, "policy": caw.FixedStrength(0.0)},
+            "requires a policy that marks",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             job(model, tmp_path, **changes)
@@ -120,9 +135,9 @@ def test_actors_load_what_the_job_says(model: str, tmp_path: Path, monkeypatch: 
     """Blocks of a file are read on a CPU, whatever else the actor's machine has."""
     asked = []
     monkeypatch.setattr(scale, "load_model", lambda name, **given: asked.append(given) or (None, None))
-    for weights, place in (("file", "cpu"), ("int8", None), (None, None)):
-        scale.ShardActor(job(model, tmp_path, quantised=weights))
-        assert asked[-1] == {"device": place, "dtype": "float32", "weights": weights}
+    for quantization, place in (("file", "cpu"), ("int8", None), (None, None)):
+        scale.ShardActor(job(model, tmp_path, quantization=quantization))
+        assert asked[-1] == {"device": place, "dtype": "float32", "quantization": quantization}
 
 
 def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
@@ -135,13 +150,43 @@ def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None
 
 def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Path) -> None:
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
+    write(model, made, tmp_path / "before.jsonl", PROMPTS[:1])
+    [line] = map(json.loads, (tmp_path / "before.jsonl").read_bytes().splitlines())
     other, counts = JsonlWriter(path), list[dict[str, int]]()
     second = threading.Thread(target=lambda: counts.append(write(model, made, path, PROMPTS[:2])))
     second.start()
-    other.write({"id": PROMPTS[0]["id"], "text": "", "tokens": [], "finish_reason": "eos", "key_id": None})
+    other.write(line)
     other.close()
     second.join(timeout=120)
     assert counts == [{"written": 1, "errors": 0, "repeated": 0}]
+
+
+def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Path) -> None:
+    """An id whose prompt had changed kept the text of the old one."""
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
+    write(model, made, path, PROMPTS[:3])
+    before = path.read_bytes()
+    changed = [PROMPTS[0], {**PROMPTS[1], "prompt": "another"}, *PROMPTS[2:]]
+    with pytest.raises(ValueError, match=f"text {PROMPTS[1]['id']!r} answers another prompt than the row with"):
+        write(model, made, path, changed)
+    with pytest.raises(ValueError, match="was made with dtype float32, this run has bfloat16; use the same settings"):
+        write(model, replace(made, dtype="bfloat16"), path, PROMPTS)
+    assert path.read_bytes() == before
+    scale.begin(made)
+    with pytest.raises(ValueError, match="was made with dtype float32, this run has auto"):
+        scale.begin(replace(made, dtype="auto"))
+
+
+def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
+    """Started again, the second of two equal prompts got the text of the first."""
+    made = job(model, tmp_path, options={"max_new_tokens": 12, "do_sample": True, "batch_size": 2})
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    rows = [{"id": name, "prompt": "the sky"} for name in ("a", "b", "c")]
+    write(model, made, whole, rows)
+    assert len({json.loads(line)["text"] for line in whole.read_bytes().splitlines()}) == 3
+    cut.write_bytes(whole.read_bytes().splitlines(keepends=True)[1])
+    write(model, made, cut, rows)
+    assert cut.read_bytes() == whole.read_bytes()
 
 
 def test_prompts_that_cannot_be_continued_are_lines_too(
@@ -170,9 +215,14 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
     scale.begin(made)
     scale.begin(replace(made, options={**OPTIONS, "batch_size": 2}))
     assert str(secret) not in (tmp_path / "run.json").read_text()
-    others = ({"watermark": caw.KGW(key=1)}, {"shards": 2}, {"policy": caw.FixedStrength(0.5)}, {"quantised": "int8"})
+    others = (
+        {"watermark": caw.KGW(key=1)},
+        {"shards": 2},
+        {"policy": caw.FixedStrength(0.5)},
+        {"quantization": "int8"},
+    )
     for change in others:
-        with pytest.raises(ValueError, match=r"was made with \w+ .*name another folder"):
+        with pytest.raises(ValueError, match=r"was made with \w+ .*or another folder"):
             scale.begin(replace(made, **change))  # type: ignore[arg-type]
 
 
@@ -246,3 +296,16 @@ def test_two_actors_killed_and_started_again(model: str, tmp_path: Path, expecte
     found = list(scale.read_output(output))
     assert len(found) == 12 and {line["id"]: line["text"] for line in found} == expected
     assert len([path for path in output.iterdir() if scale.SHARD.fullmatch(path.name)]) > 1
+
+
+def test_a_shard_of_conversations(model: str, tmp_path: Path) -> None:
+    """As Arrow hands them out: arrays of dictionaries that have all fields of all rows."""
+    talk = [{"role": "system", "content": "be brief", "name": None}, {"role": "user", "content": "why", "name": "x"}]
+    cells: list[Any] = [np.array(talk, dtype=object), "why", np.array([1, 2])]
+    made = job(model, tmp_path, options={**OPTIONS, "chat": True})
+    rows = [{"id": f"p{place}", "prompt": cell} for place, cell in enumerate(cells)]
+    path = tmp_path / "shard-00000-of-00001.jsonl"
+    assert write(model, made, path, rows) == {"written": 3, "errors": 1, "repeated": 0}
+    network, tokenizer = load_model(model, dtype="float32")
+    out = caw.generate(network, tokenizer, [talk, "why"], watermark=caw.KGW(key=11), chat=True, **OPTIONS)
+    assert [line["text"] for line in scale.read_output(tmp_path)][:2] == out.texts

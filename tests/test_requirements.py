@@ -38,7 +38,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_is_missing_is_one_sentence(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, package)
-    expected = rf"^{package} is needed for this test, it is not installed; run `pip install 'caw\[\w+\]'`$"
+    expected = rf"^{package} is required for this test and is not installed; run `pip install 'caw\[\w+\]'`$"
     with pytest.raises(ImportError, match=expected):
         require(package, "this test")
 
@@ -47,7 +47,7 @@ def test_a_finder_that_raises_is_no_other_error(monkeypatch: pytest.MonkeyPatch)
     for name in [m for m in sys.modules if m.split(".")[0] == "reedsolo"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Hidden("reedsolo"), *sys.meta_path])
-    with pytest.raises(ImportError, match="reedsolo is needed for payloads"):
+    with pytest.raises(ImportError, match="reedsolo is required for payloads"):
         caw.KGW(key=1, payload_bits=8)
 
 
@@ -70,7 +70,7 @@ def test_every_extra_brings_its_package() -> None:
 @pytest.mark.parametrize("watermark", [caw.KGW, caw.EXP])
 def test_payloads_ask_when_a_watermark_is_made(watermark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "reedsolo")
-    with pytest.raises(ImportError, match="reedsolo is needed for payloads"):
+    with pytest.raises(ImportError, match="reedsolo is required for payloads"):
         watermark(key=1, payload=3, payload_bits=8)
     assert watermark(key=1).payload_bits == 0
 
@@ -101,7 +101,7 @@ def test_a_run_asks_for_what_its_metrics_need(
     hide(monkeypatch, "scikit-learn")
     run = Runner(config_of(config), Store(tmp_path / "run"), progress=False)
     for call in (run.run, run.score):
-        with pytest.raises(ImportError, match="scikit-learn is needed for the metrics of an evaluation"):
+        with pytest.raises(ImportError, match="scikit-learn is required for the metrics of an evaluation"):
             call()
     assert files_in(tmp_path / "run") == []
 
@@ -115,7 +115,7 @@ def test_a_run_asks_for_every_model_before_the_first_text(
     (tmp_path / "late.gguf").write_bytes(b"GGUF")
     config["models"]["late"] = {"source": str(tmp_path / "late.gguf")}
     hide(monkeypatch, "gguf")
-    with pytest.raises(ImportError, match=r"gguf is needed for reading \.gguf files"):
+    with pytest.raises(ImportError, match=r"gguf is required for reading \.gguf files"):
         Runner(config_of(config), Store(tmp_path / "run"), progress=False).run()
     config["models"]["late"] = {"source": str(tmp_path / "none")}
     with pytest.raises(FileNotFoundError, match="does not exist"):
@@ -143,6 +143,6 @@ def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch:
     write_run(tmp_path / "run", ("kgw",), attacks=())
     data = read_report_data(tmp_path / "run", None)
     hide(monkeypatch, "matplotlib")
-    with pytest.raises(ImportError, match="matplotlib is needed for the figures of a report"):
+    with pytest.raises(ImportError, match="matplotlib is required for the figures of a report"):
         write_report(data, tmp_path / "report")
     assert not (tmp_path / "report").exists()

@@ -1,11 +1,11 @@
-"""The settings of a call: one list, which the public functions repeat for editors and type checkers."""
+"""The settings of a call: one list, from which the public functions' keywords are derived."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -19,8 +19,35 @@ BESIDES = {"model", "tokenizer", "prompts", "watermark", "policy", "streamer", "
 
 @pytest.mark.parametrize("function", [caw.generate, caw.iter_generate])
 def test_public_functions_take_every_setting_with_its_default(function: Callable[..., Any]) -> None:
-    given = {name: p.default for name, p in inspect.signature(function).parameters.items() if name not in BESIDES}
+    shown = inspect.signature(function).parameters
+    given = {name: p.default for name, p in shown.items() if name not in BESIDES}
     assert given == {field.name: field.default for field in fields(Settings)}
+    assert list(shown)[:3] == ["model", "tokenizer", "prompts"]
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(shown.values())[3:])
+    assert shown.keys() - given.keys() == BESIDES - ({"progress"} if function is caw.iter_generate else set())
+
+
+@pytest.mark.parametrize("function", [caw.generate, caw.iter_generate])
+def test_every_keyword_is_documented_with_its_type(function: Callable[..., Any]) -> None:
+    shown = inspect.signature(function).parameters
+    section = (function.__doc__ or "").partition("Args:\n")[2].partition("Returns:")[0]
+    entries = [
+        line.strip().partition(":")[0] for line in section.splitlines() if line.startswith(" " * 8 + line.strip()[:1])
+    ]
+    documented = [name for entry in entries if entry for name in entry.split(", ")]
+    assert documented == list(shown)
+    assert get_type_hints(function)["top_k"] is int and shown["max_memory"].annotation == int | float | str | None
+
+
+def test_wrong_arguments_are_named_with_what_they_are_near_to() -> None:
+    with pytest.raises(TypeError, match=r"^generate\(\) got .* 'temprature'; did you mean 'temperature'"):
+        caw.generate(None, None, [], temprature=0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^iter_generate\(\) got an unexpected keyword argument 'zzz'$"):
+        caw.iter_generate(None, None, [], zzz=0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^generate\(\) missing 1 required positional argument: 'prompts'"):
+        caw.generate(None, None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^generate\(\) takes .* positional arguments"):
+        caw.generate(None, None, [], 5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
@@ -28,10 +55,12 @@ def test_every_setting_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     """Each at another value than the default, so that a forgotten one shows."""
     other = {
         "max_new_tokens": 9, "min_new_tokens": 2, "branching": "batch", "do_sample": True, "temperature": 0.7,
-        "top_k": 5, "top_p": 0.9, "seed": 3, "slots": 4, "stop": "x", "chat": True, "mark_eos": True,
+        "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 1.0,
+        "frequency_penalty": 0.5, "logit_bias": {3: 1.0}, "seed": 3, "slots": 4, "stop": "x",
+        "chat": True, "mark_eos": True,
         "return_trace": False, "batch_size": 3, "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
-        "backend": "reference", "found_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest",
-        "on_unfound": "drop", "edits": 0.1, "speculate": 5,
+        "backend": "reference", "detectable_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest",
+        "on_undetected": "drop", "edits": 0.1, "guard": caw.Guard(keeps="number"), "speculate": 5,
     }  # fmt: skip
     seen: list[Settings] = []
 
@@ -56,7 +85,8 @@ class AcceptedNothing:
 
 def test_how_texts_are_tested_is_left_out_as_a_whole() -> None:
     asked: dict[str, Any] = {
-        "found_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest", "on_unfound": "drop", "edits": 0.1,
+        "detectable_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest",
+        "on_undetected": "drop", "edits": 0.1,
     }  # fmt: skip
     tested = Settings(seed=4, **asked)
     assert tested.tested() == asked and tested.untested() == Settings(seed=4) and Settings().tested() == {}

@@ -11,7 +11,7 @@ import torch
 
 import caw
 from caw.detection import Detector, TokenWeights
-from caw.detection.location import locate
+from caw.detection.detector import locate
 from caw.models.device import resolve_device, resolve_dtype
 from caw.policies import EntropyThreshold, FixedStrength, LogitDeltaThreshold
 from caw.settings import Settings

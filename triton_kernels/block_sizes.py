@@ -8,6 +8,7 @@ PRODUCT_TRIALS.
 from dataclasses import dataclass
 
 import torch
+
 from caw.triton_kernels.launching import SM_COUNT, cdiv, next_power_of_2
 from caw.triton_kernels.packed_weights_ref import Format
 
@@ -118,7 +119,7 @@ def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool) -> 
 
 
 # ProductBlocks worth a trial, by the first figure of the compute capability: 8 has less shared memory and fewer bytes
-# to keep under way; newer ones take the last. All compile without spills (aot_configurations)
+# to keep under way; newer ones take the last. All compile without spills (benchmarks/aot_configurations.py)
 PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
     8: {
         "half": ((16, 128, 4, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 8, 3)),

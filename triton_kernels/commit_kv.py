@@ -10,6 +10,7 @@ upper half of the very word that holds T_b, which is zero again afterwards: no w
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch, overlaps
 from caw.triton_kernels.overlap import start_early
 

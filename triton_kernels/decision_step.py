@@ -12,7 +12,9 @@ off: see evaluator_step.
 import torch
 import triton
 import triton.language as tl
-from caw.triton_kernels.decision_step_ref import BROKEN, NOT_EMITTED
+
+from caw.capacity import MASS_FLOOR
+from caw.op_indices import BROKEN, NOT_EMITTED, RULES, TRANSFORMS
 from caw.triton_kernels.evaluator_step import (
     MAX_EXTRA,
     MAX_POSITIONS,
@@ -27,9 +29,7 @@ from caw.triton_kernels.evaluator_step import (
     network_blocks,
     strength_of,
 )
-from caw.triton_kernels.evaluator_step_ref import MASS_FLOOR
 from caw.triton_kernels.launching import check, check_tensor, launch, overlaps
-from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 from caw.triton_kernels.overlap import ask_for_floats, start_early
 
 MAX_ENDS = 64

@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from caw.triton_kernels.evaluator_step_ref import (
-    evaluate_capacity_ref,
-    evaluator_step_ref,
-    masses_ref,
-    select_candidate_ref,
-)
 
-NOT_EMITTED = -1
-BROKEN = -2
+from caw.capacity import evaluate_capacity_ref, window_masses
+from caw.ladder import select_candidate_ref
+from caw.op_indices import BROKEN, NOT_EMITTED
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 
 
 def decision_step_ref(
@@ -83,7 +79,7 @@ def decision_step_ref(
     waiting, was_active = pending >= 0, active.clone()
     shown = torch.ones_like(tally) if counts is None else counts.clone()
     if weights:
-        extra = None if table is None else masses_ref(probs, ids, table, k, classes)
+        extra = None if table is None else window_masses(probs, ids, table, k, classes)
         capacity, strength, choice = evaluator_step_ref(
             probs, weights, candidates, needs, shown, pending, pending_strength, pending_capacity, factor, k,
             transform, theta, beta, rule, full, extra, evaluate=evaluate, select=select,

@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps

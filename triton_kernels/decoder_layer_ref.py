@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import linear
+
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sibling_attention_ref import (
     drafted_attention_ref,
@@ -23,7 +25,6 @@ from caw.triton_kernels.sibling_attention_ref import (
     sibling_attention_ref,
 )
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU, activated
-from torch.nn.functional import linear
 
 LLAMA = "llama"
 

@@ -12,7 +12,9 @@ Fused multiply-add is off, because fl32(l + fl32(strength * delta)) must round t
 import torch
 import triton
 import triton.language as tl
-from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, SELFHASH, rungs
+
+from caw.ladder import rungs
+from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.launching import FLOATS, check, check_tensor, launch
 from caw.triton_kernels.prf import LIST_BITS, absorb_context, absorb_pair, check_prf, gumbel, key_words, token_word

@@ -7,13 +7,13 @@ gets them: reweighting ladder (Kirchenbauer et al. 2023, Algorithm 2) and race l
 from __future__ import annotations
 
 import torch
-from caw.triton_kernels import ladder_ref as ladders
-from caw.triton_kernels import prf_ref as prf
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
-from caw.triton_kernels.race_ladder_ref import race_ladder_ref, race_width
-from caw.triton_kernels.race_values_ref import race_values_ref
 
-GREEN, SELFHASH, RACE_TOP_K, RACE_SCALE = range(4)  # schemes; see caw.watermarks.base.Native
+from caw import ladder as ladders
+from caw import prf
+from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.race_ladder_ref import race_ladder_ref
+from caw.triton_kernels.race_values_ref import race_values_ref
 
 
 def enumerate_candidates_ref(
@@ -28,7 +28,7 @@ def enumerate_candidates_ref(
     full: float,
     max_strength: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `ladder_ref.Ladder` has them.
+    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `caw.ladder.Ladder` has them.
 
     Args:
         values: float32 [B, K], ids: int64 [B, K]: record of the logits the choice is made from; -inf and -1 = padding.
@@ -51,13 +51,6 @@ def enumerate_candidates_ref(
     token, logit = torch.where(wanted, scanned, token), torch.where(wanted, scanned_logit, logit)
     rungs = ladders.reweight_ladder(ids[:, 0], values[:, 0], token, logit, full, max_strength)
     return rungs.candidates, rungs.needs, rungs.counts
-
-
-def rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
-    """Width M of a ladder over K = `size` entries."""
-    if scheme not in (RACE_TOP_K, RACE_SCALE):
-        return 2
-    return race_width(size, full, max_strength, scale=scheme == RACE_SCALE)
 
 
 def _green_of_record(

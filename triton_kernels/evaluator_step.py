@@ -11,9 +11,10 @@ fl32(l + fl32(strength * delta)) with a logit, exact ties included, and one roun
 import torch
 import triton
 import triton.language as tl
-from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, PROBABILITY_FLOOR
+
+from caw.capacity import CAPACITY_FLOOR, PROBABILITY_FLOOR
+from caw.op_indices import RULES, TRANSFORMS
 from caw.triton_kernels.launching import check, check_tensor, launch
-from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 
 MAX_HIDDEN = 512
 MAX_POSITIONS = 4

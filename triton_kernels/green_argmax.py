@@ -9,6 +9,7 @@ one such call for each window token and then two calls for each token.
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch
 from caw.triton_kernels.prf import LIST_BITS, absorb_context, absorb_pair, check_prf, key_words, quad_words, token_word
 from caw.triton_kernels.topk_softmax import ordered_key

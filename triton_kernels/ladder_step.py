@@ -12,8 +12,10 @@ fl32(l + fl32(strength * delta)) must round twice.
 import torch
 import triton
 import triton.language as tl
+
+from caw.ladder import rungs
+from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.enumerate_candidates import MAX_K, first_green, race_rungs, two_rungs
-from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, SELFHASH, rungs
 from caw.triton_kernels.green_argmax import BLOCK_QUADS, best_of_quads, best_token
 from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, overlaps
 from caw.triton_kernels.overlap import start_early

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 
 

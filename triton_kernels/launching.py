@@ -1,7 +1,7 @@
 """How every launcher of this folder checks its arguments and starts its kernel.
 
-A launch goes through `launch`, so that `aot.py` can record exactly what a launcher would run (kernel, grid, argument
-types, their divisibility) and compile that without a GPU.
+A launch goes through `launch`, so that `benchmarks/aot.py` can record exactly what a launcher would run (kernel, grid,
+argument types, their divisibility) and compile that without a GPU.
 """
 
 import contextlib

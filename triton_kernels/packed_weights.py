@@ -8,6 +8,7 @@ float16 has them, which gives 2^-8 of the number.
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch
 from caw.triton_kernels.packed_weights_ref import BLOCK, BY_DTYPE, Format
 

@@ -1,4 +1,4 @@
-"""The native PRF inside kernels: Philox4x32-10 in 32-bit words, bit for bit `prf_ref`.
+"""The native PRF inside kernels: Philox4x32-10 in 32-bit words, bit for bit `prf`.
 
     state = (0x574D4358, W, 0, 0)
     per 4 context tokens: state = philox(counter = state XOR block, key = (lo ^ offset, hi))
@@ -11,6 +11,7 @@ Source: Salmon et al. 2011, doi 10.1145/2063384.2063405; format: vLLM's Philox w
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import check, check_tensor
 
 MAX_CONTEXT = 64

@@ -9,9 +9,10 @@ Fused multiply-add is off, as for the other ladders.
 import torch
 import triton
 import triton.language as tl
+
+from caw.ladder import race_width
 from caw.triton_kernels.enumerate_candidates import rungs_of_race
 from caw.triton_kernels.launching import check, check_tensor, launch
-from caw.triton_kernels.race_ladder_ref import race_width
 
 MAX_K = 128
 

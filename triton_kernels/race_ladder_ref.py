@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
-from caw.triton_kernels import ladder_ref as ladders
+
+from caw import ladder as ladders
 
 
 def race_ladder_ref(
     values: torch.Tensor, ids: torch.Tensor, race: torch.Tensor, full: float, max_strength: float, scale: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `ladder_ref.Ladder` has them.
+    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `caw.ladder.Ladder` has them.
 
     Args:
         values: float32 [B, K], ids: int64 [B, K]: record of the logits the choice is made from.
@@ -27,8 +28,3 @@ def race_ladder_ref(
     missing = ids.shape[1] - found.candidates.shape[1]
     candidates = torch.cat([found.candidates, ids[:, :1].expand(-1, missing)], dim=1)
     return candidates, torch.nn.functional.pad(found.needs, (0, missing), value=torch.inf), found.counts
-
-
-def race_width(size: int, full: float, max_strength: float, *, scale: bool) -> int:
-    """M of a ladder over K = `size` entries: the ranks that `max_strength` reaches, for a race by scale all."""
-    return size if scale else max(1, ladders.reach(size, full, max_strength))

@@ -6,6 +6,7 @@ w_t = l_t - log(-log F_t),   F_t = uniform(PRF(key, context, t))        (race_va
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import check, check_tensor, launch
 from caw.triton_kernels.prf import absorb_context, check_prf, gumbel, key_words, token_word
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from caw.triton_kernels import prf_ref as prf
+
+from caw import prf
 
 
 def race_values_ref(

@@ -9,6 +9,7 @@ A layer's counters are cleared in the same launch.
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, check, check_tensor, launch, overlaps
 from caw.triton_kernels.overlap import start_early
 

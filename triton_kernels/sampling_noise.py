@@ -6,6 +6,7 @@ A Philox call gives the words of four neighbouring tokens (sampling_noise_ref).
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.launching import cdiv, check, check_tensor, launch, overlaps
 from caw.triton_kernels.overlap import start_early
 from caw.triton_kernels.prf import absorb_context, check_prf, key_words, quad_words

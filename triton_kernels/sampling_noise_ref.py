@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from caw.triton_kernels import prf_ref as prf
+
+from caw import prf
 
 
 def sampling_noise_ref(context: torch.Tensor, key: torch.Tensor, vocab_size: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from torch.nn.functional import gelu, linear, silu
+
+from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 
 SILU, GELU_TANH = "silu", "gelu_tanh"
 

@@ -14,6 +14,7 @@ Every value is cast to float32 right after its load, which is exact. Bisection n
 import torch
 import triton
 import triton.language as tl
+
 from caw.triton_kernels.block_sizes import topk_blocks
 from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, overlaps
 from caw.triton_kernels.overlap import start_early

@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+
+from caw.io.files import cache_root, write_text
+from caw.io.warn import warn_caller
 from caw.triton_kernels.block_sizes import ProductBlocks
 from caw.triton_kernels.packed_weights_ref import Format
-
-from caw.io.cache import cache_root
-from caw.io.files import write_text
-from caw.io.warn import warn_caller
 
 KIND = "caw tuned products"
 OWN, TORCH, TORCH_PADDED = "caw", "torch", "torch, padded"

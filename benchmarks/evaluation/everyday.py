@@ -32,6 +32,7 @@ from caw.io.json_files import compress, read_lines, replace_file
 LEVEL = 1e-3
 PLAIN = "none"  # the attack that is none, and the policy of unmarked texts
 DIGITS = 3
+TESTED = {"detectable_at", "found_at"}  # the setting of texts that are tested, and its name in older files
 
 
 def gather(folder: Path) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "policy": manifest["policy"] or PLAIN,
             "texts": len(cell["ids"]),
             "found": _found(cell["p"].get(PLAIN, [])),
-            "made": float(np.mean(cell["attempts"])) if "found_at" in asked else None,
+            "made": float(np.mean(cell["attempts"])) if TESTED & asked.keys() else None,
             "tokens": float(np.median(cell["tokens"])),
             "ended": float(np.mean(cell["ended"])),
             "scored": _median(cell["scored"]),

@@ -5,8 +5,8 @@
         --output ../results/own_weights_qwen05target.json
 
 The practice run has texts of train questions, marked by the same policies under other keys. A policy that it lacks (one
-with a target or `found_at`, which was tested with the config's table while it was written) keeps the config's table.
-Both runs' texts are needed, and are not published.
+with a target or `detectable_at`, which was tested with the config's table while it was written) keeps the config's
+table. Both runs' texts are needed, and are not published.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: one file a command, `program.py` names them."""
+"""The command line. Each command is one file; `program.py` lists them."""
 
 from caw.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""`caw audit`: what a service can prove of its receipts and its keys."""
+"""`caw audit`: export and verify receipts, and measure the deployed keys."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from typing import Annotated, Any
 import typer
 
 from caw.cli.errors import complain, user_errors
+from caw.cli.options import quieten
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_output, check_paths, write_text
-from caw.io.inputs import open_input
+from caw.io.inputs import line_count, open_input
 from caw.io.jsonl import Row, read_rows
+from caw.io.progress import watched
 from caw.requirements import require
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress.", callback=quieten)]
 
 
 def export(
     registry: RegistryUrl = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [stdout].")] = None,
-    after: Annotated[int, typer.Option(help="Leave out entries up to this number.", min=0)] = 0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output file [stdout].")] = None,
+    after: Annotated[int, typer.Option(help="Skip entries up to this number.", min=0)] = 0,
+    quiet: Quiet = False,
 ) -> None:
-    """Write the receipts as JSONL: every entry with its digest, the one before, and its signature.
+    """Export the receipt log as JSONL: each entry with its digest, the previous digest and its signature.
 
     Examples:
 
@@ -34,9 +39,14 @@ def export(
         if output is not None:
             check_output(output)
         found = opened(registry)
-        from caw.registry.audit import export_lines
+        from caw.registry.audit import count_entries, export_lines
 
-        lines = (f"{line}\n" for line in export_lines(found.database, after))
+        seen = output is None and sys.stdout.isatty()  # the entries themselves are what moves there
+        entries = watched(
+            export_lines(found.database, after), "exporting", "entries", enabled=not seen, announced=True,
+            total=count_entries(found.database, after),
+        )  # fmt: skip
+        lines = (f"{line}\n" for line in entries)
         if output is None:
             sys.stdout.writelines(lines)
         else:
@@ -44,15 +54,17 @@ def export(
 
 
 def verify(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="What `caw audit export` wrote; - is stdin.")],
+    source: Annotated[str, typer.Argument(metavar="FILE", help="Output of `caw audit export`; - reads stdin.")],
     public_key: Annotated[
-        str | None, typer.Option(help="Of the service, as it published it; else the file's own word is taken.")
+        str | None,
+        typer.Option(help="Public key that the service published. Without it, the key in the file is trusted."),
     ] = None,
-    after: Annotated[str | None, typer.Option(help="An earlier export, with which this one has to begin.")] = None,
+    after: Annotated[str | None, typer.Option(help="Earlier export that this one must extend.")] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Check the chain and the signatures of receipts, without their database.
+    """Verify the hash chain and the signatures of exported receipts; no database is needed.
 
-    Prints what they hold as JSON; exit code 2 at the first entry that does not fit.
+    Print a summary as JSON. Exit with code 2 at the first entry that does not verify.
 
     Examples:
 
@@ -63,21 +75,24 @@ def verify(
         require("cryptography", "signatures")
         from caw.registry.audit import verify as verify_lines
 
-        found = verify_lines(_lines(source), public_key, [] if after is None else _lines(after))
+        entries = watched(_lines(source), "verifying", "entries", announced=True, total=line_count(source))
+        found = verify_lines(entries, public_key, [] if after is None else _lines(after))
+        if not found.entries:
+            complain("the log is empty; nothing was verified")
         if public_key is None:
-            complain("no --public-key: this shows that one key signed everything, not whose it is")
+            complain("without --public-key this shows only that one key signed everything, not whose key it is")
         held = {"entries": found.entries, "begun": found.begun, "closed": found.closed, "open": list(found.open)}
         print(json.dumps({**held, "public_keys": list(found.signers), "chain": found.chain, "last": found.last}))
 
 
 def public_key(
     registry: RegistryUrl = None,
-    rotate: Annotated[bool, typer.Option("--rotate", help="Sign with a new key from now on.")] = False,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Create a new signing key and use it from now on.")] = False,
 ) -> None:
-    """Print the public key that receipts are verified with; publish it.
+    """Print the public key that verifies receipts, for you to publish.
 
-    With --rotate a new key signs from now on. The old one signs for it, so the key published first stays the one to
-    verify with.
+    With --rotate, sign with a new key from now on. The old key certifies the new one, so the key that you published
+    first still verifies everything.
 
     Examples:
 
@@ -94,16 +109,18 @@ def report(
     registry: RegistryUrl = None,
     unmarked: Annotated[str | None, typer.Option(help='JSONL of your own unmarked texts: {"text": ...}.')] = None,
     marked: Annotated[
-        str | None, typer.Option(help='JSONL of texts that left: {"text": ...}; receipts or "key_id" say whose.')
+        str | None,
+        typer.Option(help='JSONL of texts that were served: {"text": ...}; the key comes from a receipt or "key_id".'),
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Of the model that wrote them.")] = None,
-    fpr: Annotated[float, typer.Option(help="Share of unmarked texts that may be called marked.")] = 1e-3,
-    html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
-    every: Annotated[bool, typer.Option("--every-key", help="Also keys that mark no more.")] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Tokenizer of the model that wrote the texts.")] = None,
+    fpr: Annotated[float, typer.Option(help="False-positive rate: the detection threshold on the p-value.")] = 1e-3,
+    html: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    every: Annotated[bool, typer.Option("--every-key", help="Include retired keys.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Measure the deployed keys: false alarms on your own unmarked texts, and how many marked texts are found.
+    """Measure the false-positive rate and the detection rate of the deployed keys on your own texts.
 
-    Marked texts are cut to 200, 300 and 400 tokens, as they are and after words were deleted. Prints JSON.
+    Marked texts are tested at 200, 300 and 400 tokens, unchanged and with words deleted. Prints JSON.
 
     Examples:
 
@@ -114,7 +131,7 @@ def report(
         require("jinja2", "the report")
         check_paths({"--unmarked": unmarked, "--marked": marked}, {"--html": html})
         if unmarked is None or tokenizer is None:
-            raise ValueError("expected --unmarked texts and their --tokenizer, got one or none; give both")
+            raise ValueError("--unmarked and --tokenizer are both required, got one or none; give both")
         found = opened(registry)
         from caw.models.tokenizer import detection_tokenizer
         from caw.registry.report import make_report
@@ -122,9 +139,9 @@ def report(
 
         made = make_report(
             found, detection_tokenizer(tokenizer, complain), [text for text, _ in _texts(unmarked)],
-            list(_texts(marked)) if marked is not None else [], fpr=fpr, every=every,
+            list(_texts(marked)) if marked is not None else [], fpr=fpr, every=every, progress=True,
         )  # fmt: skip
-        print(json.dumps(made.as_dict()))
+        print(json.dumps(made.as_dict(), indent=2))
         if html is not None:
             write_page(html, made)
             complain(f"wrote {html}")
@@ -137,14 +154,17 @@ def _lines(source: str) -> Iterator[str]:
                 yield raw.decode("ascii")
             except UnicodeDecodeError:
                 raise ValueError(
-                    f"line {number} of {source} must be an entry of `caw audit export`, it is not"
+                    f"line {number} of {source} must be an entry of `caw audit export`, and is not; export the log "
+                    "again"
                 ) from None
 
 
 def _texts(source: str) -> Iterator[tuple[str, str | None]]:
-    """(text, key id or None) of every line; ValueError at a bad one, because a report leaves nothing out silently."""
+    """Return (text, key id or None) of every line. Raise ValueError at the first bad line: a report leaves nothing out
+    silently.
+    """
     with open_input(source) as file:
-        for row in read_rows(file):
+        for row in read_rows(file, field="text"):
             value: Any = row.value if isinstance(row, Row) else {}
             text, key = value.get("text"), value.get("key_id")
             if not isinstance(text, str) or not isinstance(key, str | None):

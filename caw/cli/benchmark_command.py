@@ -1,4 +1,4 @@
-"""`caw benchmark`: what watermarking costs here, in time and memory, relative to plain decoding."""
+"""`caw benchmark`: the cost of watermarking on this machine, in time and memory, relative to plain decoding."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caw.benchmark.sizes import SHAPES, SIZES
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.cli.product_tuner_output import tune_products
-from caw.cli.quantised_option import FLAG, prepare_place, quantised_option
+from caw.cli.quantization_option import FLAG, prepare_place, quantization_option
 from caw.cli.step_model_output import model_of_step as show_model_of_step
 from caw.cli.step_times_output import time_steps
-from caw.cost.shapes import SHAPES
-from caw.cost.sizes import SIZES
 from caw.defaults import THETA
 from caw.io.files import check_paths, write_text
 from caw.io.progress import Bar
@@ -25,11 +24,9 @@ from caw.models import DEMO_MODEL
 from caw.requirements import require
 
 if TYPE_CHECKING:
-    from caw.cost.compare import Change
+    from caw.benchmark.compare import Change
 
 CASES, OUTPUT = "Cases", "Output"
-WEIGHTS = "--weights"
-BOTH = f"{FLAG}/{WEIGHTS}"  # whichever was given
 MODES_HELP = (
     "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp with entropy or caw; compiled-torch, transformers, "
     "transformers-static, transformers-kgw, markllm-kgw and as-...-kgw; default; all."
@@ -40,114 +37,116 @@ def benchmark(
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
     shapes: Annotated[
         str | None,
-        typer.Option(help="Use random weights of these shapes instead of --model.", metavar="|".join(SHAPES)),
+        typer.Option(help="Random weights of these shapes, instead of --model.", metavar="|".join(SHAPES)),
     ] = None,
     size: Annotated[
-        str, opt.panel(CASES, "How much to measure, unless the options below say so.", metavar="|".join(SIZES))
+        str, opt.panel(CASES, "Amount to measure; the options below override it.", metavar="|".join(SIZES))
     ] = "quick",
     modes: Annotated[str | None, opt.panel(CASES, MODES_HELP, metavar="NAME,...")] = None,
     batch: Annotated[str | None, opt.panel(CASES, "Batch sizes.", metavar="N,...")] = None,
     prompt: Annotated[str | None, opt.panel(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
     tokens: Annotated[int | None, opt.panel(CASES, "New tokens per sequence.")] = None,
     candidates: Annotated[
-        str, opt.panel(CASES, "Also run EXP's look-ahead with these numbers of candidate slots.", metavar="N,...")
+        str, opt.panel(CASES, "Numbers of candidate slots to run EXP's look-ahead with, in addition.", metavar="N,...")
     ] = "",
-    rounds: Annotated[int | None, opt.panel(CASES, "Repetitions; each runs all modes in turn.")] = None,
+    rounds: Annotated[int | None, opt.panel(CASES, "Rounds; each runs all modes in turn.")] = None,
     max_seconds: Annotated[
-        float | None, opt.panel(CASES, "Start no new repetition of a case after this many seconds.")
+        float | None, opt.panel(CASES, "Time limit per case in seconds; no new round starts after it.")
     ] = None,
     memory: Annotated[
         bool | None,
-        opt.panel(CASES, "Measure peak memory; on a CPU a process for each mode.", "--memory/--no-memory"),
+        opt.panel(CASES, "Measure peak memory; on a CPU this runs one process per mode.", "--memory/--no-memory"),
     ] = None,
     allow_differences: Annotated[
-        bool, opt.panel(CASES, "Continue even if sides that must give the same tokens differ.", "--allow-differences")
+        bool, opt.panel(CASES, "Continue if modes that must give the same tokens differ.", "--allow-differences")
     ] = False,
-    theta: Annotated[float, opt.panel(opt.POLICY, "Leave tokens above this importance unmarked.")] = THETA,
+    theta: Annotated[float, opt.panel(opt.POLICY, "Importance threshold: tokens above it stay unmarked.")] = THETA,
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
     json_file: Annotated[
-        Path | None, opt.panel(OUTPUT, "Write everything that was measured as JSON.", "--json")
+        Path | None, opt.panel(OUTPUT, "Write all measurements as JSON.", "--json")
     ] = None,
     plot_file: Annotated[
-        Path | None, opt.panel(OUTPUT, "Draw bars of time and memory to an SVG or image file.", "--plot")
+        Path | None, opt.panel(OUTPUT, "Image file (SVG, PNG) for bars of time and memory.", "--plot")
     ] = None,
     compare_file: Annotated[
         Path | None,
-        opt.panel(OUTPUT, "Compare with this saved run: show what changed by more than noise.", "--compare"),
+        opt.panel(OUTPUT, "Saved run (JSON) to compare with; shows changes beyond noise.", "--compare"),
     ] = None,
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
     model_of_step: Annotated[
         str | None,
-        opt.panel(CASES, "List the kernels of a step on this GPU with their least times, and what they took if it is "
-                  "here.", metavar="a100|h100|h200|b200"),
+        opt.panel(CASES, "List the kernels of a step on this GPU with their minimum times, and measured times if it "
+        "is present.", metavar="a100|h100|h200|b200"),
     ] = None,
     tune: Annotated[
-        bool, opt.panel(CASES, "Measure no decoding: find the fastest products on this GPU and keep them.", "--tune")
+        bool, opt.panel(CASES, "Find the fastest kernels for matrix products on this GPU and save the choice; "
+        "decoding is not measured.", "--tune")
     ] = False,
     steps: Annotated[
-        bool, opt.panel(CASES, "Time captured steps of --shapes alone, by events, at these prompt lengths.", "--steps")
+        bool, opt.panel(CASES, "Time only the captured steps of --shapes, at the lengths of --prompt.", "--steps")
     ] = False,
-    weights: Annotated[
+    quantization: Annotated[
         str | None,
-        quantised_option(CASES, WEIGHTS, remark=" With --shapes, and for the last three, what a GPU takes."),
+        quantization_option(CASES, remark=" With --shapes: fp8, int8 or int4, on a GPU."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Measure what watermarking costs on this machine.
+    """Measure the cost of watermarking on this machine.
 
-    All modes take turns in every round and are reported relative to this library's own unwatermarked decoding in the
-    same round: medians, with the quartiles in brackets. The first run of each mode does not count. Sides that must give
-    the same tokens (in float32) are checked before. A token's time leaves out the prompt and the capture of graphs.
+    All modes take turns in every round. Results are medians, with quartiles in brackets, relative to this library's own
+    unwatermarked decoding in the same round. The first run of each mode is a warm-up. Modes that must give the same
+    tokens (in float32) are checked first. Time per token excludes the prompt and graph capture.
 
-    Sizes: quick answers within two minutes on two cores; standard has more modes, tokens and rounds, and peak memory;
-    full every mode with several batches and prompts, which takes hours. --json is written after each round.
-    Interrupted, the rounds that every mode had are shown and kept there ("complete" is false).
+    Sizes: quick takes less than two minutes on two cores; standard has more modes, tokens and rounds, and peak memory;
+    full runs every mode with several batch sizes and prompt lengths, which takes hours. --json is written after each
+    round. After an interruption, the rounds that all modes completed are shown and saved ("complete" is false).
 
-    --model-of-step works out what a captured step would launch on a GPU, without one: bytes over the data sheet's
-    bandwidth, or an assumed cost of a launch where that is more. Where that GPU is here (or --device names one) the
-    step is replayed under torch's profiler, and what each kernel took stands beside it.
+    --model-of-step computes the kernel launches of a captured step on a GPU, without that GPU: bytes over the data
+    sheet's bandwidth, or an assumed launch cost if that is larger. If the GPU is present (or --device names one), the
+    step is also replayed under torch's profiler and each kernel's measured time is shown.
 
-    --tune times this library's kernel of small products by several tiles, and others that are installed, on the shapes
-    of the model. What is fastest, and gives a row the same bits beside any others, is kept for this GPU and this Triton
-    (in CAW_CACHE, default ~/.cache/caw) and used from the next run on; --max-seconds leaves later tiles out.
+    --tune times this library's kernel for small matrix products with several tile sizes, and other installed kernels,
+    on the model's shapes. For each product the fastest kernel whose rows do not depend on the rest of the batch is
+    saved for this GPU and Triton version (in CAW_CACHE, default ~/.cache/caw) and used from the next run on.
+    --max-seconds limits the search.
 
-    --steps times the step of each mode alone, eight replays of its graph between two events, over a prefix that only
-    its length says is there: no text is read or made, so a long prefix takes no longer to prepare than a short one.
+    --steps times only the step of each mode: eight replays of its graph between two events, over a prefix that exists
+    in length only. No text is read or generated, so long prefixes prepare as fast as short ones.
 
-    Exit code 1: worse than the run of --compare by more than noise, or sides that differ.
+    Exit code 1: slower than --compare by more than noise, or modes with different tokens.
 
     Examples:
 
     - caw benchmark --dtype float32 --threads 1
     - caw benchmark --size standard --json now.json
-    - caw benchmark --quantised file --threads 1
+    - caw benchmark --quantization file --threads 1
     - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
     - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     - caw benchmark --model-of-step h200 --shapes llama-3-8b --batch 1,8 --prompt 2048 --json step.json
-    - caw benchmark --model-of-step h200 --weights int4
+    - caw benchmark --model-of-step h200 --quantization int4
     - caw benchmark --tune --shapes llama-3-8b --dtype bfloat16
     - caw benchmark --steps --shapes llama-2-7b --dtype float16 --prompt 128,1024,4096,16384
     """
     with user_errors():
         cases = _names(modes) if modes is not None else None, _numbers("--batch", batch), _numbers("--prompt", prompt)
         if model_of_step is not None:
-            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file, weights, device)
+            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file, quantization, device)
         if tune or steps:
             timed = tune_products if tune else partial(time_steps, cases, rounds)
-            return timed(model, shapes, dtype, device, max_seconds, json_file, weights)
+            return timed(model, shapes, dtype, device, max_seconds, json_file, quantization)
         if plot_file is not None:
             require("matplotlib", "--plot")
-        from caw.cost import BenchmarkSettings, run
-        from caw.cost.compare import compare, read
-        from caw.cost.equality import DifferentTokensError
+        from caw.benchmark import BenchmarkSettings, run
+        from caw.benchmark.compare import compare, read
+        from caw.benchmark.equality import DifferentTokensError
 
         settings = BenchmarkSettings(
             model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
-            dtype=dtype, device=_place(model, shapes, device, threads, dtype, weights), threads=threads,
-            allow_differences=allow_differences, weights=weights,
+            dtype=dtype, device=_place(model, shapes, device, threads, dtype, quantization), threads=threads,
+            allow_differences=allow_differences, weights=quantization,
             **_sized(size, {
                 **dict(zip(("modes", "batches", "prompts"), cases, strict=True)), "tokens": tokens, "rounds": rounds,
                 "memory": memory, "max_seconds": max_seconds,
@@ -161,7 +160,7 @@ def benchmark(
         shown: list[dict[str, Any]] = []
 
         def finished(sofar: dict[str, Any]) -> None:
-            """Each case is shown and saved at once: a run may take an hour."""
+            """Show and save each case at once: a run may take an hour."""
             shown.append(last := sofar["rows"][-1])
             show_case(last["batch"], last["prompt"], sofar["rows"])
             _save(json_file, sofar)
@@ -173,7 +172,7 @@ def benchmark(
             complain(str(error))
             raise typer.Exit(BAD_LINES) from None
         except KeyboardInterrupt:
-            complain(f"interrupted{f'; what is shown is kept in {json_file}' if shown and json_file else ''}")
+            complain(f"interrupted{f'; results so far are saved in {json_file}' if shown and json_file else ''}")
             raise typer.Exit(INTERRUPTED) from None
         _finish(found, json_file, plot_file)
         worse = before is not None and show_changes(compare(before, found))
@@ -182,30 +181,30 @@ def benchmark(
 
 
 def _place(
-    model: str, shapes: str | None, device: str | None, threads: int | None, dtype: str, weights: str | None
+    model: str, shapes: str | None, device: str | None, threads: int | None, dtype: str, quantization: str | None
 ) -> str:
-    """The device to measure on, where these weights can be had."""
+    """Return the device to measure on, one that supports these weights."""
     if shapes is None:
-        return prepare_place(model, device, threads, dtype, weights, BOTH)
+        return prepare_place(model, device, threads, dtype, quantization)
     place = opt.prepare_device(device, threads)
-    if weights is not None and not place.startswith("cuda"):
-        raise ValueError(f"{BOTH} with --shapes is for a GPU, found {place}; name a --model instead of shapes")
+    if quantization is not None and not place.startswith("cuda"):
+        raise ValueError(f"{FLAG} with --shapes requires a GPU, found {place}; use --model instead of --shapes")
     return place
 
 
 def _differ(found: dict[str, Any]) -> bool:
-    """Whether sides gave other tokens where they must not."""
+    """Return whether modes that must agree gave different tokens."""
     return any(check["first"] for check in found["checks"] if found["arguments"]["dtype"] == "float32")
 
 
 def had_first_round(case: str, mode: str, seconds: float) -> None:
-    """A line as soon as there is something to say; the table follows when every mode had all its rounds."""
+    """Print a line as soon as there is something to report; the table follows after all rounds of all modes."""
     complain(f"{case}: {mode} {1e3 * seconds:.2f} ms/token in its first round")
 
 
 def _finish(found: dict[str, Any], json_file: Path | None, plot_file: Path | None) -> None:
-    """What stands below the tables, the picture, and which files were written."""
-    from caw.cost.plot import plot
+    """Print the notes under the tables, draw the picture, and say which files were written."""
+    from caw.benchmark.plot import plot
 
     show_notes(found)
     if plot_file is not None:
@@ -215,13 +214,13 @@ def _finish(found: dict[str, Any], json_file: Path | None, plot_file: Path | Non
 
 
 def _save(file: Path | None, found: dict[str, Any]) -> None:
-    """After each round: a crash of the device ends the process without a word."""
+    """Save after each round: a device crash ends the process without a word."""
     if file is not None:
         write_text(file, json.dumps(found, indent=1) + "\n")
 
 
 def _sized(size: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What --size says, but for what other options say."""
+    """Apply --size, except where other options override it."""
     if size not in SIZES:
         raise ValueError(f"--size must be one of {', '.join(SIZES)}, got {size!r}; choose one")
     return {**asdict(SIZES[size]), **{name: value for name, value in given.items() if value is not None}}
@@ -232,17 +231,17 @@ def _names(text: str) -> list[str]:
 
 
 def _numbers(option: str, text: str | None) -> Any:
-    """The numbers of an option; None where it is not given."""
+    """Parse the numbers of an option; None if it is not given."""
     if text is None:
         return None
     try:
         return tuple(int(part) for part in _names(text))
     except ValueError:
-        raise ValueError(f"{option} must be whole numbers with commas between them, got {text!r}; e.g. 1,8") from None
+        raise ValueError(f"{option} must be integers separated by commas, got {text!r}; write e.g. 1,8") from None
 
 
 def show(found: dict[str, Any]) -> None:
-    """A table for each case, and under it what the figures belong to."""
+    """Print a table for each case, then the notes."""
     for batch, prompt in dict.fromkeys((row["batch"], row["prompt"]) for row in found["rows"]):
         show_case(batch, prompt, found["rows"])
     show_notes(found)
@@ -257,12 +256,12 @@ def show_notes(found: dict[str, Any]) -> None:
 
 
 def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
-    """The table of one case."""
+    """Print the table of one case."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    from caw.cost.cases import Variant
+    from caw.benchmark.cases import Variant
 
     title = f"batch {batch}, prompt of {prompt} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -296,14 +295,16 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _short(ratio: float) -> str:
-    """In four characters below 100: a disturbed run must not push the table beyond 80 columns."""
+    """Format a number in at most four characters below 100: a disturbed run must not widen the table beyond 80
+    columns.
+    """
     return f"{ratio:.2f}" if 0 <= ratio < 9.995 else f"{ratio:.1f}"  # negative: noise between two short runs
 
 
 def notes(found: dict[str, Any]) -> list[str]:
-    """What the figures belong to, what was not counted, and where sides differ."""
-    from caw.cost.cases import Variant
-    from caw.cost.modes import PLAIN
+    """Return notes: the setup, what was not counted, and where modes differ."""
+    from caw.benchmark.cases import Variant
+    from caw.benchmark.modes import PLAIN
 
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
     rounds = max((row["ratio"]["n"] for row in rows if "ratio" in row), default=0)
@@ -326,7 +327,7 @@ def notes(found: dict[str, Any]) -> list[str]:
     ]
     preparation = max((row.get("preparation_s", 0.0) for row in rows), default=0.0)
     warm_up = max((row.get("warm_up_s", 0.0) for row in rows), default=0.0)
-    lines.append(f"not counted: first runs, up to {warm_up:.1f} s; capturing graphs, up to {preparation:.2f} s a run")
+    lines.append(f"excluded: warm-up runs, up to {warm_up:.1f} s; graph capture, up to {preparation:.2f} s per run")
     for check in found["checks"]:
         if check["first"]:
             lines.append(
@@ -337,14 +338,14 @@ def notes(found: dict[str, Any]) -> list[str]:
 
 
 def show_changes(changes: list[Change]) -> bool:
-    """What changed beyond noise; whether anything got worse."""
+    """Print changes beyond noise. Return whether anything got worse."""
     from rich.console import Console
     from rich.table import Table
 
     flagged = [change for change in changes if change.beyond_noise]
     console = Console()
     if not flagged:
-        console.print(f"{len(changes)} figures, none changed by more than its noise", highlight=False)
+        console.print(f"{len(changes)} figures, no change beyond noise", highlight=False)
         return False
     table = Table("changed beyond noise", "figure", "before", "now", "factor")
     for change in sorted(flagged, key=lambda c: -abs(c.factor - 1)):

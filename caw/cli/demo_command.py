@@ -1,4 +1,4 @@
-"""`caw demo`: one prompt's plain, KGW and CAW outputs side by side."""
+"""`caw demo`: plain, KGW and CAW outputs of one prompt, side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.defaults import DELTA, GAMMA, THETA
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
@@ -21,14 +21,18 @@ KEY = "caw demo"
 
 
 def demo(
-    prompt: Annotated[str, typer.Option(help="What to ask the model.")] = PROMPT,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.")] = 180,
-    html: Annotated[Path | None, typer.Option(help="Also write the result as an HTML page.")] = None,
+    prompt: Annotated[str, typer.Option(help="Prompt.")] = PROMPT,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum new tokens.")] = 180,
+    html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
     key: opt.Key = None,
-    gamma: Annotated[float, typer.Option(help="Green share of the vocabulary.", rich_help_panel=opt.MARK)] = GAMMA,
-    delta: Annotated[float, typer.Option(help="Logit bonus of green tokens.", rich_help_panel=opt.MARK)] = DELTA,
+    gamma: Annotated[
+        float, typer.Option(help="Share of the vocabulary that is green.", rich_help_panel=opt.MARK)
+    ] = GAMMA,
+    delta: Annotated[
+        float, typer.Option(help="Bonus added to the logits of green tokens.", rich_help_panel=opt.MARK)
+    ] = DELTA,
     theta: Annotated[
-        float, typer.Option(help="Leave tokens above this importance unmarked.", rich_help_panel=opt.POLICY)
+        float, typer.Option(help="Importance threshold: tokens above it stay unmarked.", rich_help_panel=opt.POLICY)
     ] = THETA,
     beta: opt.Beta = None,
     model: Annotated[
@@ -36,13 +40,13 @@ def demo(
     ] = DEMO_MODEL,
     evaluator: opt.EvaluatorName = None,
     dtype: opt.DType = "float32",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
-    """Show one prompt's plain, KGW and CAW outputs, token by token, each with its p-value and speed.
+    """Generate plain, KGW and CAW outputs of one prompt, and show tokens, p-values and speed.
 
-    Without --key or CAW_KEY a public key is used, good for a demo and nothing else.
+    Without --key or CAW_KEY a public demo key is used. Never use that key for anything else.
 
     Examples:
 
@@ -65,10 +69,10 @@ def demo(
         assert isinstance(watermark, KGW)
         policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
         assert isinstance(policy, CapacityPolicy)
-        Settings(max_new_tokens)  # a bad number is refused before anything is loaded
-        device = prepare_place(model, device, threads, dtype, quantised)
+        Settings(max_new_tokens=max_new_tokens)  # a bad number is refused before anything is loaded
+        device = prepare_place(model, device, threads, dtype, quantization)
         with doing(f"loading {model}"):
-            network, tokenizer = load_model(model, device=device, dtype=dtype, weights=quantised)
+            network, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
         with doing("generating three texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
             result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)

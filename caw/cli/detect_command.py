@@ -1,4 +1,4 @@
-"""`caw detect`: is a text marked with this key? Loads a tokenizer, and a model only for --weights model:NAME."""
+"""`caw detect`: test text for a key's watermark. Loads a tokenizer; loads a model only for --weights model:NAME."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import typer
 from caw.cli import detect_model as reader
 from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
-from caw.cli.detect_config import read_key_list
-from caw.cli.detect_output import Item, result_line, show
+from caw.cli.detect_config import Normalize, read_key_list
+from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
-from caw.cli.detect_reports import report_null, report_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_text
@@ -25,7 +24,7 @@ from caw.io.jsonl import Row, read_rows, text_field
 from caw.io.progress import Bar
 from caw.models import DEMO_MODEL
 from caw.requirements import require
-from caw.watermarks.registry import WATERMARKS
+from caw.watermarks.names import WATERMARKS
 
 if TYPE_CHECKING:
     from caw.cli.detect_output import Result
@@ -40,7 +39,7 @@ TEST, REPORT = "Test", "Reports"
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with the texts: detectors by name (one, or those of --config), and which outputs."""
+    """The detectors, by name (one, or those of --config), and the outputs to write."""
 
     detectors: dict[str, Detector]
     fpr: float
@@ -51,25 +50,26 @@ class Task:
 
     @property
     def only(self) -> Detector | None:
-        """The detector, where there is just one."""
+        """Return the detector if there is exactly one."""
         return next(iter(self.detectors.values())) if len(self.detectors) == 1 else None
 
     def behind(self, prompt: str | None) -> Task:
-        """The task for a text that answers this prompt; the weights are a model's."""
+        """Return the task for a text that answers this prompt, with weights from a model."""
         weights = next(iter(self.detectors.values())).weights.with_prompt(prompt)  # type: ignore[union-attr]
         return replace(self, detectors={n: replace(d, weights=weights) for n, d in self.detectors.items()})
 
 
 def detect(
-    source: Annotated[str | None, typer.Argument(metavar="FILE", help="A text file; - is stdin.")] = None,
-    text: Annotated[str | None, typer.Option(help="The text itself; - reads it from stdin.")] = None,
+    source: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text to test; - reads stdin.")] = None,
     input: Annotated[
-        str | None, typer.Option("--input", "-i", help='JSONL, a text a line: {"text": ..., "id": ...}; - is stdin.')
+        str | None,
+        typer.Option("--input", "-i", help='JSONL file, one text per line: {"text": ..., "id": ...}; - reads stdin.'),
     ] = None,
-    field: Annotated[str, typer.Option(help="Field of a line that holds the text, or a list of token ids.")] = "text",
+    field: Annotated[str, typer.Option(help="Field that holds the text or a list of token ids.")] = "text",
     tokenizer: Annotated[
         str | None,
-        typer.Option(help=f"Of the model that wrote the text: {DEMO_MODEL}, a .gguf file, a folder or a hub id."),
+        typer.Option(help=f"Tokenizer of the text's model: {DEMO_MODEL}, a .gguf file, a folder or a hub id."),
     ] = None,
     watermark: opt.MarkName = "kgw",
     key: opt.Key = None,
@@ -79,50 +79,40 @@ def detect(
     format: opt.FormatName = None,
     vocab_size: opt.VocabSize = None,
     payload_bits: opt.PayloadBits = None,
-    config: Annotated[
-        Path | None, opt.panel(opt.MARK, "YAML file with several watermarks to look for at once.", "--config")
-    ] = None,
+    variants: opt.Variants = None,
+    config: Annotated[Path | None, opt.panel(opt.MARK, "YAML file of watermarks to test for.", "--config")] = None,
     registry: deployed.RegistryUrl = None,
     tenant: deployed.Tenant = None,
-    fpr: Annotated[
-        float | None, opt.panel(TEST, f"Share of unmarked texts that may be called watermarked [{FPR:g}].")
-    ] = None,
+    fpr: Annotated[float | None, opt.panel(TEST, f"False-positive rate: threshold on the p-value [{FPR:g}].")] = None,
     mode: Annotated[
         str | None,
         opt.panel(
             TEST,
-            "exact counts each piece of evidence once, compat counts as the format's own system does [exact].",
+            "Count each n-gram once (exact), or like the format's own system (compat) [exact].",
             metavar="exact|compat",
         ),
     ] = None,
-    mid_p: Annotated[
-        bool, opt.panel(TEST, "Use mid-p values, which are uniform on average instead of conservative.", "--mid-p")
-    ] = False,
-    normalize: Annotated[
-        str | None,
-        opt.panel(TEST, "Clean-up steps before tokenising, in this order.", metavar="nfc,nfkc,spaces,quotes"),
-    ] = None,
+    mid_p: Annotated[bool, opt.panel(TEST, "Use mid-p values, which are uniform on average.", "--mid-p")] = False,
+    normalize: Normalize = None,
     prefix: Annotated[
-        str, opt.panel(TEST, "Prompt or template at the start of every text, left out of the test.")
+        str, opt.panel(TEST, "Text that every input starts with, such as a prompt; excluded from the test.")
     ] = "",
     weights: reader.WeightsName = None,
-    regions: Annotated[
-        bool, opt.panel(TEST, "Also test parts of each text, and say which are marked.", "--regions")
-    ] = False,
+    regions: Annotated[bool, opt.panel(TEST, "Also find the marked parts of each text.", "--regions")] = False,
     receipt: Annotated[
         str | None,
-        opt.panel(TEST, "Receipts of `caw generate` or `caw serve`: repeat their test.", "--receipt"),
+        opt.panel(TEST, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", "--receipt"),
     ] = None,
     as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
-    scores: Annotated[bool, opt.panel(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
-    html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page that shows the evidence.", "--html")] = None,
+    scores: Annotated[bool, opt.panel(REPORT, "Include token ids and scores in the JSON.", "--scores")] = False,
+    html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page with the evidence.", "--html")] = None,
     null: Annotated[
         str | None,
-        opt.panel(REPORT, "JSONL of unmarked texts: measure how often this key raises false alarms.", "--null-report"),
+        opt.panel(REPORT, "JSONL file of unmarked texts: measure the key's false-positive rate.", "--null-report"),
     ] = None,
-    qq: Annotated[Path | None, opt.panel(REPORT, "SVG or image file for the QQ plot of --null-report.", "--qq")] = None,
+    qq: Annotated[Path | None, opt.panel(REPORT, "Image file for the QQ plot of --null-report.", "--qq")] = None,
     power: Annotated[
-        str | None, opt.panel(REPORT, "JSONL of marked texts: show the share found at each length.", "--power")
+        str | None, opt.panel(REPORT, "JSONL file of marked texts: measure the detection rate by length.", "--power")
     ] = None,
     prompt_file: reader.PromptFile = None,
     prompt_field: reader.PromptField = None,
@@ -140,20 +130,20 @@ def detect(
     strength_exp: reader.StrengthExp = None,
     device: reader.Device = None,
     dtype: reader.DType = None,
-    quantised: reader.Quantised = None,
+    quantization: reader.Quantized = None,
     threads: reader.Threads = None,
 ) -> None:
-    """Test texts for a watermark, without the model and without the prompt.
+    """Test text for a watermark; neither the model nor the prompt is needed.
 
-    Give the key, watermark and parameters that the text was generated with. The p-value is the share of all keys under
-    which this text, if it is not marked, would score as high. The exit code says whether the test ran, not what it
-    found: 0 it ran, 1 some lines of --input were bad or a p-value differs from its receipt, 2 bad usage.
+    Give the key, watermark and parameters that the text was generated with. The p-value is the share of keys under
+    which an unmarked text would score at least as high. The exit code says whether the test ran, not its result: 0
+    success, 1 some lines of --input were bad or a p-value differs from its receipt, 2 bad usage.
 
-    --regions finds marked parts of longer text. It prints one p-value, corrected for the search: a text that is marked
-    throughout needs a p-value half as large as without --regions.
+    --regions also finds the marked parts of a longer text. Its single p-value is corrected for that search: a text that
+    is marked throughout needs a p-value half as large as without --regions.
 
-    With --weights model:NAME a model reads each text, best with its prompt, and tokens count by how much room they left
-    for the mark: far more weakly marked texts are found. Say how they were marked, as for `caw generate`.
+    With --weights model:NAME, a model reads each text (best with its prompt) and tokens are weighted by how much
+    freedom they left to the mark, which detects far weaker marks. Give the marking policy as for `caw generate`.
 
     Examples:
 
@@ -177,7 +167,7 @@ def detect(
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
         of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
         steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
-        running = {"device": device, "dtype": dtype, "quantised": quantised, "threads": threads}
+        running = {"device": device, "dtype": dtype, "quantization": quantization, "threads": threads}
         asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, running)
         reads = reader.ReaderSettings(reader.model_of(weights), *asked)
         files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
@@ -186,7 +176,7 @@ def detect(
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         reads.check(given)
         options = {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-                   "vocab-size": vocab_size, "payload-bits": payload_bits, **of_mark}  # fmt: skip
+                   "vocab-size": vocab_size, "payload-bits": payload_bits, "variants": variants, **of_mark}  # fmt: skip
         if registry is not None or tenant is not None:
             others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
                       "regions": regions, "scores": scores, "html": html, "null-report": null,
@@ -225,7 +215,7 @@ def detect(
 def _task(
     marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, scores: bool, html: Path | None
 ) -> Task:
-    """What the options ask for, with stand-ins for weights that a model will give."""
+    """Build the task from the options, with placeholders for weights that a model will provide."""
     from caw.detection import Detector
 
     given = {name: value for name, value in test.items() if value is not None}
@@ -237,39 +227,39 @@ def _task(
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
-    """The watermarks to look for, by name."""
+    """Return the watermarks to test for, by name."""
     if config is not None:
         given = [f"--{option}" for option, value in options.items() if value is not None]
         if given:
-            raise ValueError(f"--config says everything about the watermarks, got {given[0]} as well; leave it out")
+            raise ValueError(f"--config defines the watermarks completely, got {given[0]} as well; leave it out")
         return read_key_list(config)
     if name not in WATERMARKS:
-        raise ValueError(f"watermark must be one of {', '.join(WATERMARKS)}, got {name!r}; name the one to look for")
+        raise ValueError(f"watermark must be one of {', '.join(WATERMARKS)}, got {name!r}; choose one")
     mark = opt.build_watermark(name, key, options)
     assert mark is not None
     return {name: mark}
 
 
 def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> None:
-    """Refuse options that would do nothing."""
+    """Reject options that would have no effect."""
     if task.scores and not task.as_json:
-        raise ValueError("--scores belongs to --json, which is missing; add --json")
+        raise ValueError("--scores requires --json; add --json")
     report = "--null-report" if null is not None else "--power" if power is not None else None
     for option, given in (("--scores", task.scores), ("--regions", task.regions), ("--html", task.html is not None)):
         if report and given:
-            raise ValueError(f"{option} shows single texts, got {report}, which reports on all of them; leave one out")
+            raise ValueError(f"{option} is per text and {report} is about all texts together; leave one out")
     if task.regions and any(d.weights is not None or d.mode != "exact" or d.mid_p for d in task.detectors.values()):
-        raise ValueError("--regions are tested in --mode exact without --mid-p and --weights, got another; drop one")
+        raise ValueError("--regions requires --mode exact without --mid-p and --weights; leave one out")
     if (task.regions or null is not None) and any(d.watermark.code is not None for d in task.detectors.values()):
-        raise ValueError("--regions and --null-report take no payload, got payload bits; leave --payload-bits out")
+        raise ValueError("--regions and --null-report do not support payloads; leave --payload-bits out")
     if qq is not None and null is None:
-        raise ValueError("--qq belongs to --null-report, which is missing; add it")
+        raise ValueError("--qq requires --null-report; add it")
     if task.only is None and task.html:
-        raise ValueError("--html shows one watermark, got several; leave --config out")
+        raise ValueError("--html supports one watermark, got several; leave --config out")
 
 
 def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None) -> Task:
-    """The task with the model's weights, and its tokenizer."""
+    """Return the task with the model's weights, and its tokenizer."""
     weights = reads.load([d.watermark for d in task.detectors.values()])
     if told is not None:
         told.check_weights(weights, f"{reader.MODEL}{reads.model}")
@@ -286,7 +276,7 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
 
 
 def _report(task: Task, items: Sequence[Item], null: str | None, qq: Path | None) -> None:
-    """What --null-report or --power asks for."""
+    """Run --null-report or --power."""
     if null is not None:
         report_null(task.detectors, items, qq, as_json=task.as_json)
     else:
@@ -294,18 +284,18 @@ def _report(task: Task, items: Sequence[Item], null: str | None, qq: Path | None
 
 
 def _tokenizer_for(items: Sequence[Item], name: str | None) -> Any:
-    """The tokenizer of a name; None where there are ids alone, which need none."""
+    """Load the tokenizer of this name; None for input that is token ids only."""
     if not any(isinstance(item.content, str) for item in items):
         return None
     if name is None:
-        raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
+        raise ValueError("testing text requires the tokenizer of the model that wrote it; give --tokenizer")
     from caw.models.tokenizer import detection_tokenizer
 
     return detection_tokenizer(name, complain)
 
 
 def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: bool) -> int:
-    """Test all items, print what was found; how many could not be tested, or not as their receipts tell."""
+    """Test all items and print the results. Return how many could not be tested or differ from their receipt."""
     from caw.detection.html_report import write_html
 
     results: list[tuple[Item, Result]] = []
@@ -333,11 +323,13 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
 
 
 def read_items(sources: dict[str, str | None], field: str, prompt_field: str | None = None) -> tuple[list[Item], int]:
-    """Items from exactly one of FILE, --text and the files of lines, and how many lines were bad (each reported)."""
+    """Read the items of exactly one source: FILE, --text or input files. Also return the number of bad lines, each
+    reported.
+    """
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         raise ValueError(
-            "expected one of FILE, --text and --input, or --null-report or --power with their own, "
+            "exactly one of FILE, --text, --input, --null-report and --power is required, "
             f"got {' and '.join(given) or 'none'}; give one"
         )
     lines = sources[given[0]]
@@ -348,7 +340,7 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
         return [Item(1, 1, read_text(lines))], 0
     items, bad = [], 0
     with open_input(lines) as stream:
-        for row in read_rows(stream):
+        for row in read_rows(stream, field=field):
             try:
                 if not isinstance(row, Row):
                     raise ValueError(row.message)
@@ -360,12 +352,12 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
                 bad += 1
                 complain(f"{lines}, line {row.number}: {error}")
     if not items and not bad:
-        complain(f"{name_of(lines)} holds no lines: there is nothing to test")
+        complain(f"{name_of(lines)} has no lines; nothing to test")
     return items, bad
 
 
 def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
-    """Result of each item, or one sentence why it has none; texts first, then ids."""
+    """Return the result of each item, or one sentence saying why there is none; texts first, then ids."""
     for kind in (str, list):
         chosen = [item for item in items if isinstance(item.content, kind)]
         if any(item.prompt is not None for item in chosen):
@@ -382,7 +374,7 @@ def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Res
 
 
 def _detect_chunk(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
-    """One call for all; one by one only if something among them is refused."""
+    """Test all items in one call; test them one by one only if the call is refused."""
     from caw.detection.key_list import detect_any
 
     contents = [item.content for item in items]

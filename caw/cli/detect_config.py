@@ -1,4 +1,4 @@
-"""`caw detect --config`: the watermarks to look for, from a YAML (or JSON) file.
+"""`caw detect --config`: watermarks to test for, from a YAML (or JSON) file.
 
 watermarks:
   - name: ours
@@ -17,19 +17,31 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from caw.cli import options as opt
 from caw.io.inputs import read_text
 from caw.requirements import require
-from caw.watermarks.registry import WATERMARKS, watermark_class
+from caw.watermarks.keys import parse_key
+from caw.watermarks.names import WATERMARKS, watermark_class
 
 if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
+Normalize = Annotated[
+    str | None,
+    opt.panel(
+        "Test",
+        "Normalization before tokenization, in this order; none leaves texts unchanged [readings: texts with "
+        "invisible characters, wrapped lines and the like are tested both unchanged and repaired, with a correction "
+        "for testing twice].",
+        metavar="nfc,nfkc,spaces,quotes|none|readings",
+    ),
+]
+
 
 def read_key_list(path: Path) -> dict[str, Watermark]:
-    """Watermarks by name; ValueError in one sentence, which never holds a key."""
+    """Read watermarks by name. Raise ValueError in one sentence, which never contains a key."""
     require("pyyaml", "--config")
     import yaml
 
@@ -37,16 +49,18 @@ def read_key_list(path: Path) -> dict[str, Watermark]:
         loaded = yaml.safe_load(read_text(path))
     except yaml.YAMLError:
         # what the parser says would quote the file, and with it perhaps a key
-        raise ValueError(f"{path} must be a YAML file, it cannot be read; check its indentation and quotes") from None
+        raise ValueError(f"{path} is not valid YAML; check its indentation and quotes") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply; use the structure shown in `caw detect --help`") from None
     # `candidates` is the list's earlier name
     entries = loaded.get("watermarks", loaded.get("candidates")) if isinstance(loaded, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{path} must hold a list `watermarks`, found none; see `caw detect --help`")
+        raise ValueError(f"{path} must contain a list `watermarks`, found none; see `caw detect --help`")
     found: dict[str, Watermark] = {}
     for number, entry in enumerate(entries, 1):
         name, watermark = _named_watermark(entry, f"{path}, watermark {number}")
         if name in found:
-            raise ValueError(f"{path} must name each watermark once, got {name!r} twice; rename one")
+            raise ValueError(f"{path} must use each name once, got {name!r} twice; rename one")
         found[name] = watermark
     return found
 
@@ -64,12 +78,12 @@ def _named_watermark(entry: Any, where: str) -> tuple[str, Watermark]:
         raise ValueError(f"{where}: expected one of key and key_env, got {'none' if key is None else 'both'}; give one")
     if variable is not None:
         if not os.environ.get(str(variable)):
-            raise ValueError(f"{where}: expected a key in {variable}, got none; export it")
-        key = opt.parse_key(os.environ[str(variable)])
+            raise ValueError(f"{where}: environment variable {variable} must hold the key, it is not set; export it")
+        key = parse_key(os.environ[str(variable)])
     name = str(values.pop("name", f"{kind} {where.rsplit(' ', 1)[-1]}"))
     known = {field.name for field in fields(cls)} - {"key"}
     for parameter in values:
         if parameter not in known:
-            raise ValueError(f"{where}: {parameter!r} is no parameter of {kind}; use {', '.join(sorted(known))}")
+            raise ValueError(f"{where}: {parameter!r} is not a parameter of {kind}; use {', '.join(sorted(known))}")
     assert key is not None
     return name, cls(key, **values)

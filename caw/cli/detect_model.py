@@ -1,4 +1,6 @@
-"""`caw detect --weights model:NAME`: a model reads each text. The only case in which this command loads one."""
+"""`caw detect --weights model:NAME`: token weights from a model that reads each text; `caw detect` loads a model only
+for this.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain
 from caw.cli.policy_choice import choose_policy
-from caw.cli.quantised_option import prepare_place, quantised_option
+from caw.cli.quantization_option import prepare_place, quantization_option
 from caw.io.inputs import read_text
 from caw.io.progress import doing
 
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
-    from caw.models import ModelWeights
+    from caw.models import ReaderWeights
     from caw.watermarks import Watermark
 
 READER, MODEL = "Weights from a model", "model:"
@@ -26,26 +28,28 @@ WeightsName = Annotated[
     str | None,
     opt.panel(
         "Test",
-        "Weights per token: a shipped table, a file made by `caw detection-weights`, or model:NAME, a model that reads "
+        "Token weights: a shipped table, a file from `caw detection-weights`, or model:NAME for a model that reads "
         "the texts.",
         "--weights",
         metavar="TABLE|model:NAME",
     ),
 ]
 PromptFile = Annotated[
-    str | None, opt.panel(READER, "File with the prompt that the texts answer; - is stdin.", "--prompt-file")
+    str | None, opt.panel(READER, "File with the prompt of the texts; - reads stdin.", "--prompt-file")
 ]
 PromptField = Annotated[
-    str | None, opt.panel(READER, "Field of a line of --input that holds its own prompt.", "--prompt-field")
+    str | None, opt.panel(READER, "Field of --input that holds the prompt of each text.", "--prompt-field")
 ]
 CalibrationFile = Annotated[
     str | None,
-    opt.panel(READER, "Without a prompt: what caw.fitting.fit_calibration learned, a JSON file.", "--calibration"),
+    opt.panel(
+        READER, "For unknown prompts: calibration file (JSON) from `caw detection-weights --reader`.", "--calibration"
+    ),
 ]
-Chat = Annotated[bool, opt.panel(READER, "Prompts were wrapped in the model's chat template.", "--chat")]
+Chat = Annotated[bool, opt.panel(READER, "Apply the model's chat template to the prompts, as at generation.", "--chat")]
 PolicyName = Annotated[
     str | None,
-    opt.panel(READER, "How strongly the texts' tokens were marked [as in `caw generate`].", "--policy",
+    opt.panel(READER, "Policy that marked the texts [as in `caw generate`].", "--policy",
               metavar="|".join(opt.POLICIES)),
 ]  # fmt: skip
 
@@ -65,21 +69,21 @@ TopKExp = Annotated[int | None, _of_policy("exp: as in `caw generate`.")]
 StrengthExp = Annotated[
     str | None, opt.panel(READER, "exp: as in `caw generate`.", "--strength-exp", metavar="top_k|scale")
 ]
-Device = Annotated[str | None, opt.panel(READER, "cpu, cuda, cuda:1, ... [cuda if there is one].", "--device")]
+Device = Annotated[str | None, opt.panel(READER, "Device: cpu, cuda, cuda:1, ... [cuda if available].", "--device")]
 DType = Annotated[
-    str | None, opt.panel(READER, "Precision that the model runs in [auto].", "--dtype", metavar="auto|bfloat16|...")
+    str | None, opt.panel(READER, "Data type of the model [auto].", "--dtype", metavar="auto|bfloat16|...")
 ]
-Quantised = Annotated[str | None, quantised_option(READER)]
+Quantized = Annotated[str | None, quantization_option(READER)]
 Threads = Annotated[int | None, opt.panel(READER, "CPU threads [all cores].", "--threads", min=1)]
 
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """What the options ask of a model that reads the texts.
+    """Options about a model that reads the texts.
 
     model: None = no model reads them. prompt_file, prompt_field, chat: where prompts are. calibration: its file.
     policy, of_policy: name and options of the policy. of_mark: options that say how strongly a watermark marks.
-    running: device, dtype, quantised, threads.
+    running: device, dtype, quantized, threads.
     """
 
     model: str | None
@@ -93,31 +97,31 @@ class ReaderSettings:
     running: Mapping[str, Any]
 
     def check(self, inputs: Mapping[str, str | None]) -> None:
-        """Raise ValueError for options that would do nothing or exclude each other."""
+        """Raise ValueError for options that have no effect or exclude each other."""
         named = {"prompt-file": self.prompt_file, "prompt-field": self.prompt_field, "chat": self.chat or None}
         named["calibration"] = self.calibration
         named |= {"policy": self.policy, **self.of_policy, **self.of_mark, **self.running}
         given = [option for option, value in named.items() if value is not None]
         if self.model is None:
             if given:
-                raise ValueError(f"--{given[0]} belongs to --weights model:NAME, which is missing; add it")
+                raise ValueError(f"--{given[0]} requires --weights model:NAME; add it")
             return
         if not self.model:
-            raise ValueError("--weights model:NAME must name a model, got none; give what --tokenizer would be")
+            raise ValueError("--weights model:NAME must name a model, got none; give a name such as model:smollm2-135m")
         if self.prompt_file is not None and self.prompt_field is not None:
-            raise ValueError("--prompt-file and --prompt-field are two ways, got both; leave one out")
+            raise ValueError("--prompt-file and --prompt-field exclude each other, got both; leave one out")
         if self.prompt_file == "-" and "-" in inputs.values():
-            raise ValueError("stdin holds one thing, got - for the text and for --prompt-file; put one in a file")
+            raise ValueError("stdin can be read only once, got - for the text and for --prompt-file; put one in a file")
         if self.calibration is not None and (self.prompt_file or self.prompt_field or self.chat):
-            raise ValueError("--calibration is for texts whose prompt is unknown, got a prompt; leave one of them out")
+            raise ValueError("--calibration is for texts with unknown prompts, got a prompt; leave one out")
         if self.prompt_field is not None and inputs["--input"] is None:
-            raise ValueError("--prompt-field belongs to --input, which is missing; use --prompt-file")
+            raise ValueError("--prompt-field requires --input; use --prompt-file")
         if self.chat and self.prompt_file is None and self.prompt_field is None:
-            raise ValueError("--chat wraps a prompt, got none; give --prompt-file or --prompt-field")
+            raise ValueError("--chat requires a prompt, got none; give --prompt-file or --prompt-field")
 
-    def load(self, marks: Sequence[Watermark]) -> ModelWeights:
-        """The model and what it is to know; raises as loading and `ModelWeights` do."""
-        from caw.models import ModelWeights, load_model
+    def load(self, marks: Sequence[Watermark]) -> ReaderWeights:
+        """Load the model; return it with what it knows. Raises what loading and `ReaderWeights` raise."""
+        from caw.models import ReaderWeights, load_model
 
         assert self.model is not None
         chosen, remark = choose_policy(self.policy, self.of_policy, self.model, marked=True)
@@ -125,11 +129,11 @@ class ReaderSettings:
         for mark in marks:
             mark.check_strength(how.max_strength)
         prompt = None if self.prompt_file is None else read_text(self.prompt_file)
-        dtype, quantised = self.running["dtype"] or "auto", self.running["quantised"]
-        device = prepare_place(self.model, self.running["device"], self.running["threads"], dtype, quantised)
+        dtype, quantization = self.running["dtype"] or "auto", self.running["quantization"]
+        device = prepare_place(self.model, self.running["device"], self.running["threads"], dtype, quantization)
         with doing(f"loading {self.model}"):
-            network, tokenizer = load_model(self.model, device=device, dtype=dtype, weights=quantised)
-        weights = ModelWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration)
+            network, tokenizer = load_model(self.model, device=device, dtype=dtype, quantization=quantization)
+        weights = ReaderWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration)
         # a prompt of any line: what no line can have, such as a chat template, is refused before the first
         name = weights.name if self.prompt_field is None else weights.with_prompt("a prompt").name
         complain(f"weights by {name}{f': {remark}' if remark else ''}")
@@ -137,12 +141,12 @@ class ReaderSettings:
 
 
 def model_of(weights: str | None) -> str | None:
-    """The model that --weights names; None where it names none."""
+    """Return the model that --weights names, or None if it names a table."""
     return weights.removeprefix(MODEL) if weights is not None and weights.startswith(MODEL) else None
 
 
 def stand_in() -> TokenWeights:
-    """Weights that take a model's place until it is loaded: options that exclude weights are refused before."""
+    """Return placeholder weights until the model is loaded, so that options that exclude weights are rejected early."""
     import numpy as np
 
     from caw.detection import TokenWeights

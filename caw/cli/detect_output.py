@@ -1,12 +1,16 @@
-"""What `caw detect` prints: a line or a table for people, JSON for machines."""
+"""Output of `caw detect`: a sentence or a table for people, JSON for machines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from caw.cli.errors import complain
 from caw.io.jsonl import RowId
+from caw.io.progress import Bar
 from caw.io.show import format_p, is_p, visible
 
 if TYPE_CHECKING:
@@ -19,11 +23,12 @@ if TYPE_CHECKING:
     from caw.detection.regions import Region
 
     Result = DetectionResult | KeyListResult
+    from caw.detection import Detector
 
 
 @dataclass(frozen=True)
 class Item:
-    """One text (or its token ids) to test; prompt: what it answers, where a model reads it and its line says so."""
+    """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one."""
 
     number: int
     id: RowId
@@ -31,12 +36,12 @@ class Item:
     prompt: str | None = None
 
     def said(self, sentence: str, *, single: bool) -> str:
-        """A sentence about it; single: it is from no line."""
+        """Prefix a sentence with the item's line number, unless it is a single text."""
         return sentence if single else f"line {self.number}: {sentence}"
 
 
 def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
-    """What --json prints of one text."""
+    """Return the --json object of one text."""
     from caw.detection.key_list import KeyListResult
 
     if isinstance(result, KeyListResult):
@@ -58,11 +63,15 @@ def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
         del line["token_ids"], line["token_scores"]
     if result.regions is None:
         del line["regions"], line["text_p_value"]
+    if result.variant is None:
+        del line["variant"], line["num_variants"]
+    if result.family is None:
+        del line["family"]
     return line
 
 
 def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
-    """Results for people, on stdout: sentences for a single text, a table of many."""
+    """Print results for people: sentences for a single text, a table for several."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -80,10 +89,10 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     many = isinstance(first, KeyListResult)
     own = [list(r.results.values()) if isinstance(r, KeyListResult) else [r] for _, r in results]
     payloads = any(one.payload is not None for ones in own for one in ones)
-    corrected = many or own[0][0].regions is not None
+    corrected = many or any(_is_corrected(one) for ones in own for one in ones)
     columns = ["id", "watermarked", f"{'corrected ' * corrected}p-value"]
-    columns += ["watermark"] if many else [_z_score(own[0][0]), "tokens that count"]
-    table = Table(*columns, *["payload (least sure bit)"] * payloads, "remark")
+    columns += ["watermark"] if many else [_z_score(own[0][0]), "tokens scored"]
+    table = Table(*columns, *["payload (least certain bit)"] * payloads, "remark")
     for item, result in results:
         verdict = "[green]yes[/]" if result.is_watermarked else "no"
         cells = _cells_of_many(result) if isinstance(result, KeyListResult) else _cells(result)
@@ -95,11 +104,17 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     rate = f"{found} of {len(results)} texts are watermarked at a false-positive rate of {first.fpr:g}"
     console.print(f"{rate} for each text", highlight=False)
     if any(one.mostly_repetition for ones in own for one in ones):
-        console.print("mostly repetition: what a text says again counts once, so little of it is evidence")
+        console.print("mostly repetition: repeated text counts once, so there is little evidence")
+
+
+def _is_corrected(result: DetectionResult) -> bool:
+    """Return whether the p-value is that of several tests."""
+    several = result.num_readings > 1 or result.num_variants > 1 or result.family is not None
+    return several or result.regions is not None
 
 
 def _cells(result: DetectionResult) -> list[str]:
-    """p-value, z-score, what counts, payload, remark."""
+    """Return p-value, z-score, tokens scored, payload and remark."""
     return [
         format_p(result.p_value), f"{result.z_score:.2f}", f"{result.num_scored} of {result.num_tokens}",
         _payload(result), _remark(result),
@@ -107,7 +122,7 @@ def _cells(result: DetectionResult) -> list[str]:
 
 
 def _cells_of_many(result: KeyListResult) -> list[str]:
-    """p-value, names, payloads, remarks of the watermarks that matched."""
+    """Return the p-value, and names, payloads and remarks of the watermarks that matched."""
     matched = [result.results[name] for name in result.matches]
     one = matched or list(result.results.values())[:1]
     return [
@@ -123,7 +138,9 @@ def _payload(result: DetectionResult) -> str:
 
 
 def _remark(result: DetectionResult) -> str:
-    """What else a reader of a row should know."""
+    """Return what else the reader of a row should know."""
+    from caw.detection.message import listed
+
     said = []
     if not result.num_scored:
         said.append("empty" if not result.num_tokens else "too short to score")
@@ -131,6 +148,8 @@ def _remark(result: DetectionResult) -> str:
         said.append("mostly repetition")
     elif result.is_undecided:
         said.append("too short to decide")
+    if result.num_readings > 1:
+        said.append(f"contains {listed(result.undone)}")
     if result.regions:
         said.append(f"marked: {', '.join(_tokens(region, result) for region in result.regions)}")
     elif result.text_p_value is not None and result.text_p_value <= result.fpr:
@@ -139,7 +158,7 @@ def _remark(result: DetectionResult) -> str:
 
 
 def _z_score(result: DetectionResult) -> str:
-    """The name of the z-score, which is that of the whole text where its parts decide as well."""
+    """Return the label of the z-score: that of the whole text if regions contribute to the decision."""
     return "z-score" if result.regions is None else "z-score of the whole text"
 
 
@@ -173,15 +192,16 @@ def _show_one(console: Console, item: Item, result: Result) -> None:
 
 
 def _show_findings(console: Console, item: Item, result: DetectionResult, name: str = "") -> None:
-    """The payload and the marked parts, a line each."""
+    """Print the payload and the marked parts, one per line."""
     lines = []
     if result.payload is not None and result.payload_confidence is not None:
         least = 100 * min(result.payload_confidence)
-        lines.append(f"payload {result.payload}, its least sure bit at {least:.3g} %")
+        lines.append(f"payload {result.payload}, least certain bit {least:.3g} %")
     for region in result.regions or ():
         where = _tokens(region, result)
         if where != "all of it" and region.start_char is not None and isinstance(item.content, str):
             where += f" of {result.num_tokens}, characters {region.start_char} to {region.end_char}"
+            where += f" of the text {result.reading}" * (result.num_readings > 1)
         several = f" ({is_p(region.p_value)})" if len(result.regions or ()) > 1 else ""
         lines.append(f"marked part: {where}{several}")
     for line in lines:
@@ -189,7 +209,7 @@ def _show_findings(console: Console, item: Item, result: DetectionResult, name: 
 
 
 def show_null_reports(reports: dict[str, NullReport]) -> None:
-    """Rates of each key, on stdout."""
+    """Print the false-positive rates of each key."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -208,23 +228,23 @@ def show_null_reports(reports: dict[str, NullReport]) -> None:
         console.print(table)
         if report.without_evidence:
             every = ", ".join(f"{rate.rate:.3g} at {rate.level:g}" for rate in report.rates)
-            silent = f"texts without evidence (p = 1): {report.without_evidence}; rates among all texts: {every}"
+            silent = f"texts without evidence (p = 1): {report.without_evidence}; rates over all texts: {every}"
             console.print(silent, highlight=False)
         console.print(f"uniform with evidence counted once: p = {report.uniform_p:.3g}", highlight=False)
     console.print(
-        "rate: share of the texts whose p-value is at most the level; above: more than chance explains. Evidence once "
-        "in the corpus: a phrase that several texts share counts in the first alone.",
+        "rate: share of texts with a p-value at or below the level; above: more than chance explains. Evidence once "
+        "in the corpus: a phrase that several texts share counts only in the first.",
         highlight=False,
     )
 
 
 def _rate(rate: Rate) -> str:
     text = f"{rate.rate:.3g} ({rate.low:.3g} - {rate.high:.3g})"
-    return text if rate.kept else f"[red]{text} above[/]"
+    return text if rate.holds else f"[red]{text} above[/]"
 
 
 def show_power(rows: Sequence[PowerRow]) -> None:
-    """Share of marked texts found, on stdout."""
+    """Print the detection rate by length."""
     from rich.console import Console
     from rich.table import Table
 
@@ -241,6 +261,36 @@ def show_power(rows: Sequence[PowerRow]) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "Share of the texts found when cut to this many tokens; expected: of texts whose tokens score what these do on "
-        "average"
+        "Share of texts detected when truncated to this many tokens; expected: for texts with the same mean score per "
+        "token"
     )
+
+
+def report_null(detectors: Mapping[str, Detector], items: Sequence[Item], qq: Path | None, *, as_json: bool) -> None:
+    """Print how often each detector calls unmarked texts marked. qq: file for the plot."""
+    from caw.detection.null_rates import null_report, plot_qq
+
+    with Bar(len(items) * len(detectors), "testing", "texts") as bar:
+        reports = {name: null_report([i.content for i in items], d, done=bar.finish) for name, d in detectors.items()}
+    if as_json:
+        for name, report in reports.items():
+            print(json.dumps({"name": name, **report.as_dict()}), flush=True)
+    else:
+        show_null_reports(reports)
+    if qq is not None:
+        plot_qq(list(reports.values()), qq)
+        complain(f"wrote {qq}")
+
+
+def report_power(detectors: Mapping[str, Detector], items: Sequence[Item], *, as_json: bool) -> None:
+    """Print each detector's detection rate by text length."""
+    from caw.detection.power import LENGTHS, power_table
+
+    with Bar(len(items) * len(detectors) * (1 + len(LENGTHS)), "testing", "tests") as bar:
+        tables = [power_table([i.content for i in items], d, done=bar.finish) for d in detectors.values()]
+    for detector, rows in zip(detectors.values(), tables, strict=True):
+        if as_json:
+            for row in rows:
+                print(json.dumps({"key_id": detector.watermark.key_id, **row.as_dict()}), flush=True)
+        else:
+            show_power(rows)

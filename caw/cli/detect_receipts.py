@@ -1,6 +1,6 @@
-"""`caw detect --receipt`: the test that a receipt tells of, again: the same level, weights and text.
+"""`caw detect --receipt`: repeat the test that a receipt records, with the same level, weights and text.
 
-Receipts are those of `caw generate --found-at`, `caw serve --receipts` and `caw audit export`: in one form.
+Receipts come from `caw generate --detectable-at`, `caw serve --receipts` and `caw audit export`, all in one format.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from caw.cli.detect_model import model_of
 from caw.cli.detect_output import Item, result_line, show
 from caw.cli.errors import complain
 from caw.io.inputs import name_of, open_input, read_bounded
-from caw.io.jsonl import Row, read_rows
+from caw.io.jsonl import SHOWN, Row, read_rows
 from caw.io.show import is_p
 
 if TYPE_CHECKING:
+    from caw.detectable.receipts import Receipt
     from caw.detection import TokenWeights
     from caw.detection.text_weights import TextWeights
-    from caw.found.receipts import Receipt
     from caw.watermarks import Watermark
 
 SAME = ("level", "watermark", "key_id", "weights", "test")  # what all receipts of one file share
@@ -29,7 +29,7 @@ SAME = ("level", "watermark", "key_id", "weights", "test")  # what all receipts 
 
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of one file; they tell of one kind of test. source: the file's name."""
+    """The receipts of one file, all for the same kind of test. source: the file's name."""
 
     source: str
     by_digest: dict[str, Receipt]
@@ -39,105 +39,114 @@ class Receipts:
         return next(iter(self.by_digest.values()))
 
     def check_with(self, marks: Mapping[str, Watermark], others: Mapping[str, Any]) -> None:
-        """Raise ValueError for other tests than of single texts, and for another watermark or key."""
+        """Raise ValueError for tests of other than single texts, and for another watermark or key."""
         for option, value in others.items():
             if value is not None:
-                raise ValueError(f"--receipt repeats the test of single texts, got {option}; leave one of them out")
+                raise ValueError(f"--receipt tests single texts, got {option}; leave one out")
         told, [mark] = self.any, marks.values()
         if (told.watermark, told.key_id) != (mark.name, mark.key_id):
             raise ValueError(
-                f"{self.source} tells of {told.watermark} with key {told.key_id}, got {mark.name} with key "
+                f"{self.source} is for {told.watermark} with key {told.key_id}, got {mark.name} with key "
                 f"{mark.key_id}; give the key and watermark that marked the text"
             )
 
     def mark_among(self, marks: Mapping[str, Watermark]) -> Watermark:
-        """The watermark that these were tested for, of several by key id. Raises ValueError without it."""
+        """Return the watermark, among several by key id, that these receipts were tested for. Raise ValueError if there
+        is none.
+        """
         mark = marks.get(self.any.key_id)
         if mark is None or mark.name != self.any.watermark:
             raise ValueError(
-                f"{self.source} tells of {self.any.watermark} with key {self.any.key_id}, which the registry has not; "
-                "give the registry that the server had"
+                f"{self.source} is for {self.any.watermark} with key {self.any.key_id}, which is not in the registry; "
+                "give the server's registry"
             )
         return mark
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Settings of the detector: those that the receipts tell of, which the given ones (None = not) must not change.
+        """Return the detector settings of the receipts. Options that were given (None = not given) must agree with
+        them.
 
-        Raises ValueError for another setting, OSError or ValueError where the weights are not those of the receipts.
+        Raises ValueError for a different setting, OSError or ValueError if the weights are not those of the receipts.
         """
         told = {"fpr": self.any.level, **self.any.test}
         for name, value in given.items():
             if value not in (None, told.get(name)) and name != "weights":
                 raise ValueError(
-                    f"{self.source} tells of a test with {name} {told.get(name, 'as usual')}, got {value}; leave "
+                    f"{self.source} records a test with {name} {told.get(name, 'default')}, got {value}; leave "
                     f"--{name} out"
                 )
         return {**told, "weights": self._weights(given.get("weights"))}
 
     def _weights(self, given: str | None) -> TokenWeights | str | None:
-        """The table of the receipts; of a model only its name, see `check_weights`."""
+        """Return the receipts' weight table, or only the name for weights from a model; see `check_weights`."""
         from caw.detection import TokenWeights
 
         told = self.any.weights
         if told is None:
             if given is not None:
-                raise ValueError(f"{self.source} tells of a test without weights, got --weights; leave it out")
+                raise ValueError(f"{self.source} records a test without weights, got --weights; leave it out")
             return None
         if model_of(given) is not None:
             return given
         if given is None and model_of(told["name"]) is not None:
-            raise ValueError(f"{self.source} tells of {told['name']}, got no model; give --weights model:NAME")
+            raise ValueError(
+                f"{self.source} records a test with {told['name']}, got no model; give --weights model:NAME"
+            )
         if given is None and not told["name"]:
-            raise ValueError(f"{self.source} tells of weights without a name, got no file of them; give --weights")
+            raise ValueError(f"{self.source} records weights without a name, got no file; give it with --weights")
         table = TokenWeights.load(given or told["name"])
         self.check_weights(table, given or told["name"])
         return table
 
     def check_weights(self, weights: TextWeights, name: str) -> None:
-        """Raise ValueError for other weights than those of the receipts."""
+        """Raise ValueError for weights other than those of the receipts."""
         told = self.any.weights
         assert told is not None
         if weights.digest != told["digest"]:
             raise ValueError(
-                f"{self.source} tells of weights with digest {told['digest'][:8]}, {name} has {weights.digest[:8]}; "
-                "give the same with --weights"
+                f"{self.source} records weights with digest {told['digest'][:8]}, {name} has {weights.digest[:8]}; "
+                "give the same file with --weights"
             )
 
     def confirms(self, item: Item, result: Any, *, single: bool) -> bool:
-        """Whether the text's receipt has this result's p-value; if not, that is said. Weights of models may round.
+        """Compare the result's p-value with the text's receipt and report a difference. Weights from a model may differ
+        by rounding.
 
-        single: whether the text is from no line.
+        single: whether the text does not come from a line.
         """
-        from caw.found.receipts import text_digest
+        from caw.detectable.receipts import text_digest
 
         if self.any.weights is not None and model_of(self.any.weights["name"]) is not None:
             return True
         assert isinstance(item.content, str)
         told = self.by_digest[text_digest(item.content)].p_value
-        if math.isclose(told, result.p_value, rel_tol=1e-3):
+        # earlier versions tested a text as it is alone
+        if any(p is not None and math.isclose(told, p, rel_tol=1e-3) for p in (result.p_value, result.given_p_value)):
             return True
         said = (
-            f"{is_p(result.p_value)}, and {self.source} tells of {is_p(told)}: the watermark's options, the tokenizer "
-            "or --prefix differ from those of the test; give the same"
+            f"{is_p(result.p_value)}, but {self.source} records {is_p(told)}: the watermark's options, the "
+            "tokenizer or --prefix differ from those of the test; give the same ones"
         )
         complain(item.said(said, single=single))
         return False
 
     def known(self, items: Sequence[Item]) -> tuple[list[Item], int]:
-        """The texts that have a receipt, and how many have none (each reported; an error for a single text)."""
+        """Return the texts that have a receipt, and how many have none (each reported; an error for a single text)."""
         [(_, kept)], strangers = owners(items, [self])
         return kept, strangers
 
 
 def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[Receipts, list[Item]]], int]:
-    """The texts of each of these, and how many have no receipt (each reported; an error for a single text)."""
-    from caw.found.receipts import text_digest
+    """Assign each text to the file that has its receipt. Also return how many have none (each reported; an error for a
+    single text).
+    """
+    from caw.detectable.receipts import text_digest
 
     found = [(each, list[Item]()) for each in told]
     strangers = 0
     for item in items:
         if not isinstance(item.content, str):
-            raise ValueError("a receipt tells of a text, got token ids; give the text")
+            raise ValueError("a receipt is for a text, got token ids; give the text")
         # a file's last line break is the editor's, not the text's
         forms = {text_digest(text): text for text in (item.content.removesuffix("\n"), item.content)}
         held = [(theirs, text) for digest, text in forms.items() for each, theirs in found if digest in each.by_digest]
@@ -145,11 +154,11 @@ def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[
             theirs, text = held[-1]
             theirs.append(replace(item, content=text))
             continue
-        empty = "it is empty, as on_unfound='drop' leaves those that are not found"
-        why = "the text was changed, or is another's" if item.content else empty
+        empty = "it is empty, because on_undetected='drop' drops texts that are not detected"
+        why = "the text was changed or has another receipt" if item.content else empty
         said = f"no receipt in {told[0].source} has the text's digest: {why}"
         if len(items) == 1:
-            raise ValueError(f"{said}; leave --receipt out to test it as it is")
+            raise ValueError(f"{said}; leave --receipt out to test the text without it")
         complain(item.said(said, single=False))
         strangers += 1
     return found, strangers
@@ -159,7 +168,9 @@ def repeat(
     told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Watermark], tokenizer: Any, prefix: str,
     given: dict[str, Any], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """The tests that receipts tell of, each text under its own key, printed; how many have no receipt or another's."""
+    """Repeat the tests of the receipts, each text under its own key, and print the results. Return how many texts have
+    no receipt or differ from it.
+    """
     from caw.detection import Detector
 
     found, strangers = owners(items, told)
@@ -178,63 +189,80 @@ def repeat(
 
 
 def read_receipts(source: str) -> Receipts:
-    """Receipts of a file: one as JSON, or lines that hold some.
+    """Read the receipts of a file: a single JSON object, or lines.
 
-    Raises OSError, or ValueError in one sentence for what holds none, or some of different tests.
+    Raises OSError, or ValueError in one sentence if there is none or if they record different kinds of test.
     """
     first, *others = read_tests(source)
     for other in others:
         name = next(name for name in SAME if getattr(first.any, name) != getattr(other.any, name))
         raise ValueError(
-            f"{first.source}: expected receipts of one kind of test, found another {name}; keep them in two files"
+            f"{first.source}: receipts must record one kind of test, found two values of {name}; split the file"
         )
     return first
 
 
 def read_tests(source: str) -> list[Receipts]:
-    """Receipts of a file, those of one kind of test together.
+    """Read the receipts of a file, grouped by kind of test. Lines that are not receipts are reported and skipped.
 
-    Raises OSError, or ValueError in one sentence for what holds none.
+    Raises OSError, or ValueError in one sentence if there is none.
     """
-    from caw.found.receipts import Receipt
+    from caw.detectable.receipts import Receipt
 
     found: dict[str, dict[str, Receipt]] = {}
-    for where, value in _objects(source):
+    skipped: list[str] = []
+    for where, value in _objects(source, skipped):
         try:
             receipt = Receipt.from_dict(value)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{where}: {error}") from None
+            skipped.append(f"{where}: {error}")
+            continue
         same = json.dumps({name: value for name, value in receipt.as_dict().items() if name in SAME}, sort_keys=True)
         found.setdefault(same, {})[receipt.digest] = receipt
     if not found:
-        raise ValueError(f"{name_of(source)} must hold a receipt, found none; give what --found-at wrote")
+        raise ValueError(
+            skipped[0]
+            if skipped
+            else f"{name_of(source)} must contain a receipt, found none; give the output of --detectable-at"
+        )
+    for said in skipped[:SHOWN]:
+        complain(f"{said} (skipped)")
+    if skipped:
+        complain(f"{name_of(source)}: {len(skipped)} of its lines {'is' if len(skipped) == 1 else 'are'} skipped")
     return [Receipts(name_of(source), each) for each in found.values()]
 
 
-def _objects(source: str) -> Iterator[tuple[str, Any]]:
-    """What should be receipts, and where each stands: on a line, in a line's field "receipt", or over many lines."""
+def _objects(source: str, skipped: list[str]) -> Iterator[tuple[str, Any]]:
+    """Return each candidate object with its position: a line, the field "receipt" of a line, or the whole file.
+
+    skipped: receives the error of each line without an object.
+    """
+    whole = False
     with open_input(source) as stream:
-        for row in read_rows(stream, unique=False):  # servers write two lines of each text
+        for place, row in enumerate(read_rows(stream, unique=False)):  # servers write two lines of each text
             where = f"{name_of(source)}, line {row.number}"
             if not isinstance(row, Row):
-                yield name_of(source), _told(_whole(source, f"{where}: {row.message}"))
-                return
-            told = _told(row.value)
-            if told is not None:
+                # one receipt over many lines begins with a line that is none
+                whole = whole or not place
+                skipped.append(f"{where}: {row.message}")
+            elif (told := _told(row.value)) is not None:
                 yield where, told
+    if whole and source != "-" and (receipt := _whole(source)) is not None:
+        skipped.clear()
+        yield name_of(source), _told(receipt)
 
 
 def _told(line: Any) -> Any:
-    """What a line says of a text's test; None where it says nothing of any."""
+    """Return the test that a line records, or None."""
     said = line["receipt"] if isinstance(line, Mapping) and "receipt" in line else line
     if isinstance(said, Mapping) and ("ending" in said or "digest" not in said):  # a server's, which has more to say
         return said.get("tested")
     return said
 
 
-def _whole(source: str, otherwise: str) -> Any:
-    """The one JSON object that a file holds; ValueError with this sentence for another file."""
+def _whole(source: str) -> Any:
+    """Return the single JSON object that a file holds, or None."""
     try:
         return json.loads(read_bounded(source))
-    except ValueError:
-        raise ValueError(otherwise) from None
+    except (ValueError, RecursionError):
+        return None

@@ -1,4 +1,6 @@
-"""`caw detect --registry`: texts under all keys of a registry, old ones too; a key knows its own watermark."""
+"""`caw detect --registry`: test texts under all keys of a registry, including retired ones. Each key stores its own
+watermark.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,22 @@ KEYS = "Keys of a service"
 FPR = 1e-3
 # not CAW_REGISTRY: whoever keeps a registry tests texts under other keys, too
 RegistryUrl = Annotated[
-    str | None, panel(KEYS, f"Test under the marking keys of this registry. {URL_HELP}", "--registry", metavar="URL")
+    str | None, panel(KEYS, f"Test under the marking keys of this registry: {URL_HELP}", "--registry", metavar="URL")
 ]
-Tenant = Annotated[str | None, panel(KEYS, "Only under this tenant's keys, old ones too [all].", "--tenant")]
+Tenant = Annotated[
+    str | None, panel(KEYS, "Use only this tenant's keys, including retired ones [all tenants].", "--tenant")
+]
 
 
 def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]) -> dict[str, Watermark]:
-    """What the keys of a registry, or of one tenant, mark with, by key id.
+    """Return the watermarks of a registry, or of one tenant, by key id.
 
-    strangers: options that have no say beside a registry, by name. Raises ValueError for one that is given, and
-    ValueError, OSError or ImportError for a registry that cannot be read, in one sentence.
+    strangers: options, by name, that a registry replaces. Raises ValueError if one is given; ValueError, OSError or
+    ImportError, in one sentence, if the registry cannot be read.
     """
     given = next((name for name, value in strangers.items() if value not in (None, False)), None)
     if given is not None:
-        raise ValueError(f"keys of a registry say how they are tested, got --{given} as well; leave one of them out")
+        raise ValueError(f"the registry defines how its keys are tested, got --{given} as well; leave one out")
     registry = opened(url)
     try:
         return registry.marking.watermarks(tenant)
@@ -46,9 +50,9 @@ def test(
     marks: Mapping[str, Watermark], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
     receipt: str | None, *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """Test texts under all keys, or as their receipts say under the keys that these name; how many could not be.
+    """Test texts under all keys, or under those that their receipts name. Return how many could not be tested.
 
-    how: "fpr" and "normalize" as they were given, None = not.
+    how: "fpr" and "normalize" as given, None = not given.
     """
     if receipt is not None:
         return repeat(read_tests(receipt), items, marks, tokenizer, prefix, how, as_json=as_json, single=single)
@@ -57,14 +61,14 @@ def test(
 
 
 def search(marks: Mapping[str, Watermark], tokenizer: Any, fpr: float, steps: str | None, prefix: str) -> KeySearch:
-    """The keys, made ready."""
+    """Prepare the keys."""
     from caw.detection.many_keys import KeySearch
 
     return KeySearch(tokenizer, marks, fpr, normalize=steps or (), prefix=prefix)
 
 
 def test_items(keys: KeySearch, items: Sequence[Item], *, as_json: bool, single: bool) -> int:
-    """Test all items, print what was found; how many could not be tested."""
+    """Test all items and print the results. Return how many could not be tested."""
     found, bad = [], 0
     for item, result in _results(keys, items):
         if isinstance(result, str):
@@ -94,7 +98,7 @@ def _results(keys: KeySearch, items: Sequence[Item]) -> Iterator[tuple[Item, Key
 
 
 def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
-    """What --json prints of one text."""
+    """Return the --json object of one text."""
     matches = [
         {"key_id": name, "watermark": own.watermark, "p_value": float(own.p_value), "scored": own.num_scored}
         for name, own in result.results.items()
@@ -122,4 +126,4 @@ def _show(found: Sequence[tuple[Item, KeySearchResult]]) -> None:
     console.print(table)
     marked, first = sum(result.is_watermarked for _, result in found), found[0][1]
     said = f"{marked} of {len(found)} texts are watermarked at a false-positive rate of {first.fpr:g} for each text"
-    console.print(f"{said}, all {len(first.p_values)} keys together", highlight=False)
+    console.print(f"{said}, corrected for all {len(first.p_values)} keys", highlight=False)

@@ -1,4 +1,4 @@
-"""What a person at a terminal gets to see when something is wrong: one sentence, no traceback."""
+"""Errors at the terminal: one sentence, no traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Errors become one sentence on stderr and exit code 2 inside the block, warnings one line each.
+    """Turn errors inside the block into one sentence on stderr and exit code 2, and each warning into one line.
 
     Ctrl-C becomes one sentence and exit code 130. CAW_TRACEBACK=1 lets errors through.
     """
@@ -52,16 +52,16 @@ def user_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_on_interrupt(folder: object) -> Iterator[None]:
-    """Ctrl-C inside the block becomes one sentence that says where the finished part is, and exit code 130."""
+    """Turn Ctrl-C inside the block into exit code 130 and one sentence that says where the finished part is."""
     try:
         yield
     except KeyboardInterrupt:
-        complain(f"interrupted: what is finished is kept in {folder}; the same command continues")
+        complain(f"interrupted: finished work is saved in {folder}; run the same command again to continue")
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _let_go_of_stdout() -> None:
-    """Drop what stdout could not take (a full disk): trying again at exit would be a second error."""
+    """Discard what stdout could not take (full disk): retrying at exit would be a second error."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -70,16 +70,16 @@ def _let_go_of_stdout() -> None:
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     print(f"caw: {message}", file=sys.stderr, flush=True)
 
 
 def one_sentence(error: BaseException) -> str:
-    """The first line of what an exception says, without error numbers."""
+    """Return the first line of an exception's message, without error numbers."""
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else " a file"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"cannot write{where}: {error.strerror.lower()}; make room, then go on with the same command"
+            return f"cannot write{where}: {error.strerror.lower()}; free some space, then run the same command again"
         return f"cannot use{where}: {error.strerror.lower()}; check the path and its permissions"
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""`caw evaluate evaluator`: how well evaluators find key tokens, and which inputs make them good."""
+"""`caw evaluate evaluator`: how well evaluators identify key tokens, and which inputs help."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.defaults import RECORD_SIZE
 from caw.fitting.labels import TEMPLATE, digest
 from caw.fitting.settings import QUICK, WINDOWS, LabelFile, Reading, TrainSettings
 from caw.io.files import check_paths, write_text
 from caw.io.inputs import read_text
 from caw.io.progress import Bar
+from caw.op_indices import TRANSFORMS, Transform
 from caw.requirements import require
-from caw.triton_kernels.op_indices import TRANSFORMS
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ OUTPUT, TRAINING = "Output", "Training"
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go. `write` is called whenever there are more, so an interrupted run leaves what it has."""
+    """Output files. `write` is called after each result, so an interrupted run keeps what it has."""
 
     json: Path | None
     table: Path | None
@@ -59,61 +59,67 @@ class Output:
 
 
 def evaluate_evaluator_command(
-    model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
-    labels: Annotated[Path, typer.Option(help="JSONL of key segments, one document per line.")],
+    model: Annotated[
+        str, typer.Option(help="Model that the evaluator is for: smollm2-135m, a .gguf file, a folder or a hub id.")
+    ],
+    labels: Annotated[Path, typer.Option(help="JSONL file of key segments, one document per line.")],
     data_dir: Annotated[
-        Path, typer.Option(envvar="CAW_DATA_DIR", help="Folder with the labelled texts, DATASET/SPLIT.jsonl.")
+        Path, typer.Option(envvar="CAW_DATA_DIR", help="Folder of the labelled texts, as DATASET/SPLIT.jsonl.")
     ],
     evaluator: Annotated[
-        str | None, typer.Option(help="Shipped weights by name, or a .safetensors file [the model's own].")
+        str | None, typer.Option(help="Evaluator: a shipped name or a .safetensors file [the model's own].")
     ] = None,
     positions: Annotated[
         Path | None,
-        typer.Option(help="Folder that keeps the model's pass over the texts, see `caw train-evaluator`."),
+        typer.Option(help="Folder that caches the model's pass over the texts, see `caw train-evaluator`."),
     ] = None,
-    template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
-    prefix_file: Annotated[
-        Path | None, typer.Option(help="Text put before every prompt, e.g. few-shot examples.")
+    template: Annotated[str, typer.Option(help="Prompt format before each reference answer.")] = TEMPLATE,
+    prefix_file: Annotated[Path | None, typer.Option(help="Text before every prompt, e.g. few-shot examples.")] = None,
+    statement: Annotated[
+        str | None, typer.Option(help="Format of final answers, as for `caw train-evaluator`.")
     ] = None,
-    statement: Annotated[str | None, typer.Option(help="How answers are stated, as for `caw train-evaluator`.")] = None,
     line_ends: Annotated[
-        bool | None, typer.Option(help="Count tokens that end a line as key [as --evaluator was trained].")
+        bool | None, typer.Option(help="Label tokens that end a line as key [as in the training of --evaluator].")
     ] = None,
     train: Annotated[
         bool | None,
         opt.panel(
-            TRAINING, "Train the variants of the ablation [if --evaluator knows these labels].", "--train/--no-train"
+            TRAINING,
+            "Train the variants of the ablation [if --evaluator was trained on these labels].",
+            "--train/--no-train",
         ),
     ] = None,
-    seeds: Annotated[int, opt.panel(TRAINING, "How often each variant is trained.", min=1)] = 5,
-    transforms: Annotated[
-        str, opt.panel(TRAINING, "Transforms of the probabilities to try, in this order.")
-    ] = ",".join(TRANSFORMS),
-    window: Annotated[str | None, opt.panel(TRAINING, "Try only this window.", metavar="|".join(WINDOWS))] = None,
+    seeds: Annotated[int, opt.panel(TRAINING, "Training runs per variant.", min=1)] = 5,
+    transforms: Annotated[str, opt.panel(TRAINING, "Probability transforms to try, in this order.")] = ",".join(
+        TRANSFORMS
+    ),
+    window: Annotated[
+        str | None, opt.panel(TRAINING, "Window to try; others are skipped.", metavar="|".join(WINDOWS))
+    ] = None,
     top_k: Annotated[
-        str, opt.panel(TRAINING, "Numbers of probabilities kept per position to try, e.g. 10,25,50,100.")
+        str, opt.panel(TRAINING, "Numbers of top probabilities per position to try, e.g. 10,25,50,100.")
     ] = str(RECORD_SIZE),
-    max_epochs: Annotated[int, opt.panel(TRAINING, "Most epochs of each training.", min=1)] = QUICK.max_epochs,
+    max_epochs: Annotated[int, opt.panel(TRAINING, "Maximum epochs per training run.", min=1)] = QUICK.max_epochs,
     json_file: Annotated[
-        Path | None, opt.panel(OUTPUT, "Write the figures of every evaluator as JSON.", "--json")
+        Path | None, opt.panel(OUTPUT, "Write precision, recall, F1, AUROC and average precision as JSON.", "--json")
     ] = None,
     table: Annotated[
-        Path | None, opt.panel(OUTPUT, "Write a Markdown table with intervals, and how it was made.")
+        Path | None, opt.panel(OUTPUT, "Write a Markdown table with confidence intervals and the command that made it.")
     ] = None,
-    plot: Annotated[Path | None, opt.panel(OUTPUT, "Draw the figures to an SVG or image file.")] = None,
+    plot: Annotated[Path | None, opt.panel(OUTPUT, "Image file (SVG, PNG) for the plot.")] = None,
     dtype: opt.DType = "float32",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Measure how well evaluators tell key tokens from others, on held-out documents.
+    """Measure how well evaluators identify key tokens on held-out documents.
 
     With the labels that the evaluator was trained on (or with --train), variants of it are trained on the same
     documents: without context, with N- or N+ only, with N- and N+ up to 3, for each transform, with and without token
-    classes. "capacity" is then the variant that does best on validation documents among those that decoding can use.
-    With other labels nothing is trained, and "capacity" is the evaluator itself. Evaluators that need no training are
-    always measured: entropy, logit delta, and "all tokens are key".
-    JSON: {"evaluators": {NAME: {precision, recall, f1, auroc, average_precision}}}.
+    classes. "capacity" is then the variant, among those that decoding supports, that does best on validation documents.
+    With other labels nothing is trained, and "capacity" is the evaluator itself. Baselines without training are always
+    measured: entropy, logit delta, and "all tokens are key".
 
     Examples:
 
@@ -141,12 +147,16 @@ def evaluate_evaluator_command(
         data = known.provenance.get("data", {}) if known else {}
         training = data.get("labels_sha256") == digest(texts) if train is None and known else train is not False
         if known is None and not training:
-            raise ValueError(f"--no-train needs weights to measure, got none for {model!r}; name the --evaluator")
+            raise ValueError(f"--no-train requires an evaluator, found none for {model!r}; give --evaluator")
         line_ends = bool(data.get("line_ends")) if line_ends is None else line_ends
-        specs = ablation.variants(_transforms(transforms), _window(window), line_ends, _top_ks(top_k))
+        specs = ablation.variants(
+            cast(list[Transform], _transforms(transforms)), _window(window), line_ends, _top_ks(top_k)
+        )
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
-        device = prepare_place(model, device, threads, dtype, quantised)
-        with stored_positions(Reading(model, template, prefix, positions, device, dtype, quantised), texts) as stored:
+        device = prepare_place(model, device, threads, dtype, quantization)
+        with stored_positions(
+            Reading(model, template, prefix, positions, device, dtype, quantization), texts
+        ) as stored:
             if line_ends:
                 stored = protect_line_ends(stored, model)
             known = known and fitted(known, model, stored)
@@ -212,7 +222,7 @@ def _top_ks(given: str) -> list[int]:
 
 def _window(name: str | None) -> str | None:
     if name is not None and name not in WINDOWS:
-        raise ValueError(f"--window must be one of {', '.join(WINDOWS)}, got {name!r}; choose one of these")
+        raise ValueError(f"--window must be one of {', '.join(WINDOWS)}, got {name!r}; choose one")
     return name
 
 

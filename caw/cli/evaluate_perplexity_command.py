@@ -10,7 +10,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, kept_on_interrupt, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.io.progress import doing
 from caw.models import load_model
 from caw.requirements import require
@@ -18,26 +18,26 @@ from caw.requirements import require
 
 def evaluate_perplexity_command(
     run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`.")],
-    model: Annotated[str, typer.Option(help="The second model: a .gguf file, a folder, a hub id or smollm2-135m.")],
+    model: Annotated[str, typer.Option(help="Second model: smollm2-135m, a .gguf file, a folder or a hub id.")],
     given: Annotated[
-        str, typer.Option(help="What the model reads before a text.", metavar="question|prompt|nothing")
+        str, typer.Option(help="Context that the model reads before each text.", metavar="question|prompt|nothing")
     ] = "question",
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only cells whose name matches this glob, e.g. '*.0'; repeatable.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many questions of each cell.", min=1)] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Glob of the cells to read, e.g. '*.0'; repeatable.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum questions per cell.", min=1)] = None,
     device: opt.Device = None,
     dtype: opt.DType = "auto",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     threads: opt.Threads = None,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Compute the perplexity of a run's texts under a second model, for the box plots and p-values of the report.
+    """Compute the perplexity of a run's texts under a second model, for the report.
 
-    perplexity.jsonl in the run's folder gets a line for each text. The same command continues after an interrupt.
+    Adds one line per text to perplexity.jsonl in the run's folder. Run the same command again to continue after an
+    interruption.
 
     Examples:
 
-    - caw evaluate perplexity runs/first --model judge.gguf --only '*.none' --only '*.kgw.*.0'
+    - caw evaluate perplexity runs/first --model judge.gguf --only '*.none'
 
     - caw evaluate perplexity runs/first --model smollm2-135m --limit 40 --given nothing
     """
@@ -48,12 +48,12 @@ def evaluate_perplexity_command(
         from caw.evaluation.metrics.scoring import Scorer
         from caw.evaluation.store import Store
 
-        device = prepare_place(model, device, threads, dtype, quantised)
+        device = prepare_place(model, device, threads, dtype, quantization)
         config = config_of_run(run_folder)
         plans = choose_plans(config.plan(), only or ())
         check_given(given)  # before a model is loaded for nothing
         with doing(f"loading {model}"):
-            loaded, tokenizer = load_model(model, device=device, dtype=dtype, weights=quantised)
+            loaded, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
         scorer = Scorer(config, Store(run_folder))
         judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]
         with kept_on_interrupt(run_folder):

@@ -1,4 +1,4 @@
-"""`caw evaluate report`: tables and figures of a run."""
+"""`caw evaluate report`: the tables and figures of a run."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from caw.requirements import require
 
 def evaluate_report_command(
     run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`, or published results.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the report; made if it is not there.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the report; created if missing.")],
     benchmarks: Annotated[
-        Path | None, typer.Option(help="Folder of benchmark results (JSON), for the latency table.")
+        Path | None, typer.Option(help="Folder of benchmark results (JSON) for the latency table.")
     ] = None,
-    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Watermarks: accuracy and detection",
-    page: Annotated[bool, typer.Option(help="Write index.html too, one page that needs nothing else.")] = True,
+    title: Annotated[str, typer.Option(help="Title of the report.")] = "Watermarks: accuracy and detection",
+    page: Annotated[bool, typer.Option(help="Also write index.html, a self-contained page.")] = True,
     anew: Annotated[
         bool,
-        typer.Option("--anew", help="For a published copy: first make its results again from answers and scores."),
+        typer.Option("--anew", help="For published results: recompute them from answers and scores first."),
     ] = False,
 ) -> None:
-    """Write the tables and figures of an evaluation.
+    """Write the tables and figures of a run.
 
-    It shows accuracy and detection of every policy (the paper's Table 1), their trade-off, robustness to attacks,
-    perplexity with p-values, and latency: report.md with figures/*.svg, and index.html. The report of an unfinished run
-    begins with what is missing.
+    The report shows accuracy and detection of each policy (the paper's Table 1), the trade-off between them, robustness
+    to attacks, perplexity with p-values, and latency. Files: report.md, figures/*.svg and index.html. The report of an
+    unfinished run starts with what is missing.
 
     Examples:
 

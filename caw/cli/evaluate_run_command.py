@@ -1,4 +1,6 @@
-"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file; may be interrupted any time."""
+"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file. Can be interrupted at any
+time.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +20,39 @@ if TYPE_CHECKING:
 
 
 def evaluate_run_command(
-    config: Annotated[Path, typer.Option("--config", "-c", help="YAML file; see below.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder, instead of the config's.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many questions of each cell.", min=1)] = None,
+    config: Annotated[Path, typer.Option("--config", "-c", help="Config, a YAML file; see above.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output folder; overrides the config's.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum questions per cell.", min=1)] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only cells whose name matches this glob, e.g. '*.kgw.soft.0'; repeatable.")
+        list[str] | None, typer.Option(help="Glob of the cells to run, e.g. '*.kgw.soft.0'; repeatable.")
     ] = None,
     rank: Annotated[
-        int, typer.Option(envvar="RANK", help="Number of this process, from 0; torchrun sets it.", min=0)
+        int, typer.Option(envvar="RANK", help="Index of this process, from 0; torchrun sets it.", min=0)
     ] = 0,
     world_size: Annotated[
-        int, typer.Option("--world-size", envvar="WORLD_SIZE", help="How many processes share the questions.", min=1)
+        int,
+        typer.Option("--world-size", envvar="WORLD_SIZE", help="Number of processes that share the questions.", min=1),
     ] = 1,
     scores_only: Annotated[
-        bool, typer.Option("--scores-only", help="Generate nothing; grade and score the texts again.")
+        bool, typer.Option("--scores-only", help="Do not generate; grade and score the texts again.")
     ] = False,
     publish_to: Annotated[
         Path | None,
-        typer.Option("--publish", help="Copy config, ids, answers, scores and results to this folder, but no texts."),
+        typer.Option(
+            "--publish", help="Folder to copy config, ids, answers, scores and results to, without the texts."
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads [all cores].", min=1)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress.", callback=opt.quieten)] = False,
 ) -> None:
-    """Generate answers with and without watermarks, grade them, and test them for the marks.
+    """Generate answers with and without watermarks, grade them, and run detection on them.
 
-    A cell is a model, a task, a watermark, a policy and a key; its name joins them with dots and ends with "none" for
-    unmarked texts. Every answer is written as soon as it is finished, so the same command continues a run that was
-    killed at any moment. results.json has accuracy and detection of each cell, comparisons on the same questions, and
-    accuracy at equal detection. Several processes (--rank, --world-size, or torchrun) share the questions.
+    A cell is a model, a task, a watermark, a policy and a key. Its name joins them with dots; unmarked cells end with
+    "none". Each answer is written as soon as it is finished, so after an interruption the same command continues the
+    run. results.json has the accuracy and detection of each cell, comparisons on the same questions, and accuracy at
+    equal detection. Several processes (--rank and --world-size, or torchrun) share the questions.
 
     Example config:
 
@@ -89,7 +97,7 @@ def evaluate_run_command(
 
 
 def _check_files(given: Path, config: Config, folder: Path, publish_to: Path | None) -> None:
-    """Refuse to replace a file that the run reads."""
+    """Refuse to overwrite a file that the run reads."""
     from caw.evaluation.publishing import PUBLISHED
 
     read: dict[str, Path | str | None] = {"--config": given}

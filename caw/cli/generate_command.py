@@ -1,34 +1,202 @@
-"""`caw generate`: prompts in, (watermarked) texts out, one JSONL line as soon as each text is finished."""
+"""`caw generate`: watermarked texts of prompts, one JSONL line as soon as each text is finished."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from caw.cli import found_options as found
+from caw.checks import require_choice
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.cli.generate_jobs import Job, Plan, accept_jobs, open_output, print_text, read_jobs, run_jobs
-from caw.cli.policy_choice import choose_policy, what_marks
-from caw.cli.quantised_option import DRAFTER_FLAG, DrafterQuantised, Quantised, check_second, prepare_place
+from caw.cli.generate_prompts import (
+    Output,
+    RunSettings,
+    accept_entries,
+    generate_lines,
+    open_output,
+    print_text,
+    read_prompts,
+)
+from caw.cli.options import DECODING, panel
+from caw.cli.policy_choice import build_recommended, choose_policy, what_marks, what_recommended_marks
+from caw.cli.quantization_option import DRAFTER_FLAG, DrafterQuantized, Quantized, check_second, prepare_place
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
-from caw.models import DEMO_MODEL, load_model
+from caw.models import DEMO_MODEL, load_model, load_tokenizer
+
+if TYPE_CHECKING:
+    from caw.detection import TokenWeights
+    from caw.models.arithmetic import Arithmetic
+    from caw.policies import Policy
+    from caw.settings import Settings
+    from caw.watermarks import Recommended, Watermark
+
+
+# ---- options about texts that are tested before they are written
+FOUND = "Detectable texts"
+
+DetectableAt = Annotated[
+    float | None,
+    panel(
+        FOUND,
+        "Test each text at this false-positive rate before it is written, and retry with a stronger mark until it is "
+        "detected.",
+        "--detectable-at",
+    ),
+]
+MaxAttempts = Annotated[int, panel(FOUND, "Maximum attempts per text.", "--max-attempts")]
+BestOf = Annotated[int, panel(FOUND, "Number of candidate texts, at --strength and below.", "--best-of")]
+Select = Annotated[str, panel(FOUND, "Which detected candidate to write.", "--select", metavar="weakest|likeliest")]
+Guarded = Annotated[
+    str | None,
+    panel(
+        FOUND,
+        "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).",
+        "--guard",
+        metavar="healed|number|results|json[:FIELD,...]|python",
+    ),
+]
+OnUndetected = Annotated[
+    str,
+    panel(
+        FOUND, "What to do with a text that no attempt made detectable.", "--on-undetected", metavar="keep|drop|raise"
+    ),
+]
+Edits = Annotated[
+    float, panel(FOUND, "Share of words that a later edit may delete without losing the mark.", "--edits")
+]
+Weights = Annotated[str | None, panel(FOUND, "Token weights for the test, as for `caw detect --weights`.", "--weights")]
+
+
+def recommended_of(
+    mark: Any, policy: str | None, of_policy: dict[str, Any], model: str, of_sampling: dict[str, Any],
+    level: float | None,
+) -> tuple[Recommended, Policy]:  # fmt: skip
+    """Return a `caw.Recommended` with the options of its policies, and the policy of the texts of a run.
+
+    level: of --detectable-at.
+    """
+    from caw.policies.recommended import policy_for
+
+    mark = build_recommended(mark, policy, of_policy)
+    return mark, policy_for(mark, model, do_sample=bool(of_sampling.get("do_sample")), level=level)
+
+
+def check_detectable(
+    settings: Settings, mark: Watermark | None, family: Watermark | None, policy: Policy, weights: str | None
+) -> TokenWeights | None:
+    """Reject, before a model is loaded, texts that could never be detected. Return the token weights to test with.
+
+    family: of the mark, the one that the texts get.
+    """
+    from caw.detectable.efforts import check_early
+    from caw.detection import TokenWeights
+
+    if settings.detectable_at is None and weights is not None:
+        raise ValueError("--weights requires --detectable-at; add it or leave --weights out")
+    check_early(settings, family, policy)
+    if weights is None or mark is None:
+        return None
+    if len(mark.parts) > 1:
+        raise ValueError("--weights are for one watermark, got recommended, which has two; give --watermark kgw")
+    table = TokenWeights.load(weights)
+    table.check_for(mark)
+    return table
+
+
+# ---- options about how tokens are drawn, and what they are where they are left out
+SAMPLINGS = ("plain", "model")
+BIAS = re.compile(r"(\d{1,10})=(\S+)")
+
+Sampling = Annotated[
+    str,
+    panel(DECODING, "Defaults of the other sampling options: greedy without filters, or the model's generation "
+    "config.", "--sampling", metavar="plain|model"),
+]  # fmt: skip
+Sample = Annotated[bool | None, panel(DECODING, "Sample instead of decoding greedily [--greedy].", "--sample/--greedy")]
+Temperature = Annotated[float | None, panel(DECODING, "Sampling temperature [1].", "--temperature")]
+TopK = Annotated[int | None, panel(DECODING, "Sample from the top k tokens [0, off].", "--top-k")]
+TopP = Annotated[
+    float | None, panel(DECODING, "Nucleus sampling: total probability to sample from [1, off].", "--top-p")
+]
+MinP = Annotated[
+    float | None, panel(DECODING, "Minimum probability relative to the most likely token [0, off].", "--min-p")
+]
+Seed = Annotated[int, panel(DECODING, "Random seed of the sampling.", "--seed")]
+RepetitionPenalty = Annotated[
+    float | None,
+    panel(
+        DECODING,
+        "Penalty on tokens of the prompt and the text, also for greedy decoding [1, off].",
+        "--repetition-penalty",
+    ),
+]
+PresencePenalty = Annotated[
+    float, panel(DECODING, "Penalty on tokens that are in the text, -2 to 2.", "--presence-penalty")
+]
+FrequencyPenalty = Annotated[
+    float, panel(DECODING, "Penalty on tokens per occurrence in the text, -2 to 2.", "--frequency-penalty")
+]
+LogitBias = Annotated[
+    list[str] | None,
+    panel(
+        DECODING,
+        "Bonus for a token's logit as ID=NUMBER, -100 to 100; repeatable.",
+        "--logit-bias",
+        metavar="ID=NUMBER",
+    ),
+]
+
+
+def sampling_settings(sampling: str, model: str, given: dict[str, Any], bias: Sequence[str] | None) -> dict[str, Any]:
+    """Return arguments of `Settings`: the options that were given, otherwise the defaults of `--sampling`.
+
+    given: by setting name, None = not given. A line on stderr shows what comes from the model's config.
+    """
+    require_choice("--sampling", sampling, SAMPLINGS, "plain")
+    found = {name: value for name, value in given.items() if value is not None}
+    if sampling == "model":
+        from caw.models.sampling import sampling_of_source, sampling_text
+
+        suggested = {name: value for name, value in sampling_of_source(model).items() if name not in found}
+        complain(f"sampling from the generation config of {model}: {sampling_text(suggested)}")
+        found = {**suggested, **found}
+    return {**found, "logit_bias": dict(map(_bias, bias)) if bias else None}
+
+
+def _bias(text: str) -> tuple[int, float]:
+    """Parse ID=NUMBER."""
+    match = BIAS.fullmatch(text)
+    try:
+        return int(match[1]), float(match[2])  # type: ignore[index]
+    except (TypeError, ValueError):
+        raise ValueError(f"--logit-bias must be ID=NUMBER, got {text!r}; write e.g. 42=-1.5") from None
 
 
 def generate(
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")],
-    prompt: Annotated[str | None, typer.Option(help="One prompt; - reads it from stdin.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Prompt; - reads stdin.")] = None,
     input: Annotated[
         str | None,
-        typer.Option("--input", "-i", help='JSONL, a prompt a line: {"prompt": ..., "id": ...}; - is stdin.'),
+        typer.Option(
+            "--input",
+            "-i",
+            help='JSONL file, one prompt per line: {"prompt": ..., "id": ...}, or {"messages": [...]} with --chat; - '
+            "reads stdin.",
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSONL file; without it, stdout.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue --output after the lines it already has.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output JSONL file [stdout].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.")] = False,
+    remake: Annotated[
+        bool, typer.Option("--remake", help="With --resume: regenerate texts whose prompts have changed.")
+    ] = False,
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
     with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Include the prompt in each output line.")] = False,
     watermark: opt.WatermarkName = "kgw",
@@ -40,6 +208,7 @@ def generate(
     format: opt.FormatName = None,
     payload: opt.Payload = None,
     payload_bits: opt.PayloadBits = None,
+    variants: opt.Variants = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     policy: opt.PolicyName = None,
@@ -50,69 +219,72 @@ def generate(
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
     target: opt.TargetP = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", rich_help_panel=opt.DECODING)] = 200,
-    min_new_tokens: Annotated[int, typer.Option(help="Fewest tokens of a text.", rich_help_panel=opt.DECODING)] = 0,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum new tokens.", rich_help_panel=opt.DECODING)] = 200,
+    min_new_tokens: Annotated[int, typer.Option(help="Minimum new tokens.", rich_help_panel=opt.DECODING)] = 0,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.", rich_help_panel=opt.DECODING)
+        bool, typer.Option("--chat", help="Apply the model's chat template to prompts.", rich_help_panel=opt.DECODING)
     ] = False,
     stop: Annotated[
-        list[str] | None, typer.Option(help="Text that ends an output; repeatable.", rich_help_panel=opt.DECODING)
+        list[str] | None, typer.Option(help="Stop string: ends the text; repeatable.", rich_help_panel=opt.DECODING)
     ] = None,
     mark_eos: opt.MarkEos = None,
-    found_at: found.FoundAt = None,
-    max_attempts: found.MaxAttempts = 4,
-    best_of: found.BestOf = 1,
-    select: found.Select = "weakest",
-    on_unfound: found.OnUnfound = "keep",
-    edits: found.Edits = 0.0,
-    weights: found.Weights = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample instead of decoding greedily.", rich_help_panel=opt.DECODING)
-    ] = False,
-    temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
-    top_k: Annotated[
-        int, typer.Option(help="Sample from this many tokens; 0 is off.", rich_help_panel=opt.DECODING)
-    ] = 0,
-    top_p: Annotated[
-        float, typer.Option(help="Sample from this share of probability; 1 is off.", rich_help_panel=opt.DECODING)
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    detectable_at: DetectableAt = None,
+    max_attempts: MaxAttempts = 4,
+    best_of: BestOf = 1,
+    select: Select = "weakest",
+    on_undetected: OnUndetected = "keep",
+    edits: Edits = 0.0,
+    guard: Guarded = None,
+    weights: Weights = None,
+    sampling: Sampling = "plain",
+    sample: Sample = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    seed: Seed = 0,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    logit_bias: LogitBias = None,
     branching: Annotated[
         str,
         typer.Option(
-            help="How the look-ahead runs; the text is the same.",
+            help="How the look-ahead runs; the text does not change.",
             rich_help_panel=opt.DECODING,
             metavar="tree|sequential|batch",
         ),
     ] = "tree",
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Add what decoding did at each token to the output line.")
-    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Include a per-token trace in the output line.")] = False,
     batch_size: Annotated[
-        int | None, typer.Option(help="Texts decoded at once [8].", min=1, rich_help_panel=opt.RUNNING)
+        int | None, typer.Option(help="Batch size: texts decoded together [8].", min=1, rich_help_panel=opt.RUNNING)
     ] = None,
     max_memory: opt.MaxMemory = None,
     prefill_attention: opt.PrefillAttention = "sdpa",
     compile: opt.Compile = False,
     speculate: opt.Speculate = "auto",
-    drafter_quantised: DrafterQuantised = None,
+    drafter_quantized: DrafterQuantized = None,
     dtype: opt.DType = "auto",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
-    """Generate (watermarked) texts from one prompt, or from a JSONL file of prompts.
+    """Generate watermarked text from one prompt or from a JSONL file of prompts.
 
-    Where the model has an evaluator, CAW marks each token as strongly as its importance allows. Other models are marked
-    at full strength. A line on stderr says which.
+    If the model has an evaluator, CAW adapts the mark's strength to each token's importance. Other models are marked at
+    full strength. A line on stderr says which.
 
-    An output line holds id, text, tokens, finish_reason, watermark, policy, key_id (never the key) and settings. It is
-    written as soon as its text is finished; when all are, the file is put in the input's order. The id is the input's,
-    or else the line number. After an interruption, the same command with --resume continues after the lines already
-    written, and in float32 ends with the same file.
+    Each output line has id, text, tokens, finish_reason, prompt_digest, watermark, policy, key_id (never the key) and
+    settings. It is written as soon as its text is finished; at the end the file is sorted into input order. The id is
+    the input's, or the line number.
 
-    With --found-at each text is tested before it is written, and made again, more strongly, until it is found. Its line
-    has a receipt, which `caw detect --receipt` checks.
+    After an interruption, --resume with the same command generates the missing texts; in float32 the file is the same
+    as without the interruption. Lines are matched to prompts by digest, so prompts may be added, moved or removed. A
+    line whose prompt changed under the same id is an error, or dropped with --remake. Lines made with other settings
+    (model, dtype, key, or any option that changes the text) are an error.
+
+    With --detectable-at each text is tested before it is written, and generated again with a stronger mark until it is
+    detected. Its line has a receipt, which `caw detect --receipt` verifies.
 
     Examples:
 
@@ -120,7 +292,7 @@ def generate(
     - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
     - caw generate --model smollm2-135m --input prompts.jsonl --output out.jsonl
     - caw generate --model smollm2-135m --policy fixed --strength 0.5 --input prompts.jsonl --output out.jsonl
-    - caw generate --model smollm2-135m --found-at 1e-3 --input prompts.jsonl --output out.jsonl
+    - caw generate --model smollm2-135m --detectable-at 1e-3 --input prompts.jsonl --output out.jsonl
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
@@ -133,63 +305,112 @@ def generate(
         check_paths(read, {"--output": output})
         of_mark = {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
                    "top-k-exp": top_k_exp, "strength-exp": strength_exp, "payload": payload,
-                   "payload-bits": payload_bits}  # fmt: skip
+                   "payload-bits": payload_bits, "variants": variants}  # fmt: skip
         mark = opt.build_watermark(watermark, key, of_mark)
         of_policy = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta,
                      "evaluator": evaluator, "target": target}  # fmt: skip
-        chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
-        how = opt.build_policy(chosen, of_policy, model)
-        if mark is not None:
-            mark.check_strength(how.greatest)
+        drawn = {"do_sample": sample, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+                 "seed": seed, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
+                 "frequency_penalty": frequency_penalty}  # fmt: skip
+        of_sampling = sampling_settings(sampling, model, drawn, logit_bias)
+        family = mark
+        if mark is not None and len(mark.parts) > 1:
+            mark, how = recommended_of(mark, policy, of_policy, model, of_sampling, detectable_at)
+            family = mark.of(do_sample=bool(of_sampling.get("do_sample")))
+            kind = "drawn" if of_sampling.get("do_sample") else "greedy"
+            marking = what_recommended_marks(mark, {kind: how}, model)
+        else:
+            chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
+            how = opt.build_policy(chosen, of_policy, model)
+            marking = "" if mark is None else what_marks(mark, how, remark)
+        if family is not None:
+            family.check_strength(how.greatest)
         elif mark_eos is not None:
-            raise ValueError("--mark-eos and --keep-eos need a watermark, got none; leave them out")
+            raise ValueError("--mark-eos and --keep-eos require a watermark, got none; leave them out")
         settings = Settings(
             max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, branching=branching,  # type: ignore[arg-type]
-            do_sample=sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()),
-            chat=chat, mark_eos=marks_eos(mark_eos, mark), return_trace=trace, batch_size=batch_size,
+            **of_sampling, stop=tuple(stop or ()), chat=chat, mark_eos=marks_eos(mark_eos, family, how),
+            return_trace=trace, batch_size=batch_size,
             max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
-            found_at=found_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
-            on_unfound=on_unfound, speculate=ahead,  # type: ignore[arg-type]
+            detectable_at=detectable_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
+            on_undetected=on_undetected, guard=guard, speculate=ahead,  # type: ignore[arg-type]
         )  # fmt: skip
-        table = found.check_found(settings, mark, how, weights)
-        plan = Plan(model, mark, how if mark else None, settings, with_prompt, table, drafter, drafter_quantised)
-        plan.check()
-        marking = "" if mark is None else what_marks(mark, how, remark)
-        device = prepare_place(model, device, threads, dtype, quantised)
-        check_second(drafter, device, dtype, drafter_quantised, DRAFTER_FLAG, "--speculate")
-        jobs, bad = read_jobs(prompt, input, field)
-        with open_output(output, resume, plan, [job.id for job in jobs]) as (write, written):
-            jobs = [job for job in jobs if job.id not in written]
-            if written and not jobs:
-                complain(f"nothing left to do: {len(written)} texts are written")
-            elif not jobs and not bad:
-                complain(f"{name_of(input or 'the prompt')} holds no lines: there is nothing to generate")
-            if jobs:
-                show = write if output or input else print_text
-                bad += _make(jobs, plan, marking, show, source=input, device=device, dtype=dtype, weights=quantised)
+        table = check_detectable(settings, mark, family, how, weights)
+        run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table, drafter, drafter_quantized)
+        run.check()
+        device = prepare_place(model, device, threads, dtype, quantization)
+        check_second(drafter, device, dtype, drafter_quantized, DRAFTER_FLAG, "--speculate")
+        run = replace(run, numbers=arithmetic_of(model, device, dtype, quantization))
+        entries, bad = read_prompts(prompt, input, field, chat=chat)
+        loaded = Loaded(model, device, dtype, quantization)
+        with open_output(output, run, entries, partial(loaded.digest, chat), resume=resume, remake=remake) as out:
+            if out.written and not out.todo:
+                complain(f"nothing to do: all {out.written} texts are written")
+            elif not out.todo and not bad:
+                complain(f"{name_of(input or 'the prompt')} has no lines; nothing to generate")
+            if out.todo:
+                out = out if output or input else replace(out, write=print_text)
+                bad += _make(out, run, marking, loaded, source=input)
         if bad:
             raise typer.Exit(BAD_LINES)
 
 
-def _make(
-    jobs: list[Job],
-    plan: Plan,
-    marking: str,
-    write: Callable[[dict[str, Any]], None],
-    *,
-    source: str | None,
-    device: str,
-    dtype: str,
-    weights: str | None,
-) -> int:
-    """Load the model and write the jobs' texts; returns how many prompts had none. marking: what to say beforehand."""
-    with doing(f"loading {plan.model}"):
-        network, tokenizer = load_model(plan.model, device=device, dtype=dtype, weights=weights)
-    if plan.drafter is not None:
-        with doing(f"loading {plan.drafter}"):
-            guesses, other = load_model(plan.drafter, device=device, dtype=dtype, weights=plan.drafter_weights)
-        plan = plan.drafting(guesses, tokenizer, other)
-    accepted = accept_jobs(jobs, network, tokenizer, plan, source=source)
+def _make(out: Output, run: RunSettings, marking: str, loaded: Loaded, *, source: str | None) -> int:
+    """Load the model and write the missing texts. Return the number of prompts that failed.
+
+    marking: line to print first.
+    """
+    network, tokenizer = loaded.both
+    run = replace(run, model_digest=loaded.model_digest)
+    if out.checked is not None:
+        out.checked.check_model(run.model_digest)
+    if run.drafter is not None:
+        with doing(f"loading {run.drafter}"):
+            guesses, other = load_model(
+                run.drafter, device=loaded.device, dtype=loaded.dtype, quantization=run.drafter_quantization
+            )
+        run = run.drafting(guesses, tokenizer, other)
+    accepted = accept_entries(out.todo, network, tokenizer, run, source=source)
     if marking and accepted.ids:
         complain(marking)
-    return len(accepted.refused) + run_jobs(jobs, accepted, network, tokenizer, plan, write, source=source)
+    return len(accepted.refused) + generate_lines(out.todo, accepted, network, tokenizer, run, out.write, source=source)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The arguments of `load_model` and, once requested, its result."""
+
+    name: str
+    device: str
+    dtype: str
+    weights: str | None
+
+    @cached_property
+    def both(self) -> tuple[Any, Any]:
+        """Model and tokenizer."""
+        with doing(f"loading {self.name}"):
+            model, tokenizer = load_model(self.name, device=self.device, dtype=self.dtype, quantization=self.weights)
+        return model, tokenizer
+
+    @cached_property
+    def model_digest(self) -> str:
+        from caw.models.arithmetic import model_digest
+
+        return model_digest(*self.both)
+
+    def digest(self, chat: bool) -> Callable[[Any], str]:
+        """Return the function that gives a prompt's digest for this model. chat: with its chat template."""
+        from caw.decoding.prompts import prompt_digest
+
+        # the tokenizer of a .gguf file is made in another way where the model is loaded
+        tokenizer = self.both[1] if self.name.endswith(".gguf") else load_tokenizer(self.name)
+        return lambda prompt: prompt_digest(tokenizer, prompt, chat=chat)
+
+
+def arithmetic_of(model: str, device: str, dtype: str, weights: str | None) -> Arithmetic:
+    """Describe the model's numeric formats, for output lines."""
+    import torch
+
+    from caw.models.arithmetic import Arithmetic
+
+    return Arithmetic.of(model, torch.device(device), dtype, weights)

@@ -1,9 +1,9 @@
 """Ctrl-C at any moment: one sentence, exit code 130, no traceback.
 
-A command's own work gets Python's KeyboardInterrupt, so that it can say what is finished. Everywhere else - imports,
-the reading of options, the interpreter's end - there is nothing to say and much that an exception would break: a module
-that is half imported turns KeyboardInterrupt into errors of its own, or swallows it. There the process ends at once,
-which loses nothing, since every output line is written when it is finished and every file is renamed into place.
+A command's own work gets Python's KeyboardInterrupt, so that it can say what is finished. Everywhere else (imports,
+option parsing, interpreter shutdown) there is nothing to report and an exception does harm: a half-imported module
+turns KeyboardInterrupt into other errors or swallows it. There the process exits at once. Nothing is lost, because
+every output line is written when it is finished and every file is renamed into place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # spinners and bars hide it
 
 
 def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """End the process: one sentence on stderr, exit code 130. A handler of SIGINT."""
+    """Exit with one sentence on stderr and code 130. A SIGINT handler."""
     with contextlib.suppress(OSError):
         os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"caw: interrupted\n")
     os._exit(INTERRUPTED)
 
 
 def tell_work(number: int, frame: FrameType | None) -> None:
-    """The handler of SIGINT while a command works: KeyboardInterrupt, but never into an import."""
+    """SIGINT handler while a command works: raise KeyboardInterrupt, but never inside an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             leave()
@@ -38,7 +38,7 @@ def tell_work(number: int, frame: FrameType | None) -> None:
 
 
 def leave_on_interrupt() -> None:
-    """From now on Ctrl-C ends this process, unless `working`. Nothing changes where SIGINT is ignored (nohup, &)."""
+    """Exit on Ctrl-C from now on, except inside `working`. Does nothing if SIGINT is ignored (nohup, &)."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     signal.signal(signal.SIGINT, leave)
@@ -49,7 +49,7 @@ def leave_on_interrupt() -> None:
 
 @contextlib.contextmanager
 def working() -> Iterator[None]:
-    """Inside the block Ctrl-C is KeyboardInterrupt; only where `leave_on_interrupt` was called, so not in tests."""
+    """Turn Ctrl-C inside the block into KeyboardInterrupt, if `leave_on_interrupt` was called (not in tests)."""
     if signal.getsignal(signal.SIGINT) is not leave:
         yield
         return
@@ -61,7 +61,7 @@ def working() -> Iterator[None]:
 
 
 def _leave_if_lost(lost: Any) -> None:
-    """A KeyboardInterrupt that a finaliser would swallow ends the process."""
+    """Exit on a KeyboardInterrupt that a finaliser would swallow."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         leave()
     sys.__unraisablehook__(lost)

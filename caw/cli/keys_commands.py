@@ -1,4 +1,4 @@
-"""`caw keys`: who may use a service, and with which keys it marks."""
+"""`caw keys`: manage who may use a service and which keys mark its texts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.cli.registry_options import RegistryUrl, named, opened, read_time, shown_time
 from caw.requirements import require
+from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
@@ -23,22 +24,25 @@ if TYPE_CHECKING:
 
 DAY, MINUTE = 10, 16  # letters of a time, as far as there is room for it
 WIDE = 100  # letters of a line
-TIME = "A time like 2027-01-31T12:00, in UTC"
+TIME = "Time in UTC like 2027-01-31T12:00"
 
 
 def create(
-    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose key; made if new.")],
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant; created if new.")],
     registry: RegistryUrl = None,
-    api: Annotated[bool, typer.Option("--api", help="An API key, not a marking key.")] = False,
-    opt_out: Annotated[bool, typer.Option("--opt-out", help="--api: it may ask for text without a mark.")] = False,
-    public: Annotated[bool, typer.Option("--public", help="Marking key: anyone may ask for its mark.")] = False,
-    begin: Annotated[str | None, typer.Option("--from", help=f"Marking key: {TIME}, from which on it marks.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help=f"{TIME}, from which on it is over.")] = None,
+    api: Annotated[bool, typer.Option("--api", help="Create an API key instead of a marking key.")] = False,
+    opt_out: Annotated[bool, typer.Option("--opt-out", help="With --api: the key may request unmarked text.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Marking key: anyone may test texts for its mark.")] = False,
+    begin: Annotated[
+        str | None, typer.Option("--from", help=f"Marking key: start of its validity. {TIME} [now].")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help=f"End of its validity. {TIME} [never].")] = None,
     key_env: Annotated[
-        str | None, typer.Option(help="Marking key: variable that holds a key in use already [a random one].")
+        str | None,
+        typer.Option(help="Marking key: environment variable that holds an existing key [a new random key]."),
     ] = None,
     watermark: Annotated[
-        str, opt.panel(opt.MARK, "With which the key marks.", "--watermark", metavar="|".join(opt.WATERMARKS))
+        str, opt.panel(opt.MARK, "Watermark of the key.", "--watermark", metavar="|".join(opt.WATERMARKS))
     ] = "kgw",
     gamma: opt.Gamma = None,
     delta: opt.Delta = None,
@@ -48,11 +52,12 @@ def create(
     vocab_size: opt.VocabSize = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
+    variants: opt.Variants = None,
 ) -> None:
-    """Make a marking key for a tenant, or with --api an API key.
+    """Create a marking key for a tenant, or an API key with --api.
 
-    A marking key knows its watermark for good: servers mark with it, and whatever reads needs no more. The token of an
-    API key is printed once, alone on stdout, and kept nowhere. A registry that is not there is made.
+    A marking key stores its watermark permanently: servers mark with it, and detection needs nothing else. An API key's
+    token is printed once, alone on stdout, and is not stored. The registry is created if it does not exist.
 
     Examples:
 
@@ -66,21 +71,19 @@ def create(
         window = read_time("--from", begin), read_time("--until", until)
         options = {
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
         }  # fmt: skip
         others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
                   **{f"--{name}": value is not None for name, value in options.items()}}  # fmt: skip
         strange = next((name for name, given in others.items() if given), None) if api else "--opt-out" * opt_out
         if strange:
-            raise ValueError(
-                f"{strange} belongs to {'marking' if api else 'API'} keys, got the other kind; leave it out"
-            )
+            raise ValueError(f"{strange} is only for {'marking' if api else 'API'} keys; leave it out")
         given = None if key_env is None else _key_of(key_env)
         found = opened(registry, create=True)
         if api:
             made, token = found.api.create(tenant, may_opt_out=opt_out, not_after=window[1])
             print(token)
-            complain(f"API key {made.id} of {tenant}; the token above is shown this once")
+            complain(f"API key {made.id} of {tenant}; its token, above, is shown only once")
             return
         mark = found.marking.create(
             tenant, key=given, not_before=window[0], not_after=window[1], public=public,
@@ -90,13 +93,13 @@ def create(
 
 
 def rotate(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A tenant, or the id of a key.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Tenant or key id.")],
     registry: RegistryUrl = None,
-    at: Annotated[str | None, typer.Option(help=f"{TIME}, at which the new one takes over [now].")] = None,
+    at: Annotated[str | None, typer.Option(help=f"When the new key takes over. {TIME} [now].")] = None,
 ) -> None:
-    """Let a new key take over from one that marks, or from an API key.
+    """Replace a marking key or an API key by a new one.
 
-    The old marking key marks no more, and what it marked is still found. An old API key is valid until --at.
+    The old marking key stops marking; its texts remain detectable. An old API key is valid until --at.
 
     Examples:
 
@@ -108,19 +111,19 @@ def rotate(
         if _is_api_key(found, name):
             _, new, token = found.api.rotate(name, moment)
             print(token)
-            complain(f"API key {new.id} of {new.tenant} instead of {name}; the token above is shown this once")
+            complain(f"API key {new.id} of {new.tenant} instead of {name}; its token, above, is shown only once")
             return
         old, mark = found.marking.rotate(name, moment)
         print(f"marking key {mark.id} of {mark.tenant} instead of {old.id}, from {shown_time(mark.not_before)} UTC")
 
 
 def revoke(
-    id: Annotated[str, typer.Argument(metavar="ID", help="Of a marking key or an API key.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a marking key or an API key.")],
     registry: RegistryUrl = None,
 ) -> None:
-    """End a key at once, for good.
+    """Revoke a key immediately and permanently.
 
-    A revoked API key opens nothing more. A revoked marking key never marks again; what it marked is still found.
+    A revoked API key gives no access. A revoked marking key never marks again; its texts remain detectable.
 
     Examples:
 
@@ -135,12 +138,12 @@ def revoke(
 
 def list_keys(
     registry: RegistryUrl = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="List only this tenant's keys.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a key, with times to the second.")
+        bool, typer.Option("--json", help="Print one JSON object per key, with times to the second.")
     ] = False,
 ) -> None:
-    """List keys with their windows and states, never their secrets.
+    """List keys with their validity periods and states; secrets are never shown.
 
     Examples:
 
@@ -162,35 +165,37 @@ def list_keys(
 def rules(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose texts.")],
     registry: RegistryUrl = None,
-    found_at: Annotated[float | None, typer.Option(help="Test texts before they leave, at this p-value.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let no text leave that is not found.")] = False,
-    strength_factor: Annotated[float, typer.Option(help="Times the strength of the server's policy.")] = 1.0,
-    exempt_below: Annotated[int, typer.Option(help="Leave requests for fewer new tokens than this unmarked.")] = 0,
-    exempt_json: Annotated[bool, typer.Option("--exempt-json", help="Leave JSON mode unmarked.")] = False,
-    exempt_tools: Annotated[bool, typer.Option("--exempt-tools", help="Leave tool calls unmarked.")] = False,
-    exempt_thinking: Annotated[bool, typer.Option("--exempt-thinking", help="Leave thinking unmarked.")] = False,
-    server: Annotated[bool, typer.Option("--server", help="Back to the server's own rules.")] = False,
+    detectable_at: Annotated[
+        float | None, typer.Option(help="False-positive rate at which texts are tested before they are sent.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Send only texts that are detected.")] = False,
+    strength_factor: Annotated[float, typer.Option(help="Factor on the strength of the server's policy.")] = 1.0,
+    exempt_below: Annotated[int, typer.Option(help="Do not mark requests for fewer new tokens than this.")] = 0,
+    exempt_json: Annotated[bool, typer.Option("--exempt-json", help="Do not mark JSON mode.")] = False,
+    exempt_tools: Annotated[bool, typer.Option("--exempt-tools", help="Do not mark tool calls.")] = False,
+    exempt_thinking: Annotated[bool, typer.Option("--exempt-thinking", help="Do not mark thinking sections.")] = False,
+    server: Annotated[bool, typer.Option("--server", help="Restore the server's default rules.")] = False,
 ) -> None:
-    """Say what of a tenant's texts is marked, in place of the server's own rules.
+    """Set a tenant's rules, which replace the server's defaults.
 
-    All is marked that is not exempt here.
+    Everything that is not exempted here is marked.
 
     Examples:
 
-    - caw keys rules acme --found-at 1e-4 --exempt-tools
+    - caw keys rules acme --detectable-at 1e-4 --exempt-tools
     - caw keys rules acme --server
     """
     with user_errors():
         found = opened(registry)
-        from caw.registry.tenants import set_rules
+        from caw.registry.directory import set_rules
         from caw.serve.contracts import MarkRules
 
         wanted = MarkRules(
-            found_at=found_at, strict=strict, strength_factor=strength_factor, exempt_below=exempt_below,
+            detectable_at=detectable_at, strict=strict, strength_factor=strength_factor, exempt_below=exempt_below,
             exempt_json=exempt_json, exempt_tools=exempt_tools, exempt_thinking=exempt_thinking,
         )  # fmt: skip
         if server and wanted != MarkRules():
-            raise ValueError("--server takes the server's rules, got others as well; leave them out")
+            raise ValueError("--server restores the server's rules, got other rules as well; leave them out")
         set_rules(found.database, tenant, None if server else wanted)
         print(f"{tenant}: {'the rules of the server' if server else wanted}")
 
@@ -198,7 +203,7 @@ def rules(
 def master_key() -> None:
     """Print a new random master key, for CAW_MASTER_KEY or a private file.
 
-    Whoever has it and the database has all marking keys. Keep it where the database is not.
+    The master key and the database together reveal all marking keys. Store them apart.
 
     Examples:
 
@@ -213,14 +218,14 @@ def master_key() -> None:
 
 
 def reseal(registry: RegistryUrl = None) -> None:
-    """Seal all secrets under the first master key, so that the others can go.
+    """Re-encrypt all secrets under the first master key, so that older ones can be removed.
 
     Examples:
 
     - export CAW_MASTER_KEY="$(caw keys master-key) $CAW_MASTER_KEY"; caw keys reseal
     """
     with user_errors():
-        print(f"{opened(registry).reseal()} secrets sealed anew")
+        print(f"{opened(registry).reseal()} secrets re-encrypted")
 
 
 def upgrade(
@@ -229,7 +234,7 @@ def upgrade(
         str,
         opt.panel(
             opt.MARK,
-            "With which the server marked, where keys do not say it.",
+            "Watermark of the server, for keys that do not store one.",
             "--watermark",
             metavar="|".join(opt.WATERMARKS),
         ),
@@ -242,44 +247,48 @@ def upgrade(
     vocab_size: opt.VocabSize = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
+    variants: opt.Variants = None,
 ) -> None:
-    """Bring the registry of an earlier version to this one's form: keep a copy, stop its servers, then run this.
+    """Upgrade the registry of an earlier version. Back it up and stop its servers first.
 
-    Before form 2 a marking key did not say with which watermark it marked: say it here as it was said to `caw serve`,
-    or old texts will not be found. Receipts stay as they are, and verify as before.
+    Before format 2, marking keys did not store their watermark: give the same watermark options as to `caw serve`, or
+    old texts will not be detected. Receipts are unchanged and still verify.
 
     Examples:
 
     - caw keys upgrade
     - caw keys upgrade --watermark exp --top-k-exp 5
-    """  # fmt: skip
+    """
     with user_errors():
         options = {
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
         }  # fmt: skip
         url, mark = named(registry), _made_with(watermark, options)
         from caw.registry.upgrade import upgrade_registry
 
         done = upgrade_registry(url, mark)
         if done.before == done.after:
-            print(f"the registry has form {done.after} already")
+            print(f"the registry has format {done.after} already")
         else:
-            print(f"the registry has form {done.after} now, it had {done.before}; {done.keys} keys mark with {mark}")
+            print(f"upgraded the registry from format {done.before} to {done.after}; {done.keys} keys mark with {mark}")
 
 
 def _made_with(name: str, options: dict[str, Any]) -> Watermark:
-    """The watermark of the options, under a key that is none. Raises ValueError for a bad one."""
+    """Return the options' watermark under a placeholder key. Raises ValueError for a bad option."""
     mark = opt.build_watermark(name, "1", options)
     if mark is None:
-        raise ValueError("a marking key marks, got --watermark none; choose another")
+        raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
     return mark
 
 
-def _key_of(variable: str) -> int | str:
+def _key_of(variable: str) -> int:
+    """Read the key from an environment variable; reject a bad one before a registry is created."""
+    from caw.watermarks.keys import normalize_key
+
     if not os.environ.get(variable):
-        raise ValueError(f"expected a key in {variable}, got none; export it")
-    return opt.parse_key(os.environ[variable])
+        raise ValueError(f"environment variable {variable} must hold a key, it is not set; export it")
+    return normalize_key(parse_key(os.environ[variable]))
 
 
 def _is_api_key(found: Registry, name: str) -> bool:
@@ -296,7 +305,7 @@ def _plain(key: Any) -> dict[str, Any]:
 
 
 def _show(rows: list[tuple[str, Any]], now: datetime) -> None:
-    """A table of each kind. Columns that would be empty are left out, so that 80 letters are enough."""
+    """Print one table per kind of key. Empty columns are left out, so that 80 columns are enough."""
     from rich.console import Console
 
     console = Console()
@@ -309,7 +318,7 @@ def _show(rows: list[tuple[str, Any]], now: datetime) -> None:
 
 
 def _cells(key: Any, now: datetime, letters: int) -> dict[str, str]:
-    """What the table says of a key, by the head of its column; times with so many letters."""
+    """Return a key's table cells by column title; times have a fixed width."""
     marks = hasattr(key, "watermark")
     return {
         "id": key.id, "tenant": key.tenant, "watermark": key.watermark["name"] if marks else "",

@@ -1,4 +1,4 @@
-"""`caw label`: reference answers in, a label file of key segments out: offsets only, a document a line."""
+"""`caw label`: a label file of key segments for reference answers: offsets only, one document per line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.cli.quantised_option import FLAG, Quantised, prepare_place
+from caw.cli.quantization_option import FLAG, Quantized, prepare_place
 from caw.fitting.labelers.lexical import KINDS
 from caw.fitting.labels import LabelledText, read_labels
 from caw.io.files import check_paths, write_text
-from caw.io.inputs import read_bounded
+from caw.io.json_files import read_json
 from caw.io.jsonl import JsonlWriter
-from caw.io.progress import Bar
+from caw.io.progress import Bar, doing
 from caw.models import load_model, load_tokenizer
 from caw.models.sources import check_source
 from caw.requirements import require
@@ -40,69 +40,82 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def label(
     data_dir: Annotated[
         Path,
-        typer.Option(envvar="CAW_DATA_DIR", help="Folder with the texts, DATASET/SPLIT.jsonl of question, answer."),
+        typer.Option(
+            envvar="CAW_DATA_DIR", help="Folder of the texts, as DATASET/SPLIT.jsonl with question and answer."
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Label file to write, OUTPUT.jsonl.")],
-    labeler: Annotated[str, typer.Option(help="What marks the segments.", metavar="|".join(LABELERS))] = "lexical",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Label file to write, ending in .jsonl.")],
+    labeler: Annotated[str, typer.Option(help="Labeler to use.", metavar="|".join(LABELERS))] = "lexical",
     model: Annotated[
         str | None,
-        typer.Option(help="openai: its name at the endpoint; counterfactual: a model as for `caw generate`."),
+        typer.Option(help="openai: model name at the endpoint; counterfactual: model as for `caw generate`."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue --output after the documents it already has.")
-    ] = False,
-    dataset: Annotated[str, opt.panel(DOCUMENTS, "Folder inside --data-dir.")] = "gsm8k",
-    split: Annotated[str, opt.panel(DOCUMENTS, "File inside that folder.")] = "train",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.")] = False,
+    dataset: Annotated[str, opt.panel(DOCUMENTS, "Dataset: a folder inside --data-dir.")] = "gsm8k",
+    split: Annotated[str, opt.panel(DOCUMENTS, "Split: a file inside that folder.")] = "train",
     documents: Annotated[
-        str | None, opt.panel(DOCUMENTS, "Which lines to label, counted from 0 [all].", metavar="0-99,250,...")
+        str | None,
+        opt.panel(DOCUMENTS, "Documents to label, by line number from 0, e.g. 0-99,250 [all].", metavar="0-99,250,..."),
     ] = None,
-    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "Label the documents of this label file.")] = None,
-    limit: Annotated[int | None, opt.panel(DOCUMENTS, "Label at most this many.", min=1)] = None,
-    compare: Annotated[Path | None, opt.panel(DOCUMENTS, "Print the agreement with this label file.")] = None,
+    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "Label the same documents as this label file.")] = None,
+    limit: Annotated[int | None, opt.panel(DOCUMENTS, "Maximum documents to label.", min=1)] = None,
+    compare: Annotated[Path | None, opt.panel(DOCUMENTS, "Label file to print the agreement with.")] = None,
     tokenizer: Annotated[
-        str | None, opt.panel(DOCUMENTS, "For --compare (agreement of tokens) and the cost estimate (exact counts).")
+        str | None,
+        opt.panel(
+            DOCUMENTS, "Tokenizer for --compare (agreement per token) and for exact counts in the cost estimate."
+        ),
     ] = None,
-    kinds: Annotated[str, opt.panel("Labeler lexical", "What counts as a key segment.")] = ",".join(KINDS),
+    kinds: Annotated[str, opt.panel("Labeler lexical", "Kinds of key segments to label.")] = ",".join(KINDS),
     base_url: Annotated[
-        str | None, opt.panel(ENDPOINT, "The endpoint [OpenAI's own].", "--base-url", envvar="OPENAI_BASE_URL")
+        str | None, opt.panel(ENDPOINT, "Base URL of the endpoint [OpenAI].", "--base-url", envvar="OPENAI_BASE_URL")
     ] = None,
-    key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable that holds the key.")] = "OPENAI_API_KEY",
-    timeout: Annotated[float, opt.panel(ENDPOINT, "Longest time for a request, in seconds.")] = 60.0,
-    retries: Annotated[int, opt.panel(ENDPOINT, "How often a failed request is repeated.", min=0)] = 5,
-    workers: Annotated[int, opt.panel(ENDPOINT, "How many requests run at once.", min=1, max=64)] = 4,
-    rate: Annotated[
-        float | None, opt.panel(ENDPOINT, "At most this many requests a minute.", "--requests-per-minute")
-    ] = None,
+    key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable that holds the API key.")] = "OPENAI_API_KEY",
+    timeout: Annotated[float, opt.panel(ENDPOINT, "Request timeout in seconds.")] = 60.0,
+    retries: Annotated[int, opt.panel(ENDPOINT, "Maximum retries of a failed request.", min=0)] = 5,
+    workers: Annotated[int, opt.panel(ENDPOINT, "Maximum concurrent requests.", min=1, max=64)] = 4,
+    rate: Annotated[float | None, opt.panel(ENDPOINT, "Maximum requests per minute.", "--requests-per-minute")] = None,
     schema: Annotated[
         bool,
         opt.panel(
-            ENDPOINT, "Ask for replies in a JSON schema; switch off for endpoints that cannot.", "--schema/--no-schema"
+            ENDPOINT,
+            "Request replies that follow a JSON schema; turn off for endpoints without support.",
+            "--schema/--no-schema",
         ),
     ] = True,
-    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Price of a million tokens read.", min=0)] = None,
-    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Price of a million tokens written.", min=0)] = None,
-    yes: Annotated[bool, opt.panel(ENDPOINT, "Start without asking.", "--yes", "-y")] = False,
-    alternatives: Annotated[int, opt.panel(COUNTERFACTUAL, "How many other tokens to try in each place.", min=1)] = 2,
-    horizon: Annotated[int, opt.panel(COUNTERFACTUAL, "How many following tokens count as the rest.", min=1)] = 16,
-    rest_nats: Annotated[float, opt.panel(COUNTERFACTUAL, "Key if the rest loses this much log-probability.")] = 4.0,
+    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Price per million input tokens.", min=0)] = None,
+    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Price per million output tokens.", min=0)] = None,
+    yes: Annotated[bool, opt.panel(ENDPOINT, "Start without confirmation.", "--yes", "-y")] = False,
+    alternatives: Annotated[int, opt.panel(COUNTERFACTUAL, "Alternative tokens to try at each position.", min=1)] = 2,
+    horizon: Annotated[
+        int, opt.panel(COUNTERFACTUAL, "Number of following tokens that count as the rest.", min=1)
+    ] = 16,
+    rest_nats: Annotated[
+        float,
+        opt.panel(COUNTERFACTUAL, "Threshold: log-probability that the rest must lose for a token to be key, in nats."),
+    ] = 4.0,
     answer_nats: Annotated[
-        float, opt.panel(COUNTERFACTUAL, "Key if the final answer loses this much log-probability.")
+        float,
+        opt.panel(
+            COUNTERFACTUAL, "Threshold: log-probability that the final answer must lose for a token to be key, in nats."
+        ),
     ] = 0.5,
     with_answer: Annotated[
-        bool, opt.panel(COUNTERFACTUAL, "Also look at the final answer; much faster without.", "--answer/--no-answer")
+        bool, opt.panel(COUNTERFACTUAL, "Also use the final answer; much slower.", "--answer/--no-answer")
     ] = True,
     dtype: opt.DType = "float32",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Mark the segments of reference answers that carry their quality, for `caw train-evaluator`.
+    """Label the key segments of reference answers, for `caw train-evaluator`.
 
     Labelers: lexical (numbers, operators, currency, names, answer letters; no model), counterfactual (tokens whose
-    replacement makes a local model think the rest or the final answer less likely), openai (a language model behind any
-    OpenAI-compatible endpoint). Lines hold offsets, never texts; OUTPUT.json beside them says how they were made.
-    Documents that could not be labelled are named and left out (exit code 1). After an interruption, the same command
-    with --resume does what is missing.
+    replacement makes a local model find the rest or the final answer less likely), openai (a language model behind any
+    OpenAI-compatible endpoint). Lines hold offsets, never texts; OUTPUT.json records the settings. Documents that could
+    not be labelled are reported and skipped (exit code 1). After an interruption, --resume with the same command labels
+    the missing ones.
 
     Examples:
 
@@ -112,20 +125,20 @@ def label(
     - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
-        _check_labeler(labeler, model, quantised, tokenizer)
+        _check_labeler(labeler, model, quantization, tokenizer)
         from caw.fitting.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
         from caw.fitting.labelers.agreement import agreement
         from caw.fitting.labelers.endpoint import estimate_cost
 
         if output.suffix != ".jsonl":
-            raise ValueError(f"output must end in .jsonl, got {str(output)!r}; add the ending")
+            raise ValueError(f"--output must end in .jsonl, got {str(output)!r}; add the extension")
         check_paths(
             {"--data-dir": data_dir / dataset / f"{split}.jsonl", "--same-as": same_as, "--compare": compare,
              "--model": model, "--tokenizer": tokenizer},
             {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
         )  # fmt: skip
         chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
-        device = prepare_place(model or "", device, threads, dtype, quantised)
+        device = prepare_place(model or "", device, threads, dtype, quantization)
         # before a model is loaded or money is spent
         with JsonlWriter(
             output, resume=resume, line_start=LINE_START, made_by="caw label", keep=_place, unique=_place
@@ -135,10 +148,11 @@ def label(
                 marker = LexicalLabeler(tuple(kinds.split(",")))
             elif labeler == "counterfactual":
                 assert model is not None
+                with doing(f"loading {model}", announced=True):
+                    loaded = load_model(model, device=device, dtype=dtype, quantization=quantization)
                 marker = CounterfactualLabeler(
-                    *load_model(model, device=device, dtype=dtype, weights=quantised), alternatives=alternatives,
-                    horizon=horizon, rest_nats=rest_nats, answer_nats=answer_nats if with_answer else None,
-                    quantised=quantised,
+                    *loaded, alternatives=alternatives, horizon=horizon, rest_nats=rest_nats,
+                    answer_nats=answer_nats if with_answer else None, quantization=quantization,
                 )  # fmt: skip
             else:
                 assert model is not None
@@ -153,7 +167,7 @@ def label(
             write_text(output.with_suffix(".json"), json.dumps(made, indent=1) + "\n")
             failed = run(marker, todo, writer, workers)
         if isinstance(marker, EndpointLabeler) and todo:
-            complain(f"the endpoint counted {marker.used[0]} tokens in, {marker.used[1]} out")
+            complain(f"endpoint usage: {marker.used[0]} input tokens, {marker.used[1]} output tokens")
         complain(f"{output} holds {len(chosen) - failed} of {len(chosen)} documents")
         if compare is not None:
             found = read_labels(output, data_dir)
@@ -162,29 +176,30 @@ def label(
         raise typer.Exit(BAD_LINES)
 
 
-def _check_labeler(labeler: str, model: str | None, quantised: str | None, tokenizer: str | None) -> None:
-    """Raise for an unknown labeler, for one without its package or its model, for weights of a model elsewhere, and for
-    a tokenizer that is not there."""
+def _check_labeler(labeler: str, model: str | None, quantization: str | None, tokenizer: str | None) -> None:
+    """Raise for an unknown labeler, a missing package, model or tokenizer, and for model weights that this device does
+    not support.
+    """
     if labeler not in LABELERS:
-        raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one of these")
+        raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one")
     if labeler == "openai":
         require("openai", "--labeler openai")
     if labeler != "lexical" and model is None:
-        raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
-    if labeler != "counterfactual" and quantised is not None:
-        raise ValueError(f"{FLAG} is for labeler counterfactual, which loads a model, got {labeler}; leave it out")
+        raise ValueError(f"labeler {labeler} requires --model, got none; give a model")
+    if labeler != "counterfactual" and quantization is not None:
+        raise ValueError(f"{FLAG} is only for labeler counterfactual, got {labeler}; leave it out")
     if tokenizer is not None:
         check_source(tokenizer)  # needed when everything is labelled
 
 
 def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:
-    """Label and write every document as soon as it is done; how many could not be (each reported)."""
+    """Label and write each document as soon as it is done. Return how many failed (each reported)."""
     from caw.fitting.labelers import LabelError
     from caw.fitting.labelers.base import label_documents, label_line
 
     failed = done = 0
     try:
-        with Bar(len(todo), "labelling", "documents") as advance:
+        with Bar(len(todo), "labelling", "documents", announced=True) as advance:
             for document, outcome in label_documents(marker, todo, workers):
                 if isinstance(outcome, LabelError):
                     failed += 1
@@ -194,7 +209,7 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
                     done += 1
                 advance()
     except KeyboardInterrupt:
-        complain(f"interrupted: {done} of {len(todo)} documents are written; the same command with --resume continues")
+        complain(f"interrupted: {done} of {len(todo)} documents are written; continue with --resume")
         raise typer.Exit(INTERRUPTED) from None
     return failed
 
@@ -206,21 +221,21 @@ def _documents(
 
     if same_as is not None:
         if places is not None:
-            raise ValueError("--same-as says which documents, got --documents as well; leave one out")
+            raise ValueError("--same-as selects the documents, got --documents as well; leave one out")
         return [replace(text, spans=()) for text in read_labels(same_as, data_dir)]
     return read_documents(data_dir, dataset, split, None if places is None else _places(places))
 
 
 def _places(given: str) -> list[int]:
-    """0-3,7 -> 0, 1, 2, 3, 7."""
+    """Parse 0-3,7 into 0, 1, 2, 3, 7."""
     places: list[int] = []
     for part in given.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"--documents must be numbers and ranges like 0-99,250, got {given!r}; write it like that")
+            raise ValueError(f"--documents must be numbers and ranges, got {given!r}; write e.g. 0-99,250")
         places += range(int(first), int(last if dash else first) + 1)
     if not places:
-        raise ValueError(f"--documents must name at least one document, got {given!r}; write a range like 0-99")
+        raise ValueError(f"--documents must select at least one document, got {given!r}; write a range like 0-99")
     return places
 
 
@@ -230,32 +245,34 @@ def _endpoint_key(name: str, base_url: str | None) -> str:
         return key
     if base_url and urlsplit(base_url).hostname in LOOPBACK:
         return "none"
-    raise ValueError(f"the endpoint's key must be in the environment variable {name}, it is not; set it, or --key-env")
+    raise ValueError(
+        f"environment variable {name} must hold the endpoint's API key, it is not set; set it or give --key-env"
+    )
 
 
 def _place(line: dict[str, Any]) -> tuple[Any, ...]:
-    """Which document a line labels."""
+    """Return the document that a line labels."""
     return tuple(line.get(name) for name in ("dataset", "split", "index"))
 
 
 def _missing(writer: JsonlWriter, marker: Labeler, chosen: Sequence[LabelledText]) -> list[LabelledText]:
-    """The documents that the label file lacks. Raises ValueError if other settings made the lines there."""
+    """Return the documents that the label file lacks. Raise ValueError if its lines were made with other settings."""
     if not writer.existing:
         return list(chosen)
     about = writer.path.with_suffix(".json")
-    there = json.loads(read_bounded(about)) if about.is_file() else None
-    found = there.get("made_by") if isinstance(there, dict) else None
+    there = read_json(about)
+    found = None if there is None else there.get("made_by")
     if found != marker.describe():
         raise ValueError(
             f"{writer.path} was made by {found or f'an unknown labeler (no {about.name})'}, this run is "
-            f"{marker.describe()}; resume with the same options, or name another --output"
+            f"{marker.describe()}; resume with the same options, or use another --output"
         )
     done = set(writer.existing)
     return [d for d in chosen if (d.dataset, d.split, d.index) not in done]
 
 
 def _counter(tokenizer: str | None) -> Any:
-    """How to count tokens; None where no tokenizer is named."""
+    """Return a function that counts tokens; None if no tokenizer is named."""
     if tokenizer is None:
         return None
     loaded = load_tokenizer(tokenizer)
@@ -267,7 +284,7 @@ def _confirm(cost: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ValueError("the run must be confirmed, stdin is no terminal to ask at; add --yes")
+        raise ValueError("the run needs confirmation, but stdin is not a terminal; add --yes")
     typer.confirm("Send these documents to the endpoint?", abort=True, err=True)
 
 

@@ -1,27 +1,30 @@
-"""Which policy `caw generate` takes where --policy says nothing, and the line that says what marks the texts."""
+"""The default policy of `caw generate`, and the line that says how texts are marked."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
-from caw.policies.registry import POLICIES
+from caw.policies.names import POLICIES
 
 if TYPE_CHECKING:
     from caw.policies import Policy
-    from caw.watermarks import Watermark
+    from caw.watermarks import Recommended, Watermark
 
+TAKEN = ("target", "evaluator")  # options of policies that `caw.Recommended` has too
 CAW, PLAIN = "capacity", "fixed"
-NO_EVALUATOR = "no evaluator for this model: marked at full strength; see caw train-evaluator"
+NO_EVALUATOR = "this model has no evaluator, so every token is marked at full strength; see caw train-evaluator"
 # what says how strong a watermark is; the rest of its settings is in every output line
 STRONG = ("delta", "top_k", "depth")
 
 
 def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, marked: bool) -> tuple[str, str]:
-    """(policy, remark): the one asked for by name or by options of its own; else CAW where the model has an evaluator.
+    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW if the model has an
+    evaluator.
 
-    remark: why it is not CAW although no other was asked for; "" otherwise.
+    remark: why the default is not CAW; "" otherwise.
     """
     from caw.evaluator.network import shipped_for
 
@@ -36,8 +39,35 @@ def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, m
     return PLAIN, NO_EVALUATOR
 
 
+def build_recommended(mark: Recommended, policy: str | None, options: Mapping[str, Any]) -> Recommended:
+    """Return the watermark with the options of a policy that it takes: its target and its evaluator.
+
+    Raises ValueError for a policy or the options of another.
+    """
+    given = {option: value for option, value in options.items() if value is not None}
+    strange = ["policy"] if policy is not None else [option for option in given if option not in TAKEN]
+    if strange:
+        raise ValueError(
+            f"watermark recommended brings its own policies, got --{strange[0]} as well; leave it out, or give "
+            "--watermark kgw"
+        )
+    return dataclasses.replace(mark, **given)
+
+
+def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy], model: str) -> str:
+    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of "drawn" and "greedy"."""
+    from caw.policies.recommended import NO_EVALUATOR, evaluator_of
+
+    drawn = f"drawn texts with exp (variants {mark.variants}) at full strength, which costs no quality"
+    parts = {"drawn": drawn}
+    if "greedy" in policies:
+        parts["greedy"] = what_marks(mark.greedy, policies["greedy"]).replace("marking", "greedy texts", 1)
+    line = f"marking {', '.join(parts[name] for name in policies)}"
+    return f"{line}: {NO_EVALUATOR}" if "greedy" in policies and evaluator_of(mark, model) is None else line
+
+
 def what_marks(mark: Watermark, policy: Policy, remark: str = "") -> str:
-    """One line for people: watermark and policy with the numbers that decide how strongly texts are marked."""
+    """Describe, in one line, the watermark and the policy with the parameters that set the strength."""
     watermark, chosen = opt.describe(mark), opt.describe(policy)
     assert watermark is not None and chosen is not None
     strong = {name: watermark[name] for name in STRONG if name in watermark}

@@ -1,4 +1,4 @@
-"""`caw benchmark --tune`: who makes the products of a model on this GPU, timed here and kept for later runs."""
+"""`caw benchmark --tune`: choose the kernel of each matrix product of a model on this GPU, and save the choices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def tune_products(
     model: str, shapes: str | None, dtype: str, device: str | None, seconds: float | None, json_file: Path | None,
     weights: str | None = None,
 ) -> None:  # fmt: skip
-    """Tune, show a table for each product as soon as it is done, and say where the choices are kept."""
-    from caw.cost import product_tuner
+    """Tune; show a table for each product as soon as it is done, and print where the choices are saved."""
+    from caw.benchmark import product_tuner
 
     check_paths({"--model": model}, {"--json": json_file})
     target = product_tuner.tunable(device)
@@ -31,21 +31,23 @@ def tune_products(
         found = product_tuner.tune(target, products, seconds, bar.note, saved)
     for row in found["rows"]:
         print(summary(row))
-    complain(f"{target.name}: choices for {len(found['rows'])} products are kept in {found['file']}")
+    complain(f"{target.name}: choices for {len(found['rows'])} products are saved in {found['file']}")
     if json_file is not None:
         complain(f"wrote {json_file}")
 
 
 def summary(row: dict[str, Any]) -> str:
-    """One line: who was chosen, and how long a single row takes by it, by the usual tiles and by torch."""
+    """Describe one product in one line: the chosen kernel, and its time for a single row beside the default tiles' and
+    torch's.
+    """
     us = {maker["name"]: next(iter(maker["us"].values())) for maker in row["makers"] if "us" in maker}
     usual, torch = row["makers"][0]["name"], row["makers"][1]["name"]
     said = ", ".join(f"{name} {us[name]:.1f} us" for name in dict.fromkeys((row["chosen"], usual, torch)) if name in us)
-    return f"{row['product']}: {row['chosen'] or 'nobody'} of {said}; at least {row['floor_us']:.1f} us"
+    return f"{row['product']}: {row['chosen'] or 'none'} of {said}; at least {row['floor_us']:.1f} us"
 
 
 def show(row: dict[str, Any]) -> None:
-    """The table of one product: microseconds by number of rows, the chosen maker marked."""
+    """Print the table of one product: microseconds by number of rows, with the chosen kernel marked."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -64,6 +66,6 @@ def show(row: dict[str, Any]) -> None:
         else:
             alone = "same" if maker["row_invariant"] else "differ"
             table.add_row(f"{mark}{maker['name']}", *(f"{us:.1f}" for us in maker["us"].values()), alone)
-    table.caption = "\n".join(["*: chosen; ~: here for comparison; caw OUTPUTSxINPUTS/WARPS/STAGES of a tile", *wrong])
+    table.caption = "\n".join(["*: chosen; ~: for comparison only; caw OUTPUTSxINPUTS/WARPS/STAGES: a tile", *wrong])
     table.caption_justify = "left"
     Console().print(table)

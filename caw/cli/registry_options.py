@@ -1,4 +1,4 @@
-"""Options of the commands that work on a registry, and how its times are written."""
+"""Options of the commands that use a registry, and the format of its times."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from caw.requirements import require
 if TYPE_CHECKING:
     from caw.registry import Registry
 
-URL_HELP = "Its database: sqlite:///keys.db, postgresql+psycopg://user@host/name, or any other URL of SQLAlchemy."
+URL_HELP = "Registry database: sqlite:///keys.db, postgresql+psycopg://user@host/name, or any other SQLAlchemy URL."
 RegistryUrl = Annotated[str | None, typer.Option("--registry", envvar="CAW_REGISTRY", metavar="URL", help=URL_HELP)]
 
 
 def opened(url: str | None, *, create: bool = False) -> Registry:
-    """The registry that --registry or CAW_REGISTRY names. Raises ValueError, OSError or ImportError in one sentence."""
+    """Open the registry of --registry or CAW_REGISTRY. Raises ValueError, OSError or ImportError in one sentence."""
     url = named(url)
     from caw.registry import open_registry
 
@@ -25,25 +25,27 @@ def opened(url: str | None, *, create: bool = False) -> Registry:
 
 
 def named(url: str | None) -> str:
-    """The URL that was given. Raises ValueError without one, ImportError where a package is missing."""
+    """Return the given URL. Raises ValueError if there is none, ImportError if a package is missing."""
     for package in ("sqlalchemy", "cryptography"):
         require(package, "the registry")
     if url is None:
-        raise ValueError("expected a registry, got none; give --registry sqlite:///keys.db or set CAW_REGISTRY")
+        raise ValueError("a registry is required, got none; give --registry sqlite:///keys.db or set CAW_REGISTRY")
     return url
 
 
 def read_time(option: str, text: str | None) -> datetime | None:
-    """A moment like 2027-01-31 or 2027-01-31T12:00+01:00; without an offset it is UTC. ValueError for anything else."""
+    """Parse a time like 2027-01-31 or 2027-01-31T12:00+01:00, in UTC by default. Raises ValueError for anything
+    else.
+    """
     if text is None:
         return None
     try:
         moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
     except ValueError:
-        raise ValueError(f"{option} must be a time like 2027-01-31T12:00, got {text!r}; write it so") from None
+        raise ValueError(f"{option} must be a time, got {text!r}; write e.g. 2027-01-31T12:00") from None
     return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
 
 
 def shown_time(moment: datetime | None) -> str:
-    """In UTC, to the second; "" for none."""
+    """Format a time in UTC, to the second; "" for None."""
     return "" if moment is None else moment.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""`caw serve`: an OpenAI-compatible endpoint that marks what it says."""
+"""`caw serve`: an OpenAI-compatible server that watermarks every response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from caw.cli import options as opt
 from caw.cli import serve_options as serving
 from caw.cli.errors import user_errors
 from caw.cli.policy_choice import choose_policy, what_marks
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_paths
 from caw.io.progress import doing
@@ -38,6 +38,7 @@ def serve(
     format: opt.FormatName = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
+    variants: opt.Variants = None,
     policy: opt.PolicyName = None,
     strength: opt.Strength = None,
     nats: opt.Nats = None,
@@ -46,9 +47,10 @@ def serve(
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
     target: opt.TargetP = None,
-    found_at: serving.FoundAt = None,
+    detectable_at: serving.DetectableAt = None,
     strict: serving.Strict = False,
     max_attempts: serving.MaxAttempts = 4,
+    guard: serving.Guarded = None,
     exempt_below: serving.ExemptBelow = 0,
     exempt_json: serving.ExemptJson = False,
     exempt_tools: serving.ExemptTools = False,
@@ -67,32 +69,33 @@ def serve(
     grace: serving.Grace = 30.0,
     max_memory: opt.MaxMemory = None,
     drafts: serving.Drafts = True,
+    sampling: serving.Sampling = "openai",
     compile: opt.Compile = False,
     dtype: opt.DType = "auto",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
-    """Serve a model as OpenAI's interface does, with every text marked.
+    """Run an OpenAI-compatible server that watermarks every response.
 
-    Paths: /v1/models, /v1/completions, /v1/chat/completions, /health, /metrics. Clients use any OpenAI library with
-    the base URL http://127.0.0.1:8000/v1 and any API key. Greedy texts are marked like others, and clients cannot
-    switch marks off.
+    Paths: /v1/models, /v1/completions, /v1/chat/completions, /health, /metrics. Use any OpenAI client with the base URL
+    http://127.0.0.1:8000/v1 and any API key. Greedy responses are marked too, and clients cannot turn the mark off.
 
-    With --registry clients need an API key of it, each tenant has rules of its own and marking keys that say with what
-    watermark, and receipts go there (see `caw keys`). Without one, a single key marks, and the server listens to this
-    machine alone.
+    With --registry, clients need an API key from it. Each tenant has its own rules and marking keys, which store their
+    watermark, and receipts go to the registry (see `caw keys`). Without it, a single key marks and the server accepts
+    only local connections.
 
     Examples:
 
     - read -rs CAW_KEY; export CAW_KEY
     - caw serve --model smollm2-135m
-    - caw serve --model smollm2-135m --found-at 1e-3 --receipts receipts.jsonl
+    - caw serve --model smollm2-135m --detectable-at 1e-3 --receipts receipts.jsonl
     - caw serve --model smollm2-135m --host 0.0.0.0 --registry sqlite:///keys.db
     """
     with user_errors():
         require("fastapi", "`caw serve`")
         require("jinja2", "its page")
+        from caw.guard import read_guard
         from caw.serve.contracts import MarkRules
         from caw.serve.settings import ServerSettings
 
@@ -100,12 +103,13 @@ def serve(
         settings = ServerSettings(
             name=name or Path(model).name, host=host, port=port, batch=batch_size, max_length=max_length,
             rules=MarkRules(
-                found_at=found_at, strict=strict, exempt_below=exempt_below, exempt_json=exempt_json,
+                detectable_at=detectable_at, strict=strict, exempt_below=exempt_below, exempt_json=exempt_json,
                 exempt_tools=exempt_tools, exempt_thinking=exempt_thinking,
             ), max_waiting=max_waiting, max_connections=max_connections, proxies=tuple(proxy or ()),
-            max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
+            max_choices=max_choices, max_attempts=max_attempts, guard=read_guard(guard), max_factor=max_factor,
+            timeout=timeout,
             read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
-            drafts=drafts,
+            drafts=drafts, sampling=sampling,
         )  # fmt: skip
         if registry is None:
             serving.check_access(settings, key)
@@ -113,7 +117,7 @@ def serve(
             key = serving.check_registry(key, receipts)
         of_mark = {
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+            "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
         }  # fmt: skip
         kept = None if registry is None else opened(registry)
         assert key is not None
@@ -122,21 +126,24 @@ def serve(
             "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
             "target": target,
         }  # fmt: skip
-        chosen, remark = choose_policy(policy, of_policy, model, marked=True)
-        how = opt.build_policy(chosen, of_policy, model)
-        serving.tell(what_marks(mark, how, remark))
-        device = prepare_place(model, device, threads, dtype, quantised)
+        if len(mark.parts) > 1:
+            how = None
+            mark, marking = serving.recommended_of(mark, policy, of_policy, model, detectable_at)
+        else:
+            chosen, remark = choose_policy(policy, of_policy, model, marked=True)
+            how = opt.build_policy(chosen, of_policy, model)
+            marking = what_marks(mark, how, remark)
+        serving.tell(marking)
+        device = prepare_place(model, device, threads, dtype, quantization)
         log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
         log.check()
         serving.tell_open(log)
-        serving.tell_level(found_at)
+        serving.tell_level(detectable_at)
         from caw.serve.planning import Planned
-        from caw.serve.running import server_for
-        from caw.serve.service import Service
 
         with doing(f"loading {model}"):
-            loaded, tokenizer = load_model(model, device=device, dtype=dtype, weights=quantised)
+            loaded, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
+            serving.tell_sampling(loaded, sampling)
             planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
         directory = serving.single_tenant(key, mark, settings) if kept is None else kept.directory
-        server = server_for(Service(planned, directory, log), lambda where: serving.tell(f"listening at {where}"))
-        server.run()
+        serving.run(planned, directory, log, None if kept is None else kept.secret)

@@ -1,4 +1,4 @@
-"""Options of `caw serve`, and who may ask it."""
+"""Options of `caw serve`, and checks on who can reach it."""
 
 from __future__ import annotations
 
@@ -10,126 +10,163 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.options import panel
+from caw.cli.policy_choice import build_recommended, what_recommended_marks
+from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
     from caw.serve.contracts import KeyDirectory, ReceiptLog
+    from caw.serve.planning import Planned
     from caw.serve.settings import ServerSettings
-    from caw.watermarks import Watermark
+    from caw.watermarks import Recommended, Watermark
 
 SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
 ONLY = "default"  # id of the tenant where there is no registry
 
 WatermarkName = Annotated[
     str | None,
-    panel(opt.MARK, "With which texts are marked [that of the registry's keys; kgw].", "--watermark",
+    panel(opt.MARK, "Watermark [the registry keys' watermark; kgw].", "--watermark",
           metavar="|".join(opt.WATERMARKS)),
 ]  # fmt: skip
-Host = Annotated[str, panel(SERVING, "Address to listen at; 127.0.0.1 is this machine alone.", "--host")]
-Port = Annotated[int, panel(SERVING, "Port to listen at; 0 takes a free one.", "--port")]
-Name = Annotated[str | None, panel(SERVING, "Name by which clients ask for the model [that of --model].", "--name")]
-Receipts = Annotated[
-    Path | None, panel(SERVING, "JSONL file that gets a receipt of every text, never the text.", "--receipts")
-]
-Grace = Annotated[float, panel(SERVING, "Seconds that requests under way have when the server is stopped.", "--grace")]
+Host = Annotated[str, panel(SERVING, "Address to listen on; 127.0.0.1 accepts only local connections.", "--host")]
+Port = Annotated[int, panel(SERVING, "Port to listen on; 0 picks a free port.", "--port")]
+Name = Annotated[str | None, panel(SERVING, "Model name in the API [the value of --model].", "--name")]
+Receipts = Annotated[Path | None, panel(SERVING, "JSONL file for receipts; texts are never stored.", "--receipts")]
+Grace = Annotated[float, panel(SERVING, "Grace period for running requests at shutdown, in seconds.", "--grace")]
 
-BatchSize = Annotated[int, panel(LIMITS, "Texts decoded at once.", "--batch-size")]
+BatchSize = Annotated[int, panel(LIMITS, "Batch size: texts decoded together.", "--batch-size")]
 Drafts = Annotated[
     bool,
-    panel(opt.RUNNING, "Check tokens ahead that the prompt or the text suggests; the texts stay the same.",
+    panel(opt.RUNNING, "Speculative decoding by n-gram lookup; texts do not change.",
           "--drafts/--no-drafts"),
 ]  # fmt: skip
-MaxLength = Annotated[int, panel(LIMITS, "Most tokens of a text, its prompt included.", "--max-length")]
-MaxWaiting = Annotated[int, panel(LIMITS, "Texts that may wait; more are refused with 429.", "--max-waiting")]
-MaxChoices = Annotated[int, panel(LIMITS, "Texts that one request may ask for.", "--max-choices")]
-MaxConnections = Annotated[int, panel(LIMITS, "Connections of all clients together.", "--max-connections")]
+Sampling = Annotated[
+    str,
+    panel(SERVING, "Default sampling of requests: temperature 1 (openai), or the model's generation config "
+    "(model).", "--sampling", metavar="openai|model"),
+]  # fmt: skip
+MaxLength = Annotated[int, panel(LIMITS, "Maximum tokens per text, including the prompt.", "--max-length")]
+MaxWaiting = Annotated[
+    int, panel(LIMITS, "Maximum queued texts; beyond that, requests get status 429.", "--max-waiting")
+]
+MaxChoices = Annotated[int, panel(LIMITS, "Maximum choices per request.", "--max-choices")]
+MaxConnections = Annotated[int, panel(LIMITS, "Maximum open connections.", "--max-connections")]
 Proxies = Annotated[
     list[str] | None,
-    panel(SERVING, "Address or network of a proxy whose word for the client's address is taken; may be repeated.",
+    panel(SERVING, "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.",
           "--proxy"),
 ]  # fmt: skip
-MaxBody = Annotated[int, panel(LIMITS, "Bytes that a request may have.", "--max-body")]
-Timeout = Annotated[float, panel(LIMITS, "Seconds that a request may take in all.", "--timeout")]
-ReadTimeout = Annotated[float, panel(LIMITS, "Seconds in which a request must have come.", "--read-timeout")]
+MaxBody = Annotated[int, panel(LIMITS, "Maximum request size in bytes.", "--max-body")]
+Timeout = Annotated[float, panel(LIMITS, "Request timeout in seconds.", "--timeout")]
+ReadTimeout = Annotated[float, panel(LIMITS, "Read timeout: seconds to receive a complete request.", "--read-timeout")]
 WriteTimeout = Annotated[
-    float, panel(LIMITS, "Seconds after which a client that takes nothing is left.", "--write-timeout")
+    float,
+    panel(LIMITS, "Write timeout: seconds without the client reading before it is disconnected.", "--write-timeout"),
 ]
 
-FoundAt = Annotated[
+DetectableAt = Annotated[
     float | None,
-    panel(MARKING, "Test finished texts at this false-positive rate; make those that are not found again, more "
-          "strongly, unless they were streamed.", "--found-at"),
+    panel(MARKING, "Test finished texts at this false-positive rate; unless streamed, retry with a stronger mark "
+    "until detected.", "--detectable-at"),
 ]  # fmt: skip
 Strict = Annotated[
-    bool, panel(MARKING, "No text leaves that is not found; streams then send finished texts.", "--strict")
+    bool, panel(MARKING, "Send only texts that are detected; streams then send finished texts.", "--strict")
 ]
-MaxAttempts = Annotated[int, panel(MARKING, "How often a text may be made in all.", "--max-attempts")]
+MaxAttempts = Annotated[int, panel(MARKING, "Maximum attempts per text.", "--max-attempts")]
+Guarded = Annotated[
+    str | None,
+    panel(MARKING, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked "
+    "text.", "--guard", metavar="healed|number|results|json[:FIELD,...]|python"),
+]  # fmt: skip
 ExemptBelow = Annotated[
-    int, panel(MARKING, "Leave requests for fewer new tokens than this unmarked; 0 marks all.", "--exempt-below")
+    int, panel(MARKING, "Do not mark requests for fewer new tokens than this; 0 marks all.", "--exempt-below")
 ]
-ExemptJson = Annotated[bool, panel(MARKING, "Leave texts in JSON mode unmarked.", "--exempt-json")]
-ExemptTools = Annotated[bool, panel(MARKING, "Leave calls of functions unmarked.", "--exempt-tools")]
+ExemptJson = Annotated[bool, panel(MARKING, "Do not mark JSON mode.", "--exempt-json")]
+ExemptTools = Annotated[bool, panel(MARKING, "Do not mark tool calls.", "--exempt-tools")]
 ExemptThinking = Annotated[
-    bool, panel(MARKING, "Leave the thinking section that a text begins with unmarked.", "--exempt-thinking")
+    bool, panel(MARKING, "Do not mark the thinking section at the start of a text.", "--exempt-thinking")
 ]
 MaxFactor = Annotated[
     float,
-    panel(MARKING, "Greatest strength of a text, as a multiple of the policy's; found texts need some.",
+    panel(MARKING, "Maximum strength of a retry, as a multiple of the policy's strength.",
           "--max-strength-factor"),
 ]  # fmt: skip
 
 
 def check_access(settings: ServerSettings, key: str | None) -> None:
-    """Raise ValueError where strangers could reach a server that knows no API keys, or nothing marks."""
+    """Raise ValueError if a server without API keys could be reached from outside, or if nothing marks."""
     if settings.proxies:
-        raise ValueError("a server without a registry of API keys must not be reached by proxies, got --proxy; leave "
-                         "it out")  # fmt: skip
+        raise ValueError("a server without a registry accepts only local connections, got --proxy; leave it out or "
+        "give --registry")  # fmt: skip
     if not settings.local:
         raise ValueError(
-            "a server without a registry of API keys must listen at this machine alone, got another --host; leave "
-            "--host out"
+            "a server without a registry accepts only local connections, got another --host; leave it out or give "
+            "--registry"
         )
     if key is None:
-        raise ValueError("the server needs a key to mark with, got none; set CAW_KEY or give --key")
+        raise ValueError("the server requires a marking key, got none; set CAW_KEY or give --key")
 
 
 def check_registry(key: str | None, receipts: Path | None) -> str:
-    """A key that marks nothing, where the registry's keys mark. Raises ValueError for what a registry stands in for."""
+    """Return a placeholder key for a server whose registry has the keys. Raises ValueError for options that a registry
+    replaces.
+    """
     for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
         if given is not None:
-            raise ValueError(f"a registry has its own keys and receipts, got {option} as well; leave it out")
+            raise ValueError(f"a registry stores keys and receipts, got {option} as well; leave it out")
     return str(secrets.randbits(63))
 
 
 def tell_open(log: ReceiptLog) -> None:
-    """Say what an earlier end of this or another server cut off. Raises ValueError where the log was tampered with."""
+    """Report receipts left open by an earlier shutdown of this or another server. Raises ValueError if the log was
+    tampered with.
+    """
     still = log.resume()
     if still:
-        tell(f"{still} receipts are open: of texts that a server which died was making, or that another makes now")
+        tell(f"{still} receipts are open: their texts were lost in a crash, or another server is generating them now")
+
+
+def run(planned: Planned, directory: KeyDirectory, log: ReceiptLog, secret: bytes | None) -> None:
+    """Serve until stopped. secret: of `caw.serve.service.Service`."""
+    from caw.serve.running import server_for
+    from caw.serve.service import Service
+
+    server_for(Service(planned, directory, log, secret), lambda where: tell(f"listening on {where}")).run()
 
 
 def tell_level(level: float | None) -> None:
-    """Say it where a text may be found before it leaves and not be called marked by the detection of this server.
+    """Warn if a text that passes the test here may not be called marked by this server's detection.
 
-    level: --found-at.
+    level: of --detectable-at.
     """
     from caw.serve.contracts import LEVEL
 
     if level is not None and level > LEVEL:
-        tell(f"--found-at {level:g} is above {LEVEL:g}, at which this server's detection calls a text marked")
+        tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
+
+
+def tell_sampling(model: Any, sampling: str) -> None:
+    """Print the default sampling of requests. sampling: of `ServerSettings`."""
+    from caw.models.sampling import model_sampling, sampling_text
+
+    suggested = f"the model's generation config has {sampling_text(model_sampling(model))}"
+    if sampling == "model":
+        tell(f"default sampling of requests: {suggested}")
+    else:
+        tell(f"default sampling of requests: temperature 1; {suggested}, see --sampling")
 
 
 def watermark_of(found: Registry | None, name: str | None, key: str, options: dict[str, Any]) -> Watermark:
-    """The watermark that is asked for, or that of the registry's keys that mark now; kgw where there are none.
+    """Return the requested watermark, or that of the registry's active keys; kgw if there are none.
 
-    Raises ValueError for none, and where a key that marks now has another: its texts would not be found.
+    Raises ValueError for none, and if an active key has another watermark: its texts would not be detected.
     """
-    from caw.watermarks.registry import reads_alike, watermark_from
+    from caw.watermarks.names import reads_alike, watermark_from
 
     asked = name is not None or any(value is not None for value in options.values())
     mark = opt.build_watermark(name or "kgw", key, options)
     if mark is None:
-        raise ValueError("the server marks all it says, got --watermark none; choose another")
+        raise ValueError("the server marks every response, got --watermark none; choose another")
     if found is None:
         return mark
     now = found.database.clock()
@@ -141,24 +178,38 @@ def watermark_of(found: Registry | None, name: str | None, key: str, options: di
         unlike = not reads_alike(mark, own) or (not asked and mark != own)
         if state == "valid" and unlike:
             raise ValueError(
-                f"one server marks with one watermark, got {mark} and key {each.id} of {each.tenant} with {own}; give "
-                "--watermark and its options where they differ in strength alone, else a registry of its own"
+                f"one server marks with one watermark, got {mark} and key {each.id} of {each.tenant} with {own}; if "
+                "they differ only in strength, give --watermark with its options, otherwise run a server with its "
+                "own registry"
             )
         if state == "waiting" and unlike:
-            tell(f"key {each.id} of {each.tenant} will mark with {own} from {each.not_before}: start anew then")
+            tell(f"key {each.id} of {each.tenant} will mark with {own} from {each.not_before}; restart the server then")
     return mark
 
 
-def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:
-    """Everybody, under one key."""
-    from caw.serve.contracts import MarkKey, Tenant
-    from caw.serve.single import SingleTenant
+def recommended_of(
+    mark: Any, policy: str | None, of_policy: dict[str, Any], model: str, level: float | None
+) -> tuple[Recommended, str]:
+    """Return a `caw.Recommended` with the options of its policies, and the line that says how it marks.
 
-    return SingleTenant(Tenant(ONLY, MarkKey(watermark.key_id, opt.parse_key(key)), settings.rules))
+    level: of --detectable-at.
+    """
+    from caw.policies.recommended import policy_for
+
+    mark = build_recommended(mark, policy, of_policy)
+    policies = {kind: policy_for(mark, model, do_sample=kind == "drawn", level=level) for kind in ("drawn", "greedy")}
+    return mark, what_recommended_marks(mark, policies, model)
+
+
+def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:
+    """Return the directory of a single tenant with one key."""
+    from caw.serve.contracts import MarkKey, SingleTenant, Tenant
+
+    return SingleTenant(Tenant(ONLY, MarkKey(watermark.key_id, parse_key(key)), settings.rules))
 
 
 def receipt_log(path: Path | None) -> ReceiptLog:
-    """Where receipts go."""
+    """Open the receipt log."""
     from caw.serve.receipt_files import JsonlReceipts, NoReceipts
 
     return NoReceipts() if path is None else JsonlReceipts(path)

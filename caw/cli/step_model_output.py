@@ -1,4 +1,4 @@
-"""`caw benchmark --model-of-step`: the launches of a step on a named GPU, worked out without one."""
+"""`caw benchmark --model-of-step`: the kernel launches of a step on a named GPU, computed without one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def model_of_step(
     weights: str | None = None,
     place: str | None = None,
 ) -> None:
-    """Work it out and show it: a table for each batch and prefix, and all launches in the JSON file.
+    """Compute and show the launches: one table per batch size and prefix length; all launches go to the JSON file.
 
-    place: the GPU to measure on; None = the one at hand, if it is the named one.
+    place: the GPU to measure on; None = the local one, if it is the named one.
     """
-    from caw.cost import kernel_times, step_model
+    from caw.benchmark import kernel_times, step_model
 
     check_paths({}, {"--json": json_file})
     found = step_model.run(
@@ -49,7 +49,7 @@ def model_of_step(
 
 
 def show(rows: Sequence[dict[str, Any]], found: dict[str, Any]) -> None:
-    """The table of one case: a row for each kernel, two columns for each mode, and what they add up to."""
+    """Print one case: a row per kernel, two columns per mode, and the totals."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -95,12 +95,12 @@ def _cells(row: dict[str, Any], name: str) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """As torch names its templates, they fill lines."""
+    """Shorten torch's template names, which fill lines."""
     return name if len(name) <= WIDEST else name[: WIDEST - 3] + "..."
 
 
 def _said(row: dict[str, Any]) -> str:
-    """What was measured of the whole step."""
+    """Return the measured time of the whole step, as text."""
     found = row.get("measured")
     if found is None or "error" in found:
         return "" if found is None else f"; not measured here: {found['error']}"

@@ -1,4 +1,4 @@
-"""`caw benchmark --steps`: the times of captured steps alone."""
+"""`caw benchmark --steps`: times of captured steps alone."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def time_steps(
     json_file: Path | None,
     weights: str | None = None,
 ) -> None:
-    """Time them and show a table for each batch and prefix as soon as it is done.
+    """Measure and show one table per batch size and prefix length, each as soon as it is done.
 
-    cases: modes, batches and prefixes, None where not given. model: not used, random weights take as long. seconds: no
-    case is begun after that.
+    cases: modes, batch sizes and prefixes, None if not given. model: unused, random weights take as long. seconds:
+    start no further case after this time.
     """
-    from caw.cost import step_times
+    from caw.benchmark import step_times
 
     check_paths({}, {"--json": json_file})
     modes, batches, prefixes = cases
@@ -52,13 +52,13 @@ def time_steps(
     for line in summary(found):
         print(line)
     if not found["complete"]:
-        complain(f"later cases are left out: {seconds:.0f} seconds had passed")
+        complain(f"remaining cases skipped after {seconds:.0f} seconds")
     if json_file is not None:
         complain(f"wrote {json_file}")
 
 
 def summary(found: dict[str, Any]) -> list[str]:
-    """A line for each case."""
+    """Describe each case in one line."""
     lines = []
     for batch, prefix in dict.fromkeys((row["batch"], row["prefix"]) for row in found["rows"]):
         parts = []
@@ -73,14 +73,14 @@ def summary(found: dict[str, Any]) -> list[str]:
 
 
 def show(rows: Sequence[dict[str, Any]], found: dict[str, Any]) -> None:
-    """The table of one case."""
+    """Print the table of one case."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     title = (
         f"{found['arguments']['shapes']}, {found['arguments']['dtype']}, batch {rows[0]['batch']}, "
-        f"{rows[0]['prefix']} tokens before; {found['clock']}"
+        f"{rows[0]['prefix']} tokens of context; {found['clock']}"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)

@@ -1,5 +1,6 @@
-"""`caw train-evaluator`: evaluator weights for a model, from reference answers with marked key segments, or from what
-swapped tokens cost its own texts."""
+"""`caw train-evaluator`: train an evaluator for a model, from reference answers with key segments or from the effect of
+token swaps on the model's own texts.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +8,51 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.defaults import RECORD_SIZE
 from caw.fitting.labels import TEMPLATE
 from caw.fitting.settings import HORIZON, KEYS_PER_TEXT, LabelFile, OwnTexts, Reading, TrainSettings
 from caw.io.files import check_paths
 from caw.io.inputs import read_text
+from caw.op_indices import TRANSFORMS, Transform
 from caw.requirements import require
-from caw.triton_kernels.op_indices import TRANSFORMS
 
 OWN, FEATURES, TRAINING = "Without labels", "Features", "Training"
 COLUMNS = ("auroc", "average_precision", "f1")
 
 
 def train_evaluator_command(
-    model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Weights to write, OUTPUT.safetensors.")],
-    labels: Annotated[Path | None, typer.Option(help="JSONL of key segments, one document per line.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Model that the evaluator is for: smollm2-135m, a .gguf file, a folder or a hub id.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Evaluator file to write, ending in .safetensors.")],
+    labels: Annotated[Path | None, typer.Option(help="JSONL file of key segments, one document per line.")] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(envvar="CAW_DATA_DIR", help="Folder with the labelled texts, DATASET/SPLIT.jsonl.")
+        Path | None, typer.Option(envvar="CAW_DATA_DIR", help="Folder of the labelled texts, as DATASET/SPLIT.jsonl.")
     ] = None,
     self_: Annotated[
         bool,
         typer.Option(
-            "--self", help="Without labels: from what swapped tokens cost its own texts.", rich_help_panel=OWN
+            "--self",
+            help="Train without labels, from the effect of token swaps on the model's own texts.",
+            rich_help_panel=OWN,
         ),
     ] = False,
     prompts: Annotated[
         Path | None,
-        typer.Option(help='JSONL, {"prompt": ...} a line [240 everyday ones; none with --texts].', rich_help_panel=OWN),
+        typer.Option(
+            help='JSONL file of prompts, {"prompt": ...} per line [240 everyday prompts; none with --texts].',
+            rich_help_panel=OWN,
+        ),
     ] = None,
     max_prompts: Annotated[
-        int | None, typer.Option(help="Use at most this many, from the start.", min=1, rich_help_panel=OWN)
+        int | None, typer.Option(help="Maximum prompts to use, from the start.", min=1, rich_help_panel=OWN)
     ] = None,
     chat: Annotated[
         bool | None,
@@ -52,79 +60,84 @@ def train_evaluator_command(
     ] = None,
     texts: Annotated[
         Path | None,
-        typer.Option(help="Texts of the model: lines of `caw generate --with-prompt`.", rich_help_panel=OWN),
+        typer.Option(help="Existing texts of the model: output of `caw generate --with-prompt`.", rich_help_panel=OWN),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help=f"Longest text [{OwnTexts.max_new_tokens}].", min=1, rich_help_panel=OWN)
+        int | None, typer.Option(help=f"Maximum new tokens [{OwnTexts.max_new_tokens}].", min=1, rich_help_panel=OWN)
     ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(
-            help=f"Of a sampled text of each prompt, besides the greedy one [{OwnTexts.temperature}]; 0 for none.",
+            help=f"Sampling temperature of a second text per prompt, besides the greedy one; 0 turns it off "
+            f"[{OwnTexts.temperature}].",
             min=0,
             rich_help_panel=OWN,
         ),
     ] = None,
     horizon: Annotated[
-        int | None, typer.Option(help=f"Following tokens that a swap may harm [{HORIZON}].", rich_help_panel=OWN)
+        int | None,
+        typer.Option(
+            help=f"Horizon: following tokens over which a swap's harm is measured [{HORIZON}].", rich_help_panel=OWN
+        ),
     ] = None,
     random_keys: Annotated[
         int | None,
-        typer.Option("--keys", help=f"Random keys that swap tokens of a text [{KEYS_PER_TEXT}].", rich_help_panel=OWN),
+        typer.Option("--keys", help=f"Random keys per text [{KEYS_PER_TEXT}].", rich_help_panel=OWN),
     ] = None,
-    places: Annotated[
-        int | None, typer.Option(help="Look at this many places of a text [all].", rich_help_panel=OWN)
-    ] = None,
+    places: Annotated[int | None, typer.Option(help="Maximum positions per text [all].", rich_help_panel=OWN)] = None,
     positions: Annotated[
-        Path | None, typer.Option(help="Folder that keeps the model's pass, so that another training can skip it.")
+        Path | None, typer.Option(help="Folder that caches the model's pass for later training runs.")
     ] = None,
-    template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
-    prefix_file: Annotated[
-        Path | None, typer.Option(help="Text to put before every prompt, such as few-shot examples.")
-    ] = None,
+    template: Annotated[str, typer.Option(help="Prompt format before each reference answer.")] = TEMPLATE,
+    prefix_file: Annotated[Path | None, typer.Option(help="Text before every prompt, e.g. few-shot examples.")] = None,
     statement: Annotated[
         str | None,
-        typer.Option(help="How answers are stated instead of #### N, such as 'The answer is {answer}.'"),
+        typer.Option(help="Format of final answers instead of #### N, such as 'The answer is {answer}.'"),
     ] = None,
     transform: Annotated[
         str | None,
         typer.Option(
-            help="Transform of the probabilities [the best of all].",
+            help="Probability transform [the best on validation data].",
             metavar="|".join(TRANSFORMS),
             rich_help_panel=FEATURES,
         ),
     ] = None,
     previous: Annotated[
-        int, typer.Option(help="How many positions before the token it reads.", rich_help_panel=FEATURES)
+        int, typer.Option(help="Positions before the token that the network reads.", rich_help_panel=FEATURES)
     ] = 1,
     following: Annotated[
-        int, typer.Option("--next", help="How many positions after the token it reads.", rich_help_panel=FEATURES)
+        int, typer.Option("--next", help="Positions after the token that the network reads.", rich_help_panel=FEATURES)
     ] = 1,
     top_k: Annotated[
-        int, typer.Option(help="How many of a position's greatest probabilities it reads.", rich_help_panel=FEATURES)
+        int, typer.Option(help="Top probabilities per position that the network reads.", rich_help_panel=FEATURES)
     ] = RECORD_SIZE,
     token_classes: Annotated[
-        bool, typer.Option(help="Also read the probability of digits, names, ...", rich_help_panel=FEATURES)
+        bool,
+        typer.Option(help="Also read the probability of token classes (digits, names, ...).", rich_help_panel=FEATURES),
     ] = True,
     line_ends: Annotated[
-        bool, typer.Option(help="Count tokens that end a line as key.", rich_help_panel=TRAINING)
+        bool, typer.Option(help="Label tokens that end a line as key.", rich_help_panel=TRAINING)
     ] = True,
-    hidden: Annotated[int, typer.Option(help="Width of the network.", rich_help_panel=TRAINING)] = TrainSettings.hidden,
-    max_epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = TrainSettings.max_epochs,
-    seed: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 0,
+    hidden: Annotated[
+        int, typer.Option(help="Hidden width of the network.", rich_help_panel=TRAINING)
+    ] = TrainSettings.hidden,
+    max_epochs: Annotated[int, opt.panel(TRAINING, "Maximum epochs.")] = TrainSettings.max_epochs,
+    seed: Annotated[
+        int, opt.panel(TRAINING, "Random seed of the training, and with --self also of texts and swaps.")
+    ] = 0,
     dtype: opt.DType = "float32",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Train an evaluator for a model: one pass of the model over labelled answers, then a small network.
+    """Train an evaluator for a model, from labelled answers or from the model's own texts.
 
     With --self no labels are needed: the model continues prompts, random keys swap tokens, and the network learns where
-    a swap makes what the model had written behind it least likely.
+    a swap most reduces the likelihood of the model's own continuation.
 
-    A label line is {"dataset": ..., "split": ..., "index": ..., "spans": [[start, end], ...]}: character offsets of the
-    segments that carry the quality of a reference answer. Writes OUTPUT.json beside the weights: data, features, and
-    what was measured on held-out documents.
+    A label line is {"dataset": ..., "split": ..., "index": ..., "spans": [[start, end], ...]}, with character offsets
+    of the key segments of a reference answer. OUTPUT.json records data, features and metrics on held-out documents.
 
     Examples:
 
@@ -152,16 +165,18 @@ def train_evaluator_command(
         check_paths({"--model": model, "--positions": positions, **read}, written)
         specs = default_specs(previous, following, len(CLASSES) if token_classes else 0, line_ends, top_k)
         if transform is not None:
-            specs = [replace(specs[0], transform=transform)]
+            specs = [replace(specs[0], transform=cast(Transform, transform))]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
-        place = prepare_place(model, device, threads, dtype, quantised)
-        reading = Reading(model, template, prefix, positions, place, dtype, quantised)
+        place = prepare_place(model, device, threads, dtype, quantization)
+        reading = Reading(model, template, prefix, positions, place, dtype, quantization)
         how: dict[str, Any] = {"spec": specs, "settings": settings, "command": shlex.join(["caw", *sys.argv[1:]])}
         if self_:
             result = _train_own(reading, output, seed, own_texts, own_swaps, how)
         elif labels is None or data_dir is None:
-            raise ValueError("expected --labels and --data-dir, or --self, got neither; add --self to train without")
+            raise ValueError(
+                "--labels with --data-dir, or --self, is required, got neither; add --self to train without labels"
+            )
         else:
             result = train_evaluator(
                 reading, LabelFile(labels, data_dir, statement), output, line_ends=line_ends, **how
@@ -171,19 +186,19 @@ def train_evaluator_command(
 
 
 def _check_way(own: bool, of_labels: dict[str, Any], of_own: dict[str, Any]) -> None:
-    """Refuse options of the other way to train."""
+    """Reject options that belong to the other way of training."""
     given = [name for name, value in (of_labels if own else of_own).items() if value is not None]
     if given and own:
-        raise ValueError(f"--self trains without labels, {given[0]} belongs to labelled texts; leave one out")
+        raise ValueError(f"{given[0]} is for training from labels, got --self as well; leave one out")
     if given:
         option = {"count": "max-prompts", "written": "texts"}.get(given[0], given[0].replace("_", "-"))
-        raise ValueError(f"--{option} says what --self trains on, --self is not given; add it")
+        raise ValueError(f"--{option} requires --self; add it")
 
 
 def _train_own(
     reading: Reading, output: Path, seed: int, texts: dict[str, Any], swaps: dict[str, Any], how: dict[str, Any]
 ) -> dict[str, Any]:
-    """texts, swaps: arguments of `OwnTexts` and `SwapSettings`; None = the default."""
+    """texts, swaps: arguments of `OwnTexts` and `SwapSettings`; None = default."""
     from caw.evaluator.network import beta_for
     from caw.fitting.self_training import train_on_own_texts
     from caw.fitting.swaps import SwapSettings
@@ -198,7 +213,7 @@ def _train_own(
 
 
 def _show(metrics: dict[str, Any]) -> None:
-    """Figures on held-out documents, the untrained ways of judging a token beside the network."""
+    """Print the metrics on held-out documents, with the untrained baselines."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,18 +1,17 @@
-"""`caw tune`: theta and beta of the capacity policy for your own prompts."""
+"""`caw tune`: theta and beta of the capacity policy on your own prompts."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.cli.generate_jobs import read_jobs
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.generate_prompts import read_prompts
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import load_model
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 TARGET, OUTPUT = "Target", "Output"
 LEGEND = {
-    "theta": "tokens that the evaluator calls more important than this stay unmarked (--theta)",
-    "beta": "how strongly a token of no importance is marked, in the watermark's own strength (--beta)",
+    "theta": "importance threshold; tokens above it stay unmarked (--theta)",
+    "beta": "strength of tokens with zero importance, relative to the watermark's own (--beta)",
     "protected": "share of the {tokens} tokens of the unmarked texts that stay unmarked",
-    "power": "share of marked texts of {length} tokens expected to be found where {fpr:g} of unmarked ones are, too",
-    "found": "share of the {texts} texts written with this setting that were found",
-    "mean score": "what a token adds to the test on average: of kgw and unigram the share of green tokens",
-    "changed": "share of tokens that the mark chose and the model alone would not have",
+    "power": "expected detection rate of marked texts of {length} tokens, at a false-positive rate of {fpr:g}",
+    "found": "measured detection rate of the {texts} texts generated with this setting",
+    "mean score": "mean score per token; for kgw and unigram the share of green tokens",
+    "changed": "share of tokens that the mark changed",
 }
 SAID_SETTINGS = ("max_new_tokens", "do_sample", "temperature", "seed")
 MEASURED = ("power", "found", "mean score", "changed")  # blank where no text was written with a setting
@@ -38,25 +37,24 @@ MEASURED = ("power", "found", "mean score", "changed")  # blank where no text wa
 def tune_command(
     model: Annotated[str, typer.Option(help="smollm2-135m, a .gguf file, a folder or a hub id.")],
     input: Annotated[
-        str | None, typer.Option("--input", "-i", help='JSONL, a prompt a line: {"prompt": ...}; - is stdin.')
+        str | None,
+        typer.Option("--input", "-i", help='JSONL file, one prompt per line: {"prompt": ...}; - reads stdin.'),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="A single prompt; several give better estimates.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Single prompt; several give better estimates.")] = None,
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
-    max_prompts: Annotated[int, typer.Option(help="Use at most this many, from the start.", min=1)] = 16,
-    protect: Annotated[
-        float | None, opt.panel(TARGET, "Share of tokens that should stay unmarked.", metavar="SHARE")
-    ] = None,
-    power: Annotated[
-        float | None, opt.panel(TARGET, "Share of marked texts that should be found.", metavar="SHARE")
-    ] = None,
-    fpr: Annotated[float, opt.panel(TARGET, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
+    max_prompts: Annotated[int, typer.Option(help="Maximum prompts to use, from the start.", min=1)] = 16,
+    protect: Annotated[float | None, opt.panel(TARGET, "Share of tokens to leave unmarked.", metavar="SHARE")] = None,
+    power: Annotated[float | None, opt.panel(TARGET, "Share of marked texts to detect.", metavar="SHARE")] = None,
+    fpr: Annotated[float, opt.panel(TARGET, "False-positive rate: the detection threshold on the p-value.")] = 1e-3,
     tokens: Annotated[
-        int | None, opt.panel(TARGET, "Text length that --power refers to [--max-new-tokens].", min=1)
+        int | None, opt.panel(TARGET, "Text length in tokens for --power [--max-new-tokens].", min=1)
     ] = None,
     beta: Annotated[
         float | None,
         opt.panel(
-            TARGET, "Strength for tokens of no importance [as for generate]; chosen for you if both targets are given."
+            TARGET,
+            "Strength of tokens with zero importance [as for generate]; chosen automatically if both targets are "
+            "given.",
         ),
     ] = None,
     watermark: opt.MarkName = "kgw",
@@ -68,29 +66,30 @@ def tune_command(
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     evaluator: opt.EvaluatorName = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", rich_help_panel=opt.DECODING)] = 200,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum new tokens.", rich_help_panel=opt.DECODING)] = 200,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.", rich_help_panel=opt.DECODING)
+        bool, typer.Option("--chat", help="Apply the model's chat template to prompts.", rich_help_panel=opt.DECODING)
     ] = False,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of decoding greedily.", rich_help_panel=opt.DECODING)
     ] = False,
-    temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
-    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write everything that was found as JSON.", "--json")] = None,
-    plot_file: Annotated[Path | None, opt.panel(OUTPUT, "Draw the curve to an SVG or image file.", "--plot")] = None,
+    temperature: Annotated[float, opt.panel(opt.DECODING, "With --sample: temperature.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write the full result as JSON.", "--json")] = None,
+    plot_file: Annotated[Path | None, opt.panel(OUTPUT, "Image file (SVG, PNG) for the curve.", "--plot")] = None,
     dtype: opt.DType = "auto",
-    quantised: Quantised = None,
+    quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Choose theta (and beta) for `caw generate --policy capacity` on your own prompts.
+    """Choose theta and beta of the capacity policy on your own prompts.
 
-    --protect SHARE: the theta that leaves this share of tokens unmarked; one unwatermarked pass, no key needed.
-    --power SHARE: the most protection whose mark is still found in this share of texts, at --fpr. With both, theta
-    comes from --protect and the least beta that reaches --power is chosen; beta multiplies the watermark's full
-    strength (delta of kgw and unigram). Power takes up to five runs over the prompts; exit code 1 if no setting
-    reaches it.
+    --protect SHARE: choose the theta that leaves this share of tokens unmarked; one unwatermarked pass, no key needed.
+    --power SHARE: choose the greatest protection that still detects this share of texts at --fpr. With both, theta
+    comes from --protect, and the smallest beta that reaches --power is chosen; beta multiplies the watermark's full
+    strength (delta of kgw and unigram). --power takes up to five runs over the prompts. The exit code is 1 if no
+    setting reaches it.
 
     Examples:
 
@@ -107,7 +106,7 @@ def tune_command(
         from caw.settings import Settings
 
         if protect is not None and power is not None and beta is not None:
-            raise ValueError("--protect and --power together choose beta, got --beta as well; leave one out")
+            raise ValueError("--protect with --power chooses beta, got --beta as well; leave it out")
         check_paths(
             {"--input": input, "--model": model, "--evaluator": evaluator}, {"--json": json_file, "--plot": plot_file}
         )
@@ -118,17 +117,17 @@ def tune_command(
                 {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
                  "top-k-exp": top_k_exp, "strength-exp": strength_exp},
             )  # fmt: skip
-        policy = opt.build_policy("capacity", {"evaluator": evaluator, "beta": beta}, model)
-        assert isinstance(policy, CapacityPolicy)
-        settings = Settings(max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)  # before loading
-        jobs, bad = read_jobs(prompt, input, field)
-        if not jobs:
-            raise ValueError("expected at least one prompt, got none; give --input or --prompt")
-        on = prepare_place(model, device, threads, dtype, quantised)
-        with doing(f"loading {model}"):
-            network, tokenizer = load_model(model, device=on, dtype=dtype, weights=quantised)
-        ids = encode(network, tokenizer, [job.prompt for job in jobs[:max_prompts]], chat=chat)
-        tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens, tell)
+        policy = cast(CapacityPolicy, opt.build_policy("capacity", {"evaluator": evaluator, "beta": beta}, model))
+        # before loading
+        settings = Settings(max_new_tokens=max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)
+        entries, bad = read_prompts(prompt, input, field, chat=chat)
+        if not entries:
+            raise ValueError("at least one prompt is required, got none; give --input or --prompt")
+        on = prepare_place(model, device, threads, dtype, quantization)
+        with doing(f"loading {model}", announced=True):
+            network, tokenizer = load_model(model, device=on, dtype=dtype, quantization=quantization)
+        ids = encode(network, tokenizer, [entry.prompt for entry in entries[:max_prompts]], chat=chat)
+        tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens)
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
         _show(tuned, fpr, tuner.tokens)
         if json_file:
@@ -144,21 +143,15 @@ def tune_command(
             complain(f"wrote {plot_file}")
         if not tuned.reached:
             complain(
-                f"no setting tried reaches power {power}, the strongest has {tuned.chosen.power}; raise --beta, "
-                "--tokens or --fpr, or protect less"
+                f"no setting reaches power {power}, the strongest has {tuned.chosen.power}; raise --beta, --tokens or "
+                "--fpr, or lower --protect"
             )
     if bad or not tuned.reached:
         raise typer.Exit(BAD_LINES)
 
 
-def tell(what: str) -> None:
-    """Say what is generated next, at a terminal."""
-    if sys.stderr.isatty():
-        complain(what)
-
-
 def _show(tuned: Tuned, wanted_fpr: float = 0.0, length: int = 0) -> None:
-    """Print the curve, other settings that were tried, and the choice; then what the columns mean."""
+    """Print the curve, the other settings tried, the choice, and the meaning of the columns."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,8 +1,8 @@
-"""The closed loop: how strongly a text is marked follows from what it has shown so far.
+"""The closed loop: the strength of a text's mark follows from its evidence so far.
 
-    steer  before a token: z of the text, z that the target takes, and the law's factor of the strength
-    aim    the ladder: where no candidate could add evidence, the original token alone
-    count  after a token: it joins the evidence as the detector would count it
+    steer  before a token: compare the text's z with the z that the target needs, and set the factor of the strength
+    aim    on the ladder: keep the original token alone where no candidate could add evidence
+    count  after a token: add its evidence as the detector would count it
 
 None of this reads anything back from the device where the watermark's format is native.
 """
@@ -13,24 +13,23 @@ import torch
 
 from caw import ops
 from caw.decoding.evidence import Evidence
-from caw.decoding.row_marks import in_row_order, rows_by_mark
-from caw.decoding.row_tensors import RowTensors
-from caw.decoding.state import DecodeState
+from caw.decoding.row_tensors import RowTensors, in_row_order, rows_by_mark
+from caw.decoding.texts import Texts
 from caw.detection.weights import TokenWeights
-from caw.models.facts import ModelFacts
+from caw.ladder import Ladder
 from caw.policies import Target
 from caw.policies.target import Law, Standing, read_target
-from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, TokenScores
 
 
 class ClosedLoop:
-    """Keeps the evidence of a batch and what it makes of strengths.
+    """Keep the evidence of a batch, and scale strengths by it.
 
     watermark: one that knows the model's vocabulary.
 
-    Raises what `Target.weights` raise that are not there or not for this watermark, ValueError for payloads.
+    Raises ValueError for a payload, and whatever loading `Target.weights` raises if they are missing or made for
+    another watermark.
     """
 
     def __init__(self, target: Target, watermark: Watermark, vocab_size: int, device: torch.device) -> None:
@@ -50,73 +49,71 @@ class ClosedLoop:
         self.all_gain = self.native and watermark.deduplicates and self.levels is None
 
     def evidence(self, batch: int, tokens: int, device: torch.device) -> Evidence:
-        """Of B = batch rows without a text; tokens: the most of one."""
+        """Make the evidence of B = batch rows without a text; tokens: maximum of one."""
         return Evidence.empty(batch, tokens, self.columns, device)
 
-    def steer(self, state: DecodeState) -> None:
+    def steer(self, texts: Texts) -> None:
         """Set the factors of the next token."""
-        own = _evidence(state)
+        own = _evidence(texts)
         z, skewness = own.standing.unbind(dim=1)
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
-        needed = self.quantile + self.margin + state.rows.margins + (self.quantile**2 - 1) / 6 * skewness
+        needed = self.quantile + self.margin + texts.rows.margins + (self.quantile**2 - 1) / 6 * skewness
         torch.mul(
-            state.rows.factors, self.law.factor(Standing(z, needed, state.counts, state.budgets)), out=own.factors
+            texts.rows.factors, self.law.factor(Standing(z, needed, texts.counts, texts.budgets)), out=own.factors
         )
 
-    def weigh(self, state: DecodeState, strength: torch.Tensor, capacity: torch.Tensor, most: float) -> torch.Tensor:
-        """The law's own strength, float32 [B], of tokens whose capacity float32 [B] is known; most: the policy's.
+    def weigh(self, strength: torch.Tensor, capacity: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+        """Return the law's own strength, float32 [B], of tokens of known capacity float32 [B]; most: float32 [B], the
+        maximum that the policy may give each."""
+        return self.law.strength(strength, capacity, most)
 
-        A row that waits keeps the strength its token was chosen with.
-        """
-        own = self.law.strength(strength, capacity, state.factors * most)
-        return torch.where(state.pending >= 0, strength, own)
-
-    def aim(self, state: DecodeState, ladder: Ladder) -> Ladder:
-        """The ladder without further candidates where none of them would add evidence."""
+    def aim(self, texts: Texts, ladder: Ladder) -> Ladder:
+        """Drop further candidates where none of them would add evidence."""
         if self.all_gain or ladder.candidates.shape[1] < 2:
             return ladder
         further = ladder.candidates[:, 1:]
         # compiled races: what counts once is the context, the same for all
         probed = further[:, :1] if self.native else further
-        gains = self._show(state, probed)[2]
+        gains = self._show(texts, probed)[2]
         if self.levels is not None:
             gains = gains & (self.levels[further] > 0)
         there = torch.arange(1, further.shape[1] + 1, device=further.device)[None] < ladder.counts[:, None]
         return ladder.only_original(~(gains & there).any(dim=1))
 
-    def count(self, state: DecodeState, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
-        """Tokens int64 [B] are about to join their texts where emitted (bool [B])."""
-        own = _evidence(state)
-        values, evidence, new = (part[:, 0] for part in self._show(state, tokens[:, None]))
+    def count(self, texts: Texts, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Count tokens int64 [B] that are about to join their texts, where emitted (bool [B])."""
+        own = _evidence(texts)
+        values, evidence, new = (part[:, 0] for part in self._show(texts, tokens[:, None]))
         own.add(evidence, emitted & new, None if self.levels is None else self.levels[tokens], values, self.moments)
 
-    def _show(self, state: DecodeState, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What tokens int64 [B, n] show, each as the next one.
+    def _show(self, texts: Texts, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Score tokens int64 [B, n], each as the next one.
 
         Returns (values float64 [B, n], evidence int64 [B, n, E], whether it is evidence of the key, and new [B, n]).
         """
-        own, native = _evidence(state), self.watermark.native
+        own, native = _evidence(texts), self.watermark.native
         if native is not None:
+            padded = texts.padded_tokens[:, texts.window - self.watermark.window :]  # another family may read more
             values, evidence, known = ops.show_evidence(
-                state.padded_tokens, state.counts, tokens, own.seen, own.distinct, self.watermark.window,
-                state.rows.keys, native.scheme, native.threshold,
+                padded.contiguous(), texts.counts, tokens, own.seen, own.distinct, self.watermark.window,
+                texts.rows.keys, native.scheme, native.threshold,
             )  # fmt: skip
             return values, evidence, ~known
-        values, evidence, eligible = self._score(self._contexts(state), tokens, state.rows)
+        values, evidence, eligible = self._score(self._contexts(texts), tokens, texts.rows)
         return values, evidence, eligible & ~own.knows(evidence)
 
-    def _contexts(self, state: DecodeState) -> torch.Tensor:
-        """What a detector sees before the next token, int64 [B, W]: of the prompt, nothing."""
-        contexts = state.contexts()
+    def _contexts(self, texts: Texts) -> torch.Tensor:
+        """Contexts int64 [B, W] as a detector sees them: without the prompt."""
+        contexts = texts.contexts()
         if not self.watermark.reads_prompt:
             return contexts
-        place = state.counts[:, None] + torch.arange(state.window, device=contexts.device)[None]
-        return torch.where(place < state.window, MISSING, contexts)
+        place = texts.counts[:, None] + torch.arange(texts.window, device=contexts.device)[None]
+        return torch.where(place < texts.window, MISSING, contexts)
 
     def _score(
         self, contexts: torch.Tensor, tokens: torch.Tensor, rows: RowTensors
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Tokens int64 [B, n] after contexts [B, W], as the detector scores them in mode "exact", by any watermark.
+        """Score tokens int64 [B, n] after contexts [B, W] as the detector does in mode "exact", for any watermark.
 
         Returns (values float64 [B, n], evidence int64 [B, n, E], whether they are evidence of the key at all [B, n]).
         """
@@ -132,28 +129,30 @@ class ClosedLoop:
 
 
 def _newest(texts: torch.Tensor, scores: TokenScores) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the scores of texts [B, n, W + 1], one after the other, say of the last token of each."""
+    """Return the scores of the last token of each of the texts [B, n, W + 1], scored as one stream."""
     batch, count, length = texts.shape
     eligible = scores.scored if scores.keyless is None else scores.scored & ~scores.keyless
     values, evidence, eligible = (part[length - 1 :: length] for part in (scores.values, scores.evidence, eligible))
     return values.view(batch, count), evidence.view(batch, count, -1), eligible.view(batch, count)
 
 
-def close_loop(target: Target | float | None, watermark: Watermark | None, facts: ModelFacts) -> ClosedLoop | None:
-    """The loop for a policy's target; None without one, and without a watermark."""
+def close_loop(
+    target: Target | float | None, watermark: Watermark | None, vocab_size: int, device: torch.device
+) -> ClosedLoop | None:
+    """Make the loop for a policy's target; None without a target or a watermark."""
     target = read_target(target)
     if target is None or watermark is None:
         return None
-    return ClosedLoop(target, watermark, facts.vocab_size, facts.device)
+    return ClosedLoop(target, watermark, vocab_size, device)
 
 
-def _evidence(state: DecodeState) -> Evidence:
-    assert state.evidence is not None
-    return state.evidence
+def _evidence(texts: Texts) -> Evidence:
+    assert texts.evidence is not None
+    return texts.evidence
 
 
 def _levels(target: Target, watermark: Watermark, vocab_size: int, device: torch.device) -> torch.Tensor | None:
-    """The weight level of each token id, int64 [V]; None = all count alike."""
+    """Return the weight level of each token id, int64 [V]; None = all count alike."""
     if target.weights is None:
         return None
     table = target.weights if isinstance(target.weights, TokenWeights) else TokenWeights.load(target.weights)

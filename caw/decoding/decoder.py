@@ -1,45 +1,53 @@
-"""Many prompts through a fixed number of rows: a finished sequence's row is refilled while the others go on."""
+"""Decode many prompts in a fixed number of rows: a finished text's row is refilled while the others continue."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
-from caw.decoding.capture.kept_graphs import take
+from caw.decoding.capture.kept_graphs import Kept, claim
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.drafts.draft_rounds import DraftRounds
-from caw.decoding.drafts.start import make_step
 from caw.decoding.eager_step import StepByStep
 from caw.decoding.forward.attention import caw_attention
-from caw.decoding.forward.small_linears import SmallLinears
+from caw.decoding.forward.fused_forwards import FusedForwards
+from caw.decoding.forward.fused_stack import Installed
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.forward.spread_cache import SpreadCache
 from caw.decoding.model_lock import model_lock
+from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
-from caw.decoding.step_result import StepResult
+from caw.decoding.state import DecodeState
+from caw.decoding.steps import make_step
+from caw.decoding.texts import Texts
+from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
-from caw.decoding.working_memory import make_cache, make_state
 from caw.forking import survive_forks
 from caw.models.eval_mode import EvalMode
+from caw.models.parts import ModelParts
+from caw.policies.base import refusal
+from caw.record import Record
 
 StopCheck = Callable[[ActiveSequence], bool]  # called after each token; True ends the sequence
 Row = ActiveSequence | None
 
 
 class Decoder:
-    """Decodes prompts with one model by one plan; runs once.
+    """Decode prompts with one model by one plan. Runs once.
 
     Args:
         model: a transformers causal LM; it uses this library's attention, and is in eval mode, only while `run`
             computes.
-        report: called with what is being prepared, "" when that is done.
-        waiting: where requests wait; None = a queue of its own.
+        report: called with the name of what is being prepared, and with "" when that is done.
+        waiting: queue of requests; None = its own.
     """
 
     def __init__(
@@ -50,19 +58,24 @@ class Decoder:
         facts = plan.facts
         if plan.prompt_cache is not None:
             plan.prompt_cache.bind(model, facts.device, plan.spare_memory)
-        self.lock, self.attention = model_lock(model), caw_attention(model)
-        self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model)
+        parts = ModelParts.of(model)
+        self.lock, self.attention = model_lock(model), caw_attention(model, parts.below)
+        self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model, parts.below)
+        self.kept = kept = claim(model, plan)
+        texts = make_texts(plan) if kept is None else kept.texts
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
-            linears = SmallLinears.kept if plan.settings.compile else SmallLinears
-            self.linears = linears(model, enabled=plan.kernels.native, places=plan.capacity)
-            self.step, self.undrafted = make_step(model, plan)
-        self.kept = take(model, plan)
-        self.cache = make_cache(plan, self.step.beside, self.kept)
-        self.state = make_state(plan) if self.kept is None else self.kept.state
+            if plan.settings.compile:
+                self.linears: Installed = FusedForwards.kept(model, enabled=plan.kernels.native)
+            else:
+                places = None if facts.device.type == "cpu" and not facts.spread else plan.capacity
+                self.linears = FusedForwards.again(model, parts, enabled=plan.kernels.native, places=places)
+            self.step, self.undrafted = make_step(model, plan, texts, self.waiting.marks, parts)
+        self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, kept)
+        self.state = make_state(plan) if kept is None else kept.state
         self.rows: list[Row] = [None] * plan.batch
 
     def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:
-        """Decode every request; yields sequences as they finish. More may join meanwhile: `waiting.add`.
+        """Decode every request and yield texts as they finish. More may join meanwhile: `waiting.add`.
 
         Raises ValueError at once for a request that the plan does not allow or with a key that the watermark cannot
         have, and RuntimeError if the model was given another dtype or device between plan and first result.
@@ -82,7 +95,9 @@ class Decoder:
                 with self.lock, self._on_device(), self.mode, self.attention, self.linears:
                     self._refill()
                     self._read_again()
-                    results = steps.advance(self.rows)
+                    # texts that are only read may be all there is
+                    results = steps.advance(self.rows) if any(row is not None for row in self.rows) else ()
+                yield from self._without_steps()
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
                 remaining = max((row.remaining for row in self.rows if row is not None), default=0)
@@ -94,56 +109,69 @@ class Decoder:
             self._release()
 
     def steps(self) -> StepByStep | RunAhead:
-        """Who calls the step."""
+        """Make the caller of the step: one step at a time, or rounds of captured steps."""
         if isinstance(self.step, FixedStep):
             rounds = DraftRounds if self.plan.drafts else RunAhead
             return rounds(self.step, self.state, self.cache, self.report, self.kept)
         return self.step.caller(self.state, self.cache, lambda: bool(self.waiting) or self.plan.keep_rows)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
-        """Kernels are launched on the current device, which need not be the model's."""
+        """Make the model's device the current one, on which kernels are launched."""
         device = self.plan.facts.device
         return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
     def _refill(self) -> None:
         """Prefill waiting prompts into empty rows."""
-        plan, facts = self.plan, self.plan.facts
         free = [number for number, row in enumerate(self.rows) if row is None]
         next_ones = self.waiting.take(len(free))
-        if not next_ones:
-            return
-        free, (indices, chosen) = free[: len(next_ones)], zip(*next_ones, strict=True)
-        prompts, settings = [request.ids for request in chosen], [request.row for request in chosen]
+        if next_ones:
+            self._fill(free[: len(next_ones)], next_ones)
+
+    def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
+        """Prefill prompts into these empty rows; pairs: the number and the request of each."""
+        plan = self.plan
         logits, records = prefill(
-            self.model, self.cache, free, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
-            whole=plan.limit is not None,
+            self.model, self.cache, numbers, [request.known for _, request in pairs], plan.history, self.waiting.shared,
+            plan.prompt_cache, whole=plan.limit is not None,
         )  # fmt: skip
-        places = torch.tensor(free, device=facts.device)
-        streams = torch.tensor([request.stream for request in chosen], device=facts.device)
-        budgets = torch.tensor([request.budget for request in chosen], device=facts.device)
-        ends = [row.ends_of(facts.ends, facts.vocab_size) for row in settings]
-        self.state.start(places, logits, records, streams, budgets)
-        self.state.rows.start(places, settings, ends, [self.waiting.marks.under(row.key) for row in settings])
-        if plan.watermark is not None and plan.watermark.reads_prompt:
-            self.state.set_prompts(places, prompts)
-        for number, *row in zip(free, indices, chosen, ends, strict=True):
+        self._begin(numbers, pairs, logits, records)
+
+    def _begin(
+        self,
+        numbers: Sequence[int],
+        pairs: Sequence[tuple[int, Request]],
+        logits: torch.Tensor,
+        records: Sequence[Record],
+    ) -> None:
+        """Begin texts whose prompts are in these rows: logits [R, V] of the first new position, records from there
+        back."""
+        facts, (indices, chosen) = self.plan.facts, zip(*pairs, strict=True)
+        places = torch.tensor(numbers, device=facts.device)
+        ends = [request.row.ends_of(facts.ends, facts.vocab_size) for request in chosen]
+        self.state.start(places, logits, records)
+        self.choosing.start(numbers, chosen, ends)
+        for number, *row in zip(numbers, indices, chosen, ends, strict=True):
             self.rows[number] = ActiveSequence(*row).counting(self.undrafted)
 
+    def _without_steps(self) -> Iterable[ActiveSequence]:
+        """Texts that ended without a step; here there are none."""
+        return ()
+
     def _read_again(self) -> None:
-        """Where the next token crosses the limit of the rotary embedding, compute all keys and values again."""
+        """Recompute all keys and values where the next token crosses the limit of the rotary embedding."""
         for number, row in enumerate(self.rows if self.plan.limit is not None else ()):
             if row is not None and len(row.request.ids) + len(row.tokens) == self.plan.limit:
                 read_again(self.model, self.cache, number, [*row.request.ids, *row.tokens])
 
     def _collect(self, result: StepResult, rows: Sequence[Row], on_token: StopCheck | None) -> Iterator[ActiveSequence]:
-        """Hand a step's tokens to the sequences that were in the rows then; free the rows of those that ended."""
+        """Append a step's tokens to the texts that were in the rows then, and free the rows of those that ended."""
         emitted, tokens, broken = result.emitted.tolist(), result.tokens.tolist(), result.broken.tolist()
         trace = result.token_trace() if self.plan.settings.return_trace else None
         for number, sequence in enumerate(rows):
             if sequence is None or sequence.finish_reason:
                 continue
             if broken[number]:
-                sequence.fail(self._not_finite(len(sequence.tokens) + 1))
+                sequence.fail(self._why_broken(sequence, len(sequence.tokens) + 1))
             elif emitted[number]:
                 sequence.add(tokens[number], trace(number) if trace else None)
                 if result.log_probs is not None and sequence.request.row.log_probs:
@@ -154,30 +182,67 @@ class Decoder:
                 self._free(sequence)
                 yield sequence
 
-    def _not_finite(self, token: int) -> str:
+    def _why_broken(self, sequence: ActiveSequence, token: int) -> str:
+        strength = float(self.choosing.texts.refused[self._place(sequence)])
+        if strength != 0:  # NaN too
+            return refusal(self.plan.policy, strength, f" at new token {token}")
         dtype = self.plan.facts.dtype
         remedy = "check its weights" if dtype == torch.float32 else "load it with dtype='float32'"
         kind = str(dtype).removeprefix("torch.")
         return f"expected finite logits from the {kind} model, got NaN or infinity at new token {token}; {remedy}"
 
+    def _place(self, sequence: ActiveSequence) -> int:
+        """Return the current row of a text."""
+        return next(number for number, row in enumerate(self.rows) if row is sequence)
+
     def _free(self, sequence: ActiveSequence) -> None:
-        """Empty the row that the sequence is in now."""
-        number = next(number for number, row in enumerate(self.rows) if row is sequence)
+        """Empty the current row of a text."""
+        number = self._place(sequence)
         self.rows[number] = None
-        self.state.active[number] = False
+        self.choosing.drop(number)
         self.cache.lengths[number] = 0  # an empty row reads no prefix
 
     def _shrink(self) -> None:
-        """With nothing left to refill, drop empty rows once they are half of all: they cost as much as others."""
+        """Once no requests wait, drop empty rows when they are half of all: they cost as much as others."""
         used = [number for number, row in enumerate(self.rows) if row is not None]
         if used and 2 * len(used) <= len(self.rows):
             places = torch.tensor(used, device=self.plan.facts.device)
+            self.choosing.texts.keep(places)
             self.state.keep(places)
             self.cache.keep(places)
             self.rows = [self.rows[number] for number in used]
 
     def _release(self) -> None:
-        """Give back what decoding held."""
+        """Release the memory of decoding."""
         self.cache.release()
         self.rows = []
-        self.state = self.state.released()
+        self.state = DecodeState.empty(0, 0, 0, self.plan.facts.device)
+        self.choosing.texts = make_texts(self.plan, batch=0)
+
+
+def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
+    """Make an empty cache; beside: positions beyond the plan's capacity. kept: memory to reuse."""
+    facts = plan.facts
+    cache = (SpreadCache if facts.spread else SiblingCache)(
+        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots + plan.drafts, facts.device,
+        plan.copies, plan.kernels, plan.settings.prefill_attention,
+    )  # fmt: skip
+    if kept is not None:
+        cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths
+    return cache
+
+
+def make_texts(plan: Plan, batch: int | None = None) -> Texts:
+    """Make rows without a text; batch: how many, None = as planned."""
+    batch, device = plan.batch if batch is None else batch, plan.facts.device
+    room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
+    return Texts.empty(
+        batch, plan.window, room, device, plan.limits.ends,
+        evidence=plan.loop.evidence(batch, room, device) if plan.loop is not None else None,
+        penalties=Penalties.empty(batch, plan.facts.vocab_size, plan.limits, device),
+    )  # fmt: skip
+
+
+def make_state(plan: Plan) -> DecodeState:
+    """Make a state without texts."""
+    return DecodeState.empty(plan.batch, plan.facts.vocab_size, plan.history, plan.facts.device)

@@ -1,8 +1,7 @@
-"""Steps that read a few numbers back from the device and leave out what would change nothing."""
+"""Steps that read a few numbers back from the device and skip work that would change nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,59 +10,28 @@ import torch
 from caw.decoding.forward.branching import forward_all, forward_packed
 from caw.decoding.forward.fused_layers import on_gpu
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.plan import Plan
-from caw.decoding.row_marks import ladder_of_each
-from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
-from caw.decoding.step_result import StepResult
-from caw.decoding.warping import Warping
+from caw.decoding.trace import StepResult
+from caw.ladder import Ladder
 from caw.record import Record
-from caw.triton_kernels.ladder_ref import Ladder
-from caw.watermarks import Position
 
 
 class EagerStep(Step):
-    """Carries only candidates that some strength can reach, and reads a second record only where the choice differs.
+    """Forward only candidates that some strength can reach; make a second record only where the choice differs."""
 
-    Only rows that sample draw, and only those that want it are cut to top-k and top-p.
-    """
-
-    def __init__(self, model: Any, plan: Plan) -> None:
-        own = dataclasses.replace(plan.warper, sparse=True) if isinstance(plan.warper, Warping) else plan.warper
-        super().__init__(model, dataclasses.replace(plan, warper=own))
-
-    def worth_doing(self, rows: torch.Tensor) -> bool:
-        return bool(rows.any())
-
-    def perturbed(self, noise: GumbelNoise, state: DecodeState, warped: torch.Tensor) -> torch.Tensor:
-        rows = state.rows
-        some = (rows.sampled & state.active).nonzero()[:, 0]
-        if not some.numel():
-            return warped
-        draws = noise(rows.noise_keys[some], state.streams[some], state.counts[some], warped.shape[1])
-        return warped.index_add(0, some, draws)
-
-    def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
-        assert self.watermark is not None
-        if self.watermark.native is not None and self.kernels.native:
-            return self.watermark.native_ladder(position, self.max_strength)
-        if not self.limits.keys:
-            return self.watermark.ladder(position, self.max_strength)
-        return ladder_of_each([mark or self.watermark for mark in state.rows.marks], position, self.max_strength)
-
-    def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
-        return int(torch.where(state.active, counts, 1).max())
+    def most_candidates(self, ladder: Ladder, counts: torch.Tensor) -> int:
+        return int(torch.where(self.choosing.texts.active, counts, 1).max())
 
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # kernels of a GPU read the lengths themselves, and are compiled for some sizes of the cache: one will do
-        whole = self.kernels.native and on_gpu(cache.lengths)
+        whole = self.choosing.kernels.native and on_gpu(cache.lengths)
         limit = cache.capacity if whole else int(cache.lengths.max())
         if cache.packs and self.settings.branching == "tree":
             # leave out finished sequences, and candidates that no strength can reach
-            counts = torch.where(state.active, counts, 0)
+            counts = torch.where(self.choosing.texts.active, counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
                 return forward_packed(self.model, cache, candidates, counts, limit)
         return forward_all(self.model, cache, candidates, self.settings.branching, limit)
@@ -89,27 +57,27 @@ class EagerStep(Step):
             state.advance_all(logits, rows, following)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
-        """Candidate chosen[b] (int64 [B]) joins the cache where moved (bool [B])."""
+        """Commit candidate chosen[b] (int64 [B]) to the cache where moved (bool [B])."""
         cache.commit(chosen, moved)
 
     def caller(self, state: DecodeState, cache: SiblingCache, followed: Callable[[], bool]) -> StepByStep:
-        """What calls this step; followed: whether other texts wait for a place in the batch now."""
+        """Make the caller of this step; followed: tells whether other texts wait for a row."""
         return StepByStep(self, state, cache)
 
 
 class StepByStep:
-    """Calls the step once at a time; each result is there at once."""
+    """Call the step once at a time; each result is available immediately."""
 
     def __init__(self, step: EagerStep, state: DecodeState, cache: SiblingCache) -> None:
         self.step, self.state, self.cache = step, state, cache
 
     def may_shrink(self, remaining: int) -> bool:
-        """Whether a smaller batch pays when `remaining` steps are to come."""
+        """Tell whether a smaller batch pays when `remaining` steps are left."""
         return True
 
     def advance(self, rows: Sequence[Any]) -> Iterable[tuple[StepResult, Sequence[Any]]]:
-        """Results of newly finished steps, each with the sequences that were in the rows when it started."""
-        return [(self.step.take(self.state, self.cache), list(rows))]
+        """Run, and return the results of newly finished steps with the texts in the rows when each started."""
+        return [(self.step.decode(self.state, self.cache), list(rows))]
 
     def close(self) -> None:
         return

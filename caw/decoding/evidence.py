@@ -1,8 +1,8 @@
-"""What a detector would find in the texts so far, kept on the device beside them.
+"""Evidence of the texts so far, as a detector would count it, kept on the device.
 
 After every step it equals `Detector.detect_ids` of the ids generated so far, in mode "exact", without weights or with a
 table per token id: the same scores by the same code, each piece of evidence counted once, level 0 left out after that.
-It says what the ids show. The text may be tokenised otherwise by its readers: only a test of the text decides.
+It is about the ids. A reader may tokenise the text differently, so only a test of the text decides.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LEVELS = 16  # of weights, see `caw.detection.weights`
 
 @dataclass
 class Evidence:
-    """Of B texts, in place.
+    """Evidence of B texts, updated in place.
 
     seen: int64 [B, N + 1, E], evidence that has occurred, the first `distinct` (int64 [B]) rows of each.
     trials: int64 [B, 16], counted tokens of each weight level. score: float64 [B], the weighted sum of their scores.
     standing: float64 [B, 2], z, and the skewness of the null; 0 before anything counted.
-    factors: float32 [B], what strengths are multiplied by for the next token.
+    factors: float32 [B], factors of the next token's strength.
     """
 
     seen: torch.Tensor
@@ -38,7 +38,7 @@ class Evidence:
 
     @classmethod
     def empty(cls, batch: int, tokens: int, columns: int, device: torch.device) -> Evidence:
-        """Of no tokens; tokens: N, the most of a text. columns: E, numbers in a piece of evidence."""
+        """Make evidence of no tokens; tokens: N, maximum of a text. columns: E, numbers in a piece of evidence."""
         return cls(
             seen=torch.zeros(batch, tokens + 1, columns, dtype=torch.int64, device=device),
             distinct=torch.zeros(batch, dtype=torch.int64, device=device),
@@ -53,11 +53,11 @@ class Evidence:
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     def start(self, rows: torch.Tensor) -> None:
-        """New texts in `rows` (int64 [R])."""
+        """Begin new texts in `rows` (int64 [R])."""
         self.distinct[rows], self.trials[rows], self.score[rows], self.standing[rows] = 0, 0, 0.0, 0.0
 
     def knows(self, evidence: torch.Tensor) -> torch.Tensor:
-        """Which of evidence int64 [B, n, E] has occurred in its row's text, bool [B, n]."""
+        """Tell which pieces of evidence int64 [B, n, E] have occurred in their row's text, bool [B, n]."""
         return known_ref(self.seen, self.distinct, evidence)
 
     def add(
@@ -68,7 +68,7 @@ class Evidence:
         values: torch.Tensor,
         moments: tuple[float, float, float],
     ) -> None:
-        """One token of each text: its evidence int64 [B, E], and whether that occurs for the first time, bool [B].
+        """Add one token of each text: its evidence int64 [B, E], and whether it occurs for the first time, bool [B].
 
         level: int64 [B], its weight, None = 1. values: float64 [B], its score. moments: of an unmarked token's score.
         """

@@ -11,7 +11,7 @@ _guard = threading.Lock()
 
 
 def model_lock(model: Any) -> threading.RLock:
-    """The lock of this model, the same for every thread and decoder; it goes when the model goes.
+    """Return the lock of this model, the same for every thread and decoder; it lives as long as the model.
 
     Two threads may generate with one model: their steps take turns. What they must not do meanwhile is call the model
     themselves.

@@ -1,43 +1,46 @@
-"""What one call will do, worked out before anything runs: which step, how many sequences at once, how much memory."""
+"""Plan one call before anything runs: which step, how many texts at once, how much memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from caw import _ext, ops
-from caw.decoding.batch_size import one_at_a_time, rows_that_fit
-from caw.decoding.capturable import will_capture
-from caw.decoding.closed_loop import ClosedLoop, close_loop
-from caw.decoding.draftable import graph_drafts, most_drafts, why_no_drafts
+from caw.decoding.choosing import Rules
+from caw.decoding.closed_loop import close_loop
 from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
-from caw.decoding.memory_needs import decoding_needs
-from caw.decoding.plan_defaults import cache_places, candidate_slots, history_needed, marks_eos
+from caw.decoding.memory import decoding_needs, one_at_a_time, rows_that_fit
+from caw.decoding.plan_defaults import (
+    cache_places,
+    candidate_slots,
+    checked,
+    graph_drafts,
+    history_needed,
+    marks_eos,
+    most_drafts,
+    why_no_drafts,
+    will_capture,
+)
 from caw.decoding.prompt_cache import PromptCache, positions_back
+from caw.decoding.request import Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
-from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Recommended, Watermark
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a `Decoder` decodes.
+class Plan(Rules):
+    """Settings by which a `Decoder` decodes; those by which it chooses tokens are in `Rules`.
 
-    facts: the model's. watermark: one that knows the model's vocabulary. kernels: implementation of the ops.
-    loop: how strengths follow a target; None without one.
-    limits: how far the texts may differ. warper: what is done to logits before the choice, None = nothing.
-    mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of `facts.ends`
-        is among the candidates that the policy's greatest strength reaches.
-    batch: sequences at once. capacity: tokens (prompt + new) that each has room for.
-    slots: C, candidates that one forward carries at most. copies: of each prefix, more than 1 for the batch baseline.
-    history: N-, how many earlier distributions the policy's evaluator reads. reach: how many of them a prompt is read
-        for, which a prompt cache may want more of.
+    facts: the model's.
+    batch: sequences at once. capacity: maximum tokens (prompt + new) of each.
+    slots: C, maximum candidates of one forward. copies: of each prefix, more than 1 for the batch baseline.
+    reach: number of earlier distributions computed from a prompt: N-, or more for a prompt cache.
     limit: length from which the model's rotary embedding changes, if texts may get there: each is then decoded by
         itself. None = they cannot.
-    why_no_drafts: why forwards carry no drafts, "" where they may; see `draftable`.
+    why_no_drafts: why forwards carry no drafts, "" if they may.
     captured: whether steps read nothing back from the device, so that CUDA graphs can hold them.
     keep_rows: never drop empty rows, so that row b stays sequence b. keep_mode: compute in the mode the model is in,
         with dropout if that is train mode.
@@ -45,19 +48,11 @@ class Plan:
     """
 
     facts: ModelFacts
-    watermark: Watermark | None
-    policy: Policy
     settings: Settings
-    kernels: ops.Ops
-    loop: ClosedLoop | None
-    limits: RowLimits
-    warper: Warper | None
-    mark_eos: bool
     batch: int
     capacity: int
     slots: int
     copies: int
-    history: int
     reach: int
     limit: int | None
     captured: bool
@@ -68,18 +63,9 @@ class Plan:
     prompt_cache: PromptCache | None
 
     @property
-    def looks_ahead(self) -> bool:
-        return self.watermark is not None and self.policy.looks_ahead
-
-    @property
     def drafts(self) -> int:
-        """Of each sequence in every captured step."""
+        """Number of drafted tokens of each sequence in every captured step."""
         return graph_drafts(self.settings, self.why_no_drafts, self.captured)
-
-    @property
-    def max_strength(self) -> float:
-        """The greatest that any text may be marked with."""
-        return self.limits.greatest(self.policy.greatest)
 
 
 def make_plan(
@@ -95,20 +81,23 @@ def make_plan(
     processors: Warper | None = None,
     captured: bool | None = None,
 ) -> Plan:
-    """The plan for some work; a batch that does not fit becomes a smaller one.
+    """Make the plan; a batch that does not fit becomes a smaller one.
 
     Args:
+        watermark: a `Recommended` plans for texts of both of its families. policy: that of greedy texts, then.
         kernels: None = as torch dispatches.
         inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
-        processors: what is done to logits, in place of the warpers that `settings` ask for.
-        captured: None = on CUDA and with compile, where kernels, watermark and warper allow it.
+        processors: applied to logits instead of the warpers that `settings` ask for.
+        captured: None = on CUDA or with compile=True, where kernels, watermark and warper allow it.
 
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
     _ext.warn_without_cuda(facts.device)
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
-    max_strength = limits.greatest(policy.greatest)
+    max_strength = limits.greatest(checked(policy).greatest)
+    recommended = watermark if isinstance(watermark, Recommended) else None
+    watermark = watermark if recommended is None else recommended.greedy
     if watermark is not None:
         watermark = watermark.with_vocabulary(facts.vocab_size)
         watermark.check_strength(max_strength)
@@ -133,13 +122,14 @@ def make_plan(
     return Plan(
         facts=facts,
         watermark=watermark,
+        recommended=recommended,
         policy=policy,
         settings=settings,
         kernels=kernels,
-        loop=close_loop(policy.target, watermark, facts),
+        loop=close_loop(policy.target, watermark, facts.vocab_size, facts.device),
         limits=limits,
         warper=warper,
-        mark_eos=marks_eos(settings.mark_eos, watermark),
+        mark_eos=marks_eos(settings.mark_eos, watermark, policy),
         batch=batch,
         capacity=capacity,
         slots=slots,

@@ -1,19 +1,35 @@
-"""What a plan has where the caller left it open: how many candidates, how much history, whose ends are marked."""
+"""Defaults of a plan: slots, history, ends, and whether steps are captured and carry drafts."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from caw import ops
+from caw.decoding.forward.fused_layers import DTYPES, GPU_ROWS, fusible, touched
+from caw.decoding.forward.prefill_attention import compiled_prefill
+from caw.decoding.full_race import runs_full_race
+from caw.decoding.row_settings import RowLimits
+from caw.decoding.warping import Warper, Warping
+from caw.models.facts import ModelFacts
+from caw.models.parts import ModelParts
 from caw.policies import CapacityPolicy, Policy
-from caw.settings import MAX_SLOTS, Settings
+from caw.policies.base import check_declared
+from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Watermark
 
 DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
 CACHE_BLOCK = 256  # tokens: sizes of the cache that kernels are compiled for, and bodies by torch.compile
+MOST_DRAFTS = 12  # drafts of one sequence in a forward, unless more are asked for
+CAPTURED_DRAFTS = 4  # drafts of a captured step for a drafter that does not say how many
+CAPTURED_ROWS = 32  # of a sequence in a captured step
+NEVER = "speculate is None"
+ROUNDING = "the model has layers whose rounding may depend on the number of rows"
 
 
 def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Settings, max_strength: float) -> int:
-    """C: how many candidates one forward carries at most."""
+    """Return C, the maximum number of candidates of one forward."""
     if watermark is None or not policy.looks_ahead:
         return 1
     if settings.slots is not None:
@@ -27,7 +43,7 @@ def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Setti
 
 
 def history_needed(policy: Policy) -> int:
-    """N-: how many earlier distributions the policy's evaluator reads."""
+    """Return N-, the number of earlier distributions that the policy's evaluator reads."""
     if not isinstance(policy, CapacityPolicy):
         return 0
     policy.network.spec.check_decodable()
@@ -35,12 +51,158 @@ def history_needed(policy: Policy) -> int:
     return policy.network.spec.previous
 
 
-def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
-    """`Plan.mark_eos`; None = as the watermark's system does (`Watermark.marks_ends`)."""
-    return (watermark is not None and watermark.marks_ends) if asked is None else asked
+def checked(policy: Policy) -> Policy:
+    """Return the policy; raise TypeError or ValueError unless steps can compute its strength."""
+    check_declared(policy)
+    if policy.looks_ahead and type(policy).strength is not CapacityPolicy.strength:
+        raise TypeError(
+            "a policy that looks ahead must be a CapacityPolicy with its own strength formula, "
+            f"{type(policy).__name__} has another; give it looks_ahead = False, or change theta, beta or the evaluator"
+        )
+    return policy
+
+
+def marks_eos(asked: bool | None, watermark: Watermark | None, policy: Policy | None) -> bool:
+    """Return `Plan.mark_eos`; None = as the watermark's system does (`Watermark.marks_ends`).
+
+    A race at full strength decides about ends too: it draws them as often as the model does.
+    """
+    if asked is not None:
+        return asked
+    return runs_full_race(watermark, policy) or (watermark is not None and watermark.marks_ends)
 
 
 def cache_places(longest: int, device: torch.device, compiled: bool) -> int:
-    """Tokens that a sequence has room for: whole blocks where another size would be compiled for."""
+    """Return the capacity of a sequence in tokens: whole blocks where each size is compiled for."""
     whole = -(-longest // CACHE_BLOCK) * CACHE_BLOCK
     return whole if compiled or device.type == "cuda" else longest
+
+
+def needed_of_host(
+    watermark: Watermark | None, policy: Policy, warper: Warper | None, limits: RowLimits, device: torch.device
+) -> str:
+    """Say what a step needs the host for; "" if nothing."""
+    if warper is not None and not isinstance(warper, Warping):
+        return "logits processors of transformers' own, which may read back"
+    if watermark is None or watermark.native is not None:
+        return ""
+    name = getattr(watermark, "format", watermark.name)
+    if not watermark.fixed_on(device):
+        missing = " without this library's CUDA extension" if watermark.foreign else ""
+        return f"ladders of {name!r}{missing}, which are made on the host"
+    if limits.keys:
+        return f"texts with keys of their own in format {name!r}, whose tables differ by key"
+    if policy.target is not None:
+        return f"a target, for which texts in format {name!r} are scored on the host"
+    return ""
+
+
+def will_capture(
+    facts: ModelFacts,
+    watermark: Watermark | None,
+    policy: Policy,
+    settings: Settings,
+    kernels: ops.Ops,
+    limits: RowLimits,
+    warper: Warper | None,
+    limit: int | None,
+    asked: bool | None,
+) -> bool:
+    """Tell whether steps are captured; ValueError if compile=True needs it and it is impossible.
+
+    Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible.
+    """
+    why_not = needed_of_host(watermark, policy, warper, limits, facts.device)
+    # no graph spans devices or processes, and none can hold a rotary embedding that changes
+    whole = not facts.spread and facts.mesh is None and limit is None
+    if settings.compile and not (whole and not why_not and kernels.native and asked is not False):
+        spread = facts.spread or facts.mesh is not None
+        found = why_not or (
+            "a model on several devices" if spread
+            else "texts that may reach that length" if limit is not None
+            else "backend='reference'" if not kernels.native
+            else "settings that keep steps eager"
+        )  # fmt: skip
+        raise ValueError(
+            "compile=True needs a model on one device, texts below the length where its rotary embedding changes, this "
+            f"library's kernels, and steps that need nothing of the host, found {found}; leave compile out"
+        )
+    by_itself = (facts.device.type == "cuda" or settings.compile) and kernels.native
+    return whole and not why_not and (by_itself if asked is None else asked)
+
+
+def why_no_drafts(
+    facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool, slots: int, batch: int
+) -> str:
+    """Say why decoding carries no drafts; empty if it may.
+
+    captured, slots: as in `Plan`. changing: whether a token's keys and values may be others the next time they are
+    computed. batch: texts at once, before memory makes it smaller. A captured step with more rows than the kernels for
+    few rows take would silently use other products, so drafts are refused there.
+
+    Raises ValueError where drafts cannot be carried and were asked for by more than "auto" or "own".
+    """
+    if settings.speculate is None:
+        return NEVER
+    compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels) and facts.dtype in DTYPES
+    spread = facts.spread or facts.mesh is not None
+    others = kernels.native and kernels.sibling_attention is not ops.sibling_attention
+    rows = slots + graph_drafts(settings, "", captured)
+    together = batch * rows
+    found = {
+        "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not (compiled or captured),
+        "steps on several devices": spread,
+        "compile=True": settings.compile,
+        "captured steps, which only a number or a drafter gives drafts": captured and not _fixed(settings.speculate),
+        "captured steps with another package's attention": captured and others,
+        f"captured steps of {rows} rows for each text, of at most {CAPTURED_ROWS}": captured and rows > CAPTURED_ROWS,
+        f"captured steps of {together} rows for {batch} texts, of at most {GPU_ROWS}": captured and together > GPU_ROWS,
+        f"branching={settings.branching!r}": settings.branching != "tree",
+        "texts that may outgrow the model's rotary embedding, or dropout": changing,
+    }
+    reason = next((name for name, there in found.items() if there), "")
+    if reason and settings.speculate not in WHERE_IT_PAYS:
+        raise ValueError(
+            f"speculate={_said(settings.speculate)} needs branching='tree' and this library's compiled or captured "
+            f"steps, found {reason}; leave speculate out"
+        )
+    return reason
+
+
+def most_drafts(settings: Settings, why_not: str) -> int:
+    """Return the maximum length of one sequence's draft; 0 if there is a reason for none."""
+    most = settings.speculate if isinstance(settings.speculate, int) else MOST_DRAFTS
+    return 0 if why_not else most
+
+
+def graph_drafts(settings: Settings, why_not: str, captured: bool) -> int:
+    """Return the number of drafts of each sequence in every captured step; 0 if there is a reason for none."""
+    if why_not or not (captured and _fixed(settings.speculate)):
+        return 0
+    return settings.speculate if isinstance(settings.speculate, int) else CAPTURED_DRAFTS
+
+
+def _fixed(speculate: Any) -> bool:
+    """Tell whether captured steps draft with it: with a number or a drafter, not where it drafts only if that pays, nor
+    with a model, whose guesses on the CPU a GPU would wait for."""
+    own = isinstance(speculate, str) and speculate in WHERE_IT_PAYS
+    return speculate is not None and not own and not hasattr(speculate, "config")
+
+
+def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:
+    """Tell whether all decoder layers run as this library's own, row-invariant operator.
+
+    parts: those that the model has now, if they are known.
+    """
+    parts = parts or ModelParts.of(model)
+    known, exact = parts.derived.get("exact_rows", (None, False))
+    about = touched(model, parts)
+    if known != about:
+        layers = [module for module in parts.below if type(module).__name__.endswith("DecoderLayer")]
+        exact = bool(layers) and all(map(fusible, layers))
+        parts.derived["exact_rows"] = about, exact
+    return bool(exact)
+
+
+def _said(speculate: Any) -> str:
+    return str(speculate) if isinstance(speculate, int) else type(speculate).__name__

@@ -1,7 +1,7 @@
-"""Run prompts once: fill their rows of the cache and keep the distributions of the first new position and before.
+"""Prefill prompts: fill their rows of the cache, and return the distributions of the first new position and before.
 
-What all prompts begin with (the examples of a few-shot evaluation) goes through the model once for all of them, and
-what a prompt cache knows does not go through it again.
+A beginning that all prompts share (the examples of a few-shot evaluation) goes through the model once, and what a
+prompt cache holds does not go through it again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.prompt_cache import PromptCache, positions_back
+from caw.decoding.prompt_cache import KeptPrompt, PromptCache, positions_back
 from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS, read
-from caw.decoding.sharing import copy_equals, fill_shared, first_of_equals, keep, recall
+from caw.models.shared_prefix import common_length
 from caw.record import Record
 
 
@@ -32,10 +32,10 @@ def prefill(
 
     Args:
         rows: R row numbers. prompts: R non-empty lists of token ids.
-        history: how many positions before the first new one are wanted (N-).
-        shared: tokens that all prompts of this cache begin with (`shared_beginning`); they run at the first call.
-        kept: what is known of these prompts is taken from there, and what is read goes there. Then `shared` has to
-            leave out as many positions as are kept (`positions_back`).
+        history: N-, number of positions wanted before the first new one.
+        shared: number of tokens that all prompts begin with (`shared_beginning`); they run at the first call.
+        kept: prompt cache to read from and write to. Then `shared` has to leave out as many positions as it keeps
+            (`positions_back`).
         whole: long prompts are not cut into chunks.
 
     Returns:
@@ -67,3 +67,79 @@ def prefill(
         record = Record.from_logits(stacked[:, back], kernels=cache.kernels)
         records.append(record.where(lengths - 1 - back < 0, Record.empty(len(rows), device)))
     return stacked[:, 0], records
+
+
+MIN_SHARED = 32  # a shorter beginning is not worth a separate forward
+
+
+def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:
+    """Count the tokens that all prompts begin with, less the positions whose distributions are wanted; 0 if few."""
+    if len(prompts) < 2:
+        return 0
+    shared = min(common_length(prompts), min(map(len, prompts)) - 1 - history)
+    return shared if shared >= MIN_SHARED else 0
+
+
+def fill_shared(
+    model: Any, cache: SiblingCache, rows: Sequence[int], beginning: Sequence[int], kept: PromptCache | None
+) -> None:
+    """Put the keys and values of the shared beginning into `rows`; the model reads it once per cache, if at all."""
+    if cache.shared is None and kept is not None:
+        cache.shared = kept.beginning(beginning)
+    if cache.shared is None:
+        row = torch.tensor(rows[:1], device=cache.lengths.device)
+        found = read(model, cache, row, [beginning], 0, 0, CHUNK)
+        cache.shared = cache.copy_out(rows[0], 0, len(beginning))
+        if kept is not None and bool(found.isfinite().all()):
+            kept.keep_beginning(beginning, cache.shared)
+    for row in rows:
+        cache.copy_in(row, 0, cache.shared)
+
+
+def recall(
+    cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], shared: int, kept: PromptCache
+) -> dict[int, torch.Tensor]:
+    """Fill the rows of cached prompts; return the logits float32 [REACH + 1, V] of each, by its place."""
+    known = {i: found for i, prompt in enumerate(prompts) if (found := kept.find(prompt, shared)) is not None}
+    if known:
+        device = cache.lengths.device
+        for i, found in known.items():
+            cache.copy_in(rows[i], found.start, found.keys_values)
+        cache.begin_prefill(torch.tensor([rows[i] for i in known], device=device))
+        cache.end_prefill(torch.tensor([len(prompts[i]) for i in known], device=device))
+    return {i: found.logits for i, found in known.items()}
+
+
+def keep(
+    cache: SiblingCache, prompts: dict[int, Sequence[int]], found: torch.Tensor, shared: int, kept: PromptCache
+) -> None:
+    """Cache the prompts of these rows, with logits [R, REACH + 1, V]; prompts with broken logits are left out."""
+    finite = found.isfinite().flatten(1).all(1).tolist()
+    for (row, prompt), logits, good in zip(prompts.items(), found, finite, strict=True):
+        if good:
+            kept.keep(prompt, KeptPrompt(shared, cache.copy_out(row, shared, len(prompt)), logits.clone()))
+
+
+def first_of_equals(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Return, for each prompt, the place of the first that equals it."""
+    places: dict[tuple[int, ...], int] = {}
+    return [places.setdefault(tuple(prompt), i) for i, prompt in enumerate(prompts)]
+
+
+def copy_equals(
+    cache: SiblingCache,
+    rows: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    shared: int,
+    first: Sequence[int],
+    known: dict[int, torch.Tensor],
+) -> dict[int, torch.Tensor]:
+    """Fill the rows of prompts that equal an earlier one; return their logits, by place."""
+    again = [i for i in range(len(first)) if i not in known]
+    if again:
+        device = cache.lengths.device
+        for i in again:
+            cache.copy_in(rows[i], shared, cache.copy_out(rows[first[i]], shared, len(prompts[i])))
+        cache.begin_prefill(torch.tensor([rows[i] for i in again], device=device))
+        cache.end_prefill(torch.tensor([len(prompts[i]) for i in again], device=device))
+    return {i: known[first[i]] for i in again}

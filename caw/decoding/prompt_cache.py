@@ -1,7 +1,7 @@
-"""Prompts that were read before: their keys, values and last distributions, kept for later calls.
+"""Cache of prompts: their keys, values and last distributions, kept for later calls.
 
-To compare settings is to continue the same prompts again and again, and on a CPU a prompt costs nearly as much as that
-many new tokens. What a prompt leaves behind depends on the model alone, not on watermark, policy or sampling.
+Comparing settings continues the same prompts again and again, and on a CPU prefill costs nearly as much per token as
+decoding. What a prompt leaves behind depends on the model alone, not on watermark, policy or sampling.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from caw.decoding.free_memory import memory_budget
+from caw.decoding.memory import memory_budget
 from caw.evaluator.features import DECODABLE_PREVIOUS
 
 REACH = DECODABLE_PREVIOUS  # positions before the last whose distributions some policy may ask for later
@@ -22,7 +22,7 @@ UNKNOWN_MEMORY = 2 << 30  # bytes; a share of what a system does not say
 
 @dataclass(frozen=True, eq=False)
 class KeptPrompt:
-    """What a prompt left: keys and values from position `start` on, as the cache's `copy_out` gave them, and logits
+    """A cached prompt: keys and values from position `start` on, as the cache's `copy_out` gave them, and logits
     float32 [REACH + 1, V] of its last positions, the newest first."""
 
     start: int
@@ -36,21 +36,21 @@ class KeptPrompt:
 
 
 class PromptCache:
-    """Give the same one to several calls of `caw.generate` with one model, and each prompt is read only once.
+    """Cache prompts across calls: pass one to several calls of `caw.generate` with one model.
 
     Args:
-        max_memory: the most it may hold: bytes, a share of the memory that is free at its first use (on the model's
-            main device) as a float in (0, 1], or a text such as "2GiB". It never takes what a call needs for
-            decoding. Once full it keeps what it has: prompts that come round in one order would push each other out.
+        max_memory: maximum size: bytes, a share of the memory that is free at its first use (on the model's main
+            device) as a float in (0, 1], or text such as "2GiB". It never takes memory that a call needs for
+            decoding. Once full, it evicts nothing: prompts that recur in a fixed order would evict each other.
 
-    A prompt is found again by all of its token ids. It was read in the call that came first, with that call's
-    `prefill_attention` and backend, and beside other prompts, which changes nothing on a CPU with the compiled
-    extension; elsewhere it may round differently: in float32 no text changes, in bfloat16 a near tie may. Prompts
-    whose logits are not finite are not kept, and none is while texts may reach the length from which the model's
-    rotary embedding changes ("longrope", "dynamic").
+    A prompt is looked up by all of its token ids. It was prefilled by the first call that had it, with that call's
+    `prefill_attention` and backend, beside other prompts. On a CPU with the compiled extension that changes nothing;
+    elsewhere rounding may differ: no text changes in float32, a near tie may in bfloat16. Prompts whose logits are not
+    finite are not cached, nor is any while texts may reach the length at which the model's rotary embedding changes
+    ("longrope", "dynamic").
 
-    It belongs to the model that it was first used with, in that state. Other weights are noticed; adapters that are
-    switched, hooks and settings of the model are not: make a new one then. One thread at a time.
+    It belongs to the model that it was first used with, in that state. Changed weights are detected; switched
+    adapters, hooks and model settings are not: make a new cache then. Use it from one thread at a time.
 
     Raises TypeError or ValueError for any other max_memory.
     """
@@ -68,8 +68,13 @@ class PromptCache:
     def __len__(self) -> int:
         return len(self._prompts)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a PromptCache holds one process's keys and values, got a request to pickle it; make a new one there"
+        )
+
     def bind(self, model: Any, device: torch.device, left: int | None = None) -> None:
-        """Begin a call with this model, which leaves `left` bytes (None = unknown) beside what is kept already.
+        """Begin a call with this model, which leaves `left` bytes (None = unknown) beside what is cached already.
 
         Raises ValueError if it belongs to another model, or to this one with other weights.
         """
@@ -87,23 +92,23 @@ class PromptCache:
         self.full = False
 
     def beginning(self, tokens: Sequence[int]) -> list[torch.Tensor] | None:
-        """Keys and values of what several prompts begin with, if they are kept."""
+        """Return the keys and values of a shared beginning, if cached."""
         return self._beginnings.get(tuple(tokens))
 
     def keep_beginning(self, tokens: Sequence[int], keys_values: list[torch.Tensor]) -> None:
-        """Keep them if there is room."""
+        """Cache them if there is room."""
         if self._takes(_size(*keys_values)):
             self._beginnings[tuple(tokens)] = keys_values
 
     def find(self, prompt: Sequence[int], start: int) -> KeptPrompt | None:
-        """The prompt, if it is kept from position `start` or before."""
+        """Return the prompt, if it is cached from position `start` or before."""
         kept = self._prompts.get(tuple(prompt))
         known = kept is not None and kept.start <= start
         self.found, self.missed = self.found + known, self.missed + (not known)
         return kept if known else None
 
     def keep(self, prompt: Sequence[int], kept: KeptPrompt) -> None:
-        """Keep it if there is room; one that starts later gives way to it."""
+        """Cache it if there is room, replacing one that starts later."""
         before = self._prompts.get(tuple(prompt))
         if before is not None and before.start <= kept.start:
             return
@@ -111,7 +116,7 @@ class PromptCache:
             self._prompts[tuple(prompt)] = kept
 
     def forget(self, prompt: Sequence[int]) -> None:
-        """Give back what a prompt holds that is not needed any more, within a call."""
+        """Free a prompt that is no longer needed within a call."""
         kept = self._prompts.pop(tuple(prompt), None)
         if kept is not None:
             self.size, self.full = self.size - kept.size, False
@@ -124,7 +129,7 @@ class PromptCache:
 
 
 def positions_back(history: int, kept: PromptCache | None) -> int:
-    """How many positions before the last a prompt is read for: those this call wants, or all that a later one may."""
+    """Count the positions before the last that prefill keeps: those this call wants, or all that a later one may."""
     return history if kept is None else max(history, REACH)
 
 
@@ -133,7 +138,7 @@ def _size(*tensors: torch.Tensor) -> int:
 
 
 def _state(model: Any, device: torch.device) -> Any:
-    """What changes where a model gets other weights, in place or not."""
+    """Return what changes when a model gets other weights, in place or not."""
     if getattr(model, "hf_device_map", None):  # accelerate may load weights from memory or disk again for each forward
         return model.dtype, device
     versions = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())

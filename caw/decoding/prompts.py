@@ -1,7 +1,8 @@
-"""Prompts to token ids, and every reason to refuse one."""
+"""Turn prompts into token ids, and refuse those that cannot be continued."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,18 +15,19 @@ from caw.io.show import shown
 from caw.io.token_texts import require_tokenizer
 from caw.io.unicode import is_unicode
 from caw.io.warn import warn_caller
+from caw.models.conversations import Messages, is_conversation, write_conversation
 from caw.models.facts import ModelFacts
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+Prompts = str | Messages | Sequence[str | Sequence[int] | Messages]
 
 
 class PromptWarning(UserWarning):
-    """About single prompts of a call, by their numbers: of use to whoever gave them in a list."""
+    """A warning about single prompts of a call, by their numbers."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What is to be said about one prompt.
+    """A remark about one prompt.
 
     index: its place among the prompts given. said: what it must be and is not, to follow the words "prompt 3".
     error: the kind of error that it is, None where the prompt is continued all the same.
@@ -36,20 +38,20 @@ class Remark:
     error: type[Exception] | None = None
 
     def of(self, prompt: str) -> str:
-        """The sentence, about a prompt that its owner calls so."""
+        """Return the sentence, with the prompt called by this name."""
         return f"{prompt} {self.said}"
 
     def __str__(self) -> str:
         return self.of(f"prompt {self.index}")
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """(what a prompt must be and is not, the kind of error)."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The prompts that can be continued, in order, and why others cannot.
+    """Prompts that can be continued, in order, and why others cannot.
 
     facts: of the model that they are for. indices: place of each among the prompts given.
     requests: what is asked of a decoder for it. refused: about the others. shortened: about those whose budget is cut.
@@ -78,7 +80,7 @@ class Accepted:
 
     @property
     def ids(self) -> list[Sequence[int]]:
-        """Tokens of each prompt."""
+        """Token ids of each prompt."""
         return [request.ids for request in self.requests]
 
 
@@ -99,10 +101,12 @@ def accept_prompts(
     """
     accepted, listed = Accepted(facts), _listed(tokenizer, prompts, chat)
     settings, texts, budgets = _settings_of_each(rows, len(listed)), [], []
+    for row in {id(row): row for row in settings}.values():
+        row.check_vocabulary(facts.vocab_size)
     for index, prompt in enumerate(listed):
         try:
             ids = _encode(tokenizer, prompt, chat, facts.vocab_size)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             accepted.refused.append(Remark(index, *refused.args))
             continue
         budget, said = fit_budget(facts, len(ids), settings[index].max_new_tokens)
@@ -119,7 +123,7 @@ def accept_prompts(
 
 
 def _settings_of_each(rows: Any, count: int) -> Sequence[RowSettings]:
-    """Settings for each of `count` prompts."""
+    """Return settings for each of `count` prompts."""
     if isinstance(rows, RowSettings):
         return [rows] * count
     if not isinstance(rows, Sequence) or not all(isinstance(row, RowSettings) for row in rows):
@@ -130,7 +134,7 @@ def _settings_of_each(rows: Any, count: int) -> Sequence[RowSettings]:
 
 
 def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat: bool = False) -> list[list[int]]:
-    """Token ids of each prompt.
+    """Return the token ids of each prompt.
 
     Raises TypeError for other types and ValueError for an empty prompt or an id the model does not have.
     """
@@ -138,34 +142,43 @@ def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat:
     for index, prompt in enumerate(_listed(tokenizer, prompts, chat)):
         try:
             encoded.append(_encode(tokenizer, prompt, chat, facts.vocab_size))
-        except _RefusedError as refused:
+        except RefusedError as refused:
             said, kind = refused.args
             raise kind(str(Remark(index, said))) from None
     return encoded
 
 
+def listed(prompts: Prompts) -> Any:
+    """Wrap one text or one conversation in a list; return anything else as it is."""
+    return [prompts] if isinstance(prompts, str) or is_conversation(prompts) else prompts
+
+
 def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
-    """The prompts as a sequence; raises for what cannot be one, and for a chat without a template."""
-    if isinstance(prompts, str):
-        prompts = [prompts]
+    """Return the prompts as a sequence; raise for what cannot be one, and for a chat without a template."""
+    prompts = listed(prompts)
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(
-            f"prompts must be a str, a list of str or a list of id lists, got {type(prompts).__name__}; convert it"
+            "prompts must be a str, a conversation, or a list of str, of id lists or of conversations, got "
+            f"{type(prompts).__name__}; convert it"
         )
     if prompts and all(isinstance(p, int) for p in prompts):
         raise TypeError("prompts must be a list of id lists, got one flat list of ids; wrap it in a list")
     require_tokenizer(tokenizer)
-    if chat and any(isinstance(p, str) for p in prompts) and not getattr(tokenizer, "chat_template", None):
+    if (
+        chat
+        and any(isinstance(p, str) or is_conversation(p) for p in prompts)
+        and not getattr(tokenizer, "chat_template", None)
+    ):
         raise ValueError("chat=True needs a tokenizer with a chat template, this one has none; leave chat out")
     return prompts
 
 
 def _encode(tokenizer: Any, prompt: Any, chat: bool, vocab_size: int) -> list[int]:
-    ids = _tokens(tokenizer, prompt, chat)
+    ids = tokens_of(tokenizer, prompt, chat)
     if not ids:
-        raise _RefusedError("must have at least one token, got none; leave it out or add some text", ValueError)
+        raise RefusedError("must have at least one token, got none; leave it out or add some text", ValueError)
     if not 0 <= min(ids) <= max(ids) < vocab_size:
-        raise _RefusedError(
+        raise RefusedError(
             f"must hold token ids below the model's vocabulary size {vocab_size}, got "
             f"{shown(max(ids) if min(ids) >= 0 else min(ids))}; use the model's own tokenizer",
             ValueError,
@@ -173,32 +186,48 @@ def _encode(tokenizer: Any, prompt: Any, chat: bool, vocab_size: int) -> list[in
     return ids
 
 
-def _tokens(tokenizer: Any, prompt: Any, chat: bool) -> list[int]:
+def tokens_of(tokenizer: Any, prompt: Any, chat: bool) -> list[int]:
     if isinstance(prompt, str):
-        if not is_unicode(prompt):
-            raise _RefusedError(
-                "must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; repair the text",
-                ValueError,
-            )
+        if chat:
+            return _chat_tokens(tokenizer, [{"role": "user", "content": prompt}])
+        return list(tokenizer(_unicode(prompt))["input_ids"])
+    if is_conversation(prompt):
         if not chat:
-            return list(tokenizer(prompt)["input_ids"])
-        message = [{"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+            raise RefusedError("is a conversation, which needs the model's chat template; say chat=True", ValueError)
+        return _chat_tokens(tokenizer, prompt)
     if chat:
-        raise _RefusedError(f"must be a str with chat=True, got {type(prompt).__name__}; leave chat out", TypeError)
+        said = f"must be a str or a list of messages with chat=True, got {type(prompt).__name__}; leave chat out"
+        raise RefusedError(said, TypeError)
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     expected = "must be a str or a list of token ids, got"
     if not isinstance(ids, Sequence) or isinstance(ids, bytes):
-        raise _RefusedError(f"{expected} {type(prompt).__name__}; convert it", TypeError)
+        raise RefusedError(f"{expected} {type(prompt).__name__}; convert it", TypeError)
     if strange := {type(i) for i in ids if not isinstance(i, (int, np.integer)) or isinstance(i, bool)}:
         names = ", ".join(sorted(kind.__name__ for kind in strange))
-        raise _RefusedError(f"{expected} a list with {names}; convert it", TypeError)
+        raise RefusedError(f"{expected} a list with {names}; convert it", TypeError)
     return [int(i) for i in ids]
 
 
+def _chat_tokens(tokenizer: Any, messages: Messages) -> list[int]:
+    """Return the ids of a conversation; a last message of the assistant is continued."""
+    try:
+        text = write_conversation(tokenizer, messages, resume=True)
+    except ValueError as error:
+        raise RefusedError(f"is no conversation for this model: {error}", ValueError) from error
+    return list(tokenizer(_unicode(text), add_special_tokens=False)["input_ids"])
+
+
+def _unicode(text: str) -> str:
+    if not is_unicode(text):
+        raise RefusedError(
+            "must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; repair the text",
+            ValueError,
+        )
+    return text
+
+
 def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int) -> tuple[int, str]:
-    """(new tokens that fit the model's positions after a prompt, what is to be said of the prompt).
+    """Return (new tokens that fit the model's positions after a prompt, a remark about the prompt).
 
     0 new tokens where the prompt alone fills them; nothing to be said where all fit.
     """
@@ -212,3 +241,39 @@ def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int) -> tu
         f"has {prompt_length} tokens and the model {limit} positions: it gets {left} new tokens instead of "
         f"{max_new_tokens}"
     )
+
+
+CLOCK = "strftime_now"
+STOPPED = "{%- macro strftime_now(format) -%}{{ format }}{%- endmacro -%}"
+
+
+class _Timeless:
+    """A tokenizer whose chat template gets no date: today's would change every prompt each day."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.tokenizer(*args, **options)
+
+    @property
+    def chat_template(self) -> Any:
+        return self.tokenizer.chat_template
+
+    def apply_chat_template(self, messages: Any, tools: Any = None, **options: Any) -> Any:
+        template = self.tokenizer.get_chat_template()
+        if CLOCK in template:
+            options["chat_template"] = STOPPED + template
+        return self.tokenizer.apply_chat_template(messages, tools, **options)
+
+
+def prompt_digest(tokenizer: Any, prompt: Any, *, chat: bool = False) -> str:
+    """Return the first 32 hexadecimal digits of SHA-256 of a prompt's token ids; "" for one that cannot be encoded.
+
+    Where a template names today's date, the digest is of the date's form.
+    """
+    try:
+        ids = tokens_of(_Timeless(tokenizer), prompt, chat)
+    except RefusedError:
+        return ""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Prompts through the model: in chunks, which bounds the activations, unless they have to be read whole."""
+"""Run prompts through the model in chunks, which bounds the activations, unless they have to be read whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(
     start: int,
     chunk: int,
 ) -> torch.Tensor:
-    """Logits float32 [R, history + 1, V] of the last positions of each prompt, the newest first; positions below
+    """Return logits float32 [R, history + 1, V] of the last positions of each prompt, newest first; positions below
     `start` are in the cache already."""
     device = rows.device
     lengths = torch.tensor([len(p) for p in prompts], device=device)
@@ -39,7 +39,7 @@ def read(
         inside = (wanted >= begin) & (wanted < end)
         # one list of positions for all rows: transformers 5.17 knows no per-row choice
         kept = torch.unique(torch.where(inside, wanted - begin, end - begin - 1))
-        logits = _chunk(model, cache, rows, ids[:, begin - start : end - start], begin, kept)
+        logits = chunk_logits(model, cache, rows, ids[:, begin - start : end - start], begin, kept)
         if found is None:
             found = logits.new_zeros(*wanted.shape, logits.shape[-1])
         row, column = inside.nonzero(as_tuple=True)
@@ -49,10 +49,10 @@ def read(
     return found
 
 
-def _chunk(
+def chunk_logits(
     model: Any, cache: SiblingCache, rows: torch.Tensor, ids: torch.Tensor, begin: int, kept: torch.Tensor
 ) -> torch.Tensor:
-    """One forward over ids [R, T] at positions begin, begin + 1, …; logits float32 [R, kept, V]."""
+    """Run one forward over ids [R, T] at positions begin, begin + 1, …; returns logits float32 [R, kept, V]."""
     cache.begin_prefill(rows, begin)
     positions = torch.arange(begin, begin + ids.shape[1], device=ids.device)
     output = model(
@@ -71,7 +71,7 @@ def _chunk(
 
 
 def read_again(model: Any, cache: SiblingCache, row: int, tokens: Sequence[int]) -> None:
-    """Replace a row's keys and values by what they are in a text of one token more; all of it in one forward."""
+    """Recompute a row's keys and values as in a text of one more token, in one forward."""
     place = torch.tensor([row], device=cache.lengths.device)
     read(model, cache, place, [[*tokens, tokens[-1]]], 0, 0, len(tokens) + 1)
     cache.lengths[place] = len(tokens)

@@ -1,37 +1,55 @@
-"""What a decoder is asked for: each request is one text."""
+"""Requests to a decoder: each is one text; and their workload."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from caw.decoding.row_settings import RowSettings
-from caw.decoding.sampling import stream_id
+from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.sampling import stream_id, variant_of
 
 
 @dataclass(frozen=True)
 class Request:
-    """One text.
+    """A request for one text.
 
-    ids: of its prompt, at least one. budget: the most new tokens that fit. row: its settings.
+    ids: of its prompt, at least one. budget: maximum generated tokens, those of `begun` included. row: its settings,
+    with a drawn seed where they have none.
     occurrence: how many equal requests came before it, which get other draws when sampling.
+    begun: tokens of the text that an earlier request generated after the same prompt. The text continues as if it had
+    never been interrupted: they are contexts, evidence and positions of draws, and count towards the budget.
     """
 
     ids: Sequence[int]
     budget: int
     row: RowSettings = field(default_factory=RowSettings)
     occurrence: int = 0
+    begun: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.row.seed is None:
+            object.__setattr__(self, "row", replace(self.row, seed=secrets.randbits(63)))
+
+    @property
+    def known(self) -> Sequence[int]:
+        """Ids that the model reads before the first new token: the prompt and `begun`."""
+        return [*self.ids, *self.begun] if self.begun else self.ids
 
     @property
     def stream(self) -> tuple[int, int]:
-        """Of the sampling noise: it depends on the prompt alone, not on the order of different ones."""
+        """Stream of the sampling noise: it depends on the prompt alone, not on the order of different ones."""
         return stream_id(self.ids, self.occurrence)
+
+    def variant(self, family: int) -> int:
+        """Choose which of `family` variants of its key it is marked with."""
+        return variant_of(self.ids, self.row.known_seed, self.occurrence, family)
 
 
 def requests_for(
     prompts: Sequence[Sequence[int]], budgets: Sequence[int], rows: Sequence[RowSettings]
 ) -> list[Request]:
-    """One request for each prompt; the same prompt with the same settings, given twice, gets two streams."""
+    """Make one request for each prompt; the same prompt with the same settings, given twice, gets two streams."""
     seen: dict[tuple[tuple[int, ...], RowSettings], int] = {}
     requests = []
     for ids, budget, row in zip(prompts, budgets, rows, strict=True):
@@ -39,3 +57,24 @@ def requests_for(
         seen[tuple(ids), row] = occurrence + 1
         requests.append(Request(ids, budget, row, occurrence))
     return requests
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Size of the work.
+
+    batch: texts at once. capacity: tokens (prompt + new) of the longest.
+
+    limits: how far the texts may differ; None = all are as the settings of the call say.
+    """
+
+    batch: int
+    capacity: int
+    limits: RowLimits | None = None
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], most: int, model_ends: Sequence[int]) -> Workload:
+        """Workload of these requests, at least one, up to `most` of them at once."""
+        longest = max(len(request.ids) + request.budget for request in requests)
+        limits = RowLimits.of([request.row for request in requests], model_ends)
+        return cls(min(most, len(requests)), longest, limits)

@@ -1,4 +1,4 @@
-"""What may differ from one text of a batch to the next, and how far the texts of one decoder may differ."""
+"""Settings that may differ between the texts of a batch, and limits on how far they differ."""
 
 from __future__ import annotations
 
@@ -9,33 +9,26 @@ from dataclasses import dataclass, field
 from caw.checks import require_int, require_number
 from caw.io.show import shown
 from caw.policies.base import MAX_STRENGTH, scaled
-from caw.settings import Settings, check_row
+from caw.settings import Sampling, Settings, check_row
 
 MAX_ENDS = 1024
 MAX_MARGIN = 100.0
 RowKey = int | str | bytes | tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class RowSettings:
-    """Settings of one text; those named as in `caw.settings.Settings` mean the same.
+@dataclass(frozen=True, kw_only=True)
+class RowSettings(Sampling):
+    """Settings of one text.
 
     ends: token ids that end it, None = the model's.
     strength_factor: every strength that the policy gives is multiplied by it; 0 leaves the text unmarked.
-    margin: what is added to the z that the policy's target takes; means nothing without a target.
-    key: of its watermark, in place of the key that the call's watermark has; None = that one.
-    log_probs: whether to keep what the unmarked model says of each token.
+    margin: added to the z that the policy's target needs; no effect without a target.
+    key: replaces the key of the call's watermark; None = that one.
+    log_probs: whether to keep the unmarked model's log-probabilities of each token.
 
     Raises TypeError or ValueError naming the argument.
     """
 
-    max_new_tokens: int = 200
-    min_new_tokens: int = 0
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
     ends: tuple[int, ...] | None = None
     strength_factor: float = 1.0
     margin: float = 0.0
@@ -58,22 +51,44 @@ class RowSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> RowSettings:
-        """What the settings of a call say of each of its texts."""
-        names = {field.name for field in dataclasses.fields(settings)}
-        return cls(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(cls) if f.name in names})
+        """Take the settings of each text from those of a call."""
+        return cls(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Sampling)})
+
+    @property
+    def known_seed(self) -> int:
+        """The seed of a text that is being made: its `Request` drew one where none was given."""
+        assert self.seed is not None
+        return self.seed
+
+    @property
+    def penalised(self) -> bool:
+        """True if it has a bias or penalties."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return bool(penalties or self.logit_bias)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ValueError for a bias of a token that the model does not have."""
+        greatest = max(dict(self.logit_bias or {}), default=0)
+        if greatest >= vocab_size:
+            raise ValueError(
+                f"logit_bias must name token ids below the model's vocabulary size {vocab_size}, got {greatest}; "
+                "use the model's own tokenizer"
+            )
 
     def ends_of(self, model_ends: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-        """The token ids that end it in this model, each once; ids that the model does not have are left out."""
+        """Return the token ids that end it in this model, each once, without ids that the model does not have."""
         ends = model_ends if self.ends is None else self.ends
         return tuple(dict.fromkeys(token for token in ends if token < vocab_size))
 
 
 @dataclass(frozen=True)
 class RowLimits:
-    """How far the texts of one decoder may differ: a step does what one of them may need, and nothing else.
+    """Settings of the texts that one decoder must serve: a step leaves out what none of them may use.
 
     samples, greedy: whether a text may sample; whether one may not.
     temperature, top_p: whether a text that samples may have one other than 1. top_k: the greatest.
+    min_p: whether a text that samples may have one.
+    repetition_penalty, presence_penalty, frequency_penalty, logit_bias: whether a text may have one.
     minimum: whether a text may have min_new_tokens. max_new_tokens: the most new tokens.
     ends: M, the most end tokens of a text, those of the model included where it asks for no others.
     strength_factor: the greatest. factors: whether texts may differ in it.
@@ -92,10 +107,20 @@ class RowLimits:
     factors: bool = True
     keys: bool = True
     log_probs: bool = False
+    min_p: bool = False
+    repetition_penalty: bool = False
+    presence_penalty: bool = False
+    frequency_penalty: bool = False
+    logit_bias: bool = False
+
+    @property
+    def penalised(self) -> bool:
+        """True if a text may have a bias or penalties."""
+        return self.repetition_penalty or self.presence_penalty or self.frequency_penalty or self.logit_bias
 
     @classmethod
     def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int]) -> RowLimits:
-        """The narrowest limits for these texts, at least one."""
+        """Return the narrowest limits for these texts, at least one."""
         sampled = [row for row in rows if row.do_sample]
         factors = {row.strength_factor for row in rows}
         return cls(
@@ -111,6 +136,11 @@ class RowLimits:
             factors=len(factors) > 1,
             keys=any(row.key is not None for row in rows),
             log_probs=any(row.log_probs for row in rows),
+            min_p=any(row.min_p for row in sampled),
+            repetition_penalty=any(row.repetition_penalty != 1 for row in rows),
+            presence_penalty=any(row.presence_penalty for row in rows),
+            frequency_penalty=any(row.frequency_penalty for row in rows),
+            logit_bias=any(row.logit_bias for row in rows),
         )
 
     def check(self, row: RowSettings, model_ends: Sequence[int]) -> None:
@@ -130,5 +160,5 @@ class RowLimits:
             )
 
     def greatest(self, strength: float) -> float:
-        """The greatest strength of a policy whose own is `strength`, rounded as the steps round it."""
+        """Return the maximum strength under a policy whose own is `strength`, rounded as in the steps."""
         return scaled(strength, self.strength_factor)

@@ -20,13 +20,13 @@ DOMAIN = b"caw/sample"
 
 
 def noise_key(seed: int) -> int:
-    """The 64 bits of the key of a seed's draws, as torch's int64."""
+    """Return the 64-bit key of a seed's draws, as torch's int64."""
     return keys.signed(keys.derive_key(seed, DOMAIN))
 
 
 @dataclass(frozen=True)
 class GumbelNoise:
-    """Standard Gumbel draws; a call is tensor operations alone.
+    """Draw standard Gumbel noise, by tensor operations alone.
 
     native: use the op where the device has a kernel: the same words, and floats that differ from the reference's only
     where two float64 logarithms disagree at a rounding boundary of float32 (about one in 10^8).
@@ -42,11 +42,23 @@ class GumbelNoise:
         self, keys: torch.Tensor, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int
     ) -> torch.Tensor:
         """Draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2] under keys int64 [B]."""
-        context = torch.cat([streams, positions[:, None]], dim=1)
+        context = self.context(streams, positions)
         return (ops.sampling_noise if self.native else sampling_noise_ref)(context, keys, vocab_size)
+
+    @staticmethod
+    def context(streams: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """What the draws of a position depend on besides the key, int64 [B, 3]."""
+        return torch.cat([streams, positions[:, None]], dim=1)
+
+
+def variant_of(prompt: Sequence[int], seed: int, occurrence: int, family: int) -> int:
+    """Choose which of `family` variants of a key a text is marked with: consecutive seeds give different ones, as do
+    the occurrences of a prompt."""
+    digest = hashlib.sha256(b"caw/variant" + repr(tuple(prompt)).encode()).digest()
+    return (int.from_bytes(digest[:8], "big") + seed + occurrence) % family
 
 
 def stream_id(prompt: Sequence[int], occurrence: int) -> tuple[int, int]:
-    """The stream of a prompt: two 32-bit words from a hash of its ids and of how often it occurred before."""
+    """Return the stream of a prompt: two 32-bit words from a hash of its ids and of how often it occurred before."""
     digest = hashlib.sha256(repr((occurrence, tuple(prompt))).encode()).digest()
     return int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")

@@ -1,4 +1,4 @@
-"""One text in the making, as the host sees it."""
+"""One text while it is generated, as the host sees it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from caw.decoding.trace import DraftCounts, SequenceTrace, TokenLogProbs, TokenT
 
 @dataclass(eq=False)
 class ActiveSequence:
-    """A sequence being decoded: which request, what came out, why it ended ("eos", "length", "stop", "error" or "").
+    """A text being decoded: its request, its tokens, why it ended ("eos", "length", "stop", "error" or "").
 
-    ends: token ids that end it. error: what was wrong, with no tokens; else empty.
-    log_probs: of each token, where the request asks for them.
+    tokens: all of the text's, those that an earlier request made (`Request.begun`) first; trace and log_probs are of
+    the new ones alone. ends: token ids that end it. error: what was wrong, with no tokens; else empty.
+    log_probs: of each token, where the request asks for them. spared: tokens whose marks somebody switched off.
     """
 
     index: int
@@ -24,9 +25,13 @@ class ActiveSequence:
     log_probs: list[TokenLogProbs] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
+    spared: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = [*self.request.begun, *self.tokens]
 
     def counting(self, why_no_drafts: str) -> ActiveSequence:
-        """Itself, with a trace that counts what drafts do, or says why there are none."""
+        """Return itself, with a trace that counts drafts, or says why there are none."""
         self.trace.drafts = DraftCounts(why_not=why_no_drafts)
         return self
 
@@ -41,7 +46,7 @@ class ActiveSequence:
             self.finish_reason = "length"
 
     def stop(self) -> None:
-        """The caller has seen enough; a text that ended by itself did so."""
+        """End it at the caller's wish, unless it has ended by itself."""
         if self.finish_reason != "eos":
             self.finish_reason = "stop"
 
@@ -56,8 +61,8 @@ class ActiveSequence:
         )
 
     def withhold(self) -> None:
-        """Its text does not leave."""
-        self.finish_reason, self.tokens, self.trace, self.log_probs = "unfound", [], SequenceTrace(), []
+        """Empty it: the text is not returned."""
+        self.finish_reason, self.tokens, self.trace, self.log_probs = "undetected", [], SequenceTrace(), []
 
     @property
     def visible(self) -> list[int]:
@@ -66,5 +71,5 @@ class ActiveSequence:
 
     @property
     def remaining(self) -> int:
-        """How many tokens it may still get."""
+        """Number of tokens left in its budget."""
         return 0 if self.finish_reason else self.request.budget - len(self.tokens)

@@ -10,7 +10,7 @@ from caw.io.unicode import is_unicode
 
 
 class StopStrings:
-    """Watches texts grow.
+    """Find stop strings in growing texts.
 
     Args:
         tokenizer: decodes ids. stop: a string, several, or None.
@@ -33,7 +33,7 @@ class StopStrings:
         self._tail = max((len(s.encode()) for s in strings), default=0) + 4
 
     def reached(self, tokens: list[int]) -> bool:
-        """Whether the newest token completed a stop string, special tokens counted as text or left out."""
+        """Tell whether the newest token completed a stop string, with special tokens counted as text or left out."""
         if not self.strings:
             return False
         tails = [self.text(tokens[-self._tail :], skip_special_tokens=skip) for skip in (True, False)]
@@ -45,10 +45,10 @@ class StopStrings:
         )
 
     def shown(self, tokens: list[int]) -> str:
-        """The text of a finished sequence's tokens, without a stop string and what follows it."""
+        """Return the text of finished tokens, cut before the first stop string."""
         return self.cut(self.text(tokens))
 
     def cut(self, text: str) -> str:
-        """The text before the first stop string."""
+        """Return the text before the first stop string."""
         ends = [text.find(s) for s in self.strings if s in text]
         return text[: min(ends)] if ends else text

@@ -1,75 +1,57 @@
-"""Temperature, top-k and top-p of each row: transformers' warpers, in their order, with tensors for numbers."""
+"""Warp the logits of each row before the choice: transformers' processors, in their order.
+
+bias and penalties (`penalties.py`), then temperature, top-k, top-p and min-p: the op `warp_logits`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
+from caw import ops
 from caw.decoding.row_settings import RowLimits
-from caw.decoding.state import DecodeState
+from caw.decoding.texts import Texts
+from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 # takes plain logits float32 [B, V] and what is known of the sequences, returns warped ones; -inf = excluded
-Warper = Callable[[torch.Tensor, DecodeState], torch.Tensor]
-Warp = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # logits [R, V] and a number for each row
+Warper = Callable[[torch.Tensor, Texts], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Warping:
-    """Warps what the limits say that some row may want warped; tensor operations of fixed shapes alone.
+    """Apply what some row may need within the limits, without reading anything back unless it is sparse.
 
-    A row gets the bits that transformers' `TemperatureLogitsWarper`, `TopKLogitsWarper` and `TopPLogitsWarper` give it
-    on a CPU (on CUDA theirs multiply by the reciprocal of a temperature, this divides).
+    A row gets the bits that transformers' `RepetitionPenaltyLogitsProcessor`, `TemperatureLogitsWarper`,
+    `TopKLogitsWarper`, `TopPLogitsWarper` and `MinPLogitsWarper` give it on a CPU (on CUDA theirs multiply by the
+    reciprocal of a temperature, this divides). Of equal logits at the border of top-p those of smallest id go, as with
+    a stable sort; transformers leaves it to torch.sort which of them go.
 
-    sparse: whether rows that want nothing are left out, which reads back from the device which those are.
+    sparse: whether rows that need no penalties are skipped, which reads back from the device which those are.
+    native: use the op, else its reference.
     """
 
     limits: RowLimits
     sparse: bool = False
+    native: bool = True
 
-    def __call__(self, logits: torch.Tensor, state: DecodeState) -> torch.Tensor:
-        rows = state.rows
-        if self.limits.temperature:
-            logits = self._warped(logits, state, rows.temperatures != 1, _cooled, rows.temperatures)
-        if self.limits.top_k:
-            cut = partial(_top_k, greatest=self.limits.top_k)
-            logits = self._warped(logits, state, rows.top_ks > 0, cut, rows.top_ks)
-        if self.limits.top_p:
-            logits = self._warped(logits, state, rows.tails >= 0, _top_p, rows.tails)
-        return logits
+    def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
+        rows, limits = texts.rows, self.limits
+        if limits.penalised and texts.penalties is not None:
+            logits = texts.penalties.apply(logits, texts.made, texts.active, sparse=self.sparse)
+        if not changes(limits):
+            return logits
+        wanted = rows.sampled & texts.active
+        op = ops.warp_logits if self.native else warp_logits_ref
+        return op(logits, wanted, rows.temperatures, rows.top_ks, rows.tails, rows.floors)
 
-    def _warped(
-        self, logits: torch.Tensor, state: DecodeState, wanted: torch.Tensor, warp: Warp, numbers: torch.Tensor
-    ) -> torch.Tensor:
-        """Rows of logits [B, V] warped by their own number of `numbers` [B] where wanted, bool [B], or all of them."""
-        if not self.sparse:
-            return warp(logits, numbers)
-        some = (wanted & state.active).nonzero()[:, 0]
-        return logits.index_copy(0, some, warp(logits[some], numbers[some])) if some.numel() else logits
+
+def changes(limits: RowLimits) -> bool:
+    """Tell whether a row may have a temperature, top-k, top-p or min-p."""
+    return limits.temperature or limits.top_k > 0 or limits.top_p or limits.min_p
 
 
 def make_warper(limits: RowLimits) -> Warping | None:
-    """Temperature, top-k, top-p; None if they change nothing in any row."""
-    return Warping(limits) if limits.temperature or limits.top_k or limits.top_p else None
-
-
-def _cooled(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-    return logits / temperatures[:, None]
-
-
-def _top_k(logits: torch.Tensor, top_ks: torch.Tensor, greatest: int) -> torch.Tensor:
-    """Without tokens below the k-th greatest logit, ties with it stay."""
-    best = torch.topk(logits, min(greatest, logits.shape[1])).values
-    last = (top_ks - 1).clamp(0, best.shape[1] - 1)
-    least = torch.where(top_ks > 0, best.gather(1, last[:, None])[:, 0], -torch.inf)
-    return logits.masked_fill(logits < least[:, None], -torch.inf)
-
-
-def _top_p(logits: torch.Tensor, tails: torch.Tensor) -> torch.Tensor:
-    """Without the least likely tokens whose probabilities together are at most 1 - top_p; the likeliest stays."""
-    ordered, ids = torch.sort(logits, descending=False)
-    removed = ordered.softmax(dim=-1).cumsum(dim=-1) <= tails[:, None]
-    removed[:, -1:] = False
-    return logits.masked_fill(removed.scatter(1, ids, removed), -torch.inf)
+    """Make the warper for these limits; None if nothing changes in any row."""
+    return Warping(limits) if limits.penalised or changes(limits) else None

@@ -1,4 +1,5 @@
-"""The demo: one prompt's plain, KGW and CAW outputs, what the watermark did at each token, and what a detector says.
+"""The demo: plain, KGW and CAW outputs of one prompt, with the watermark's effect on each token and the detector's
+results.
 
 plain  the model alone         KGW  every token at full strength         CAW  strength looked up one token ahead
 """
@@ -22,7 +23,7 @@ WARM_UP_TOKENS = 4  # the first forwards allocate memory, which would make the f
 
 @dataclass(frozen=True)
 class DemoToken:
-    """One token of a text: what it reads as, how it is coloured, and what a tooltip says about it."""
+    """A token of a text: its text, its colour, and its tooltip."""
 
     text: str
     kind: Kind
@@ -65,7 +66,7 @@ def run_demo(
     chat: bool = True,
     fpr: float = 1e-3,
 ) -> Demo:
-    """Generate the three texts, one after the other and alone, so that their speeds compare.
+    """Generate the three texts, one after the other and alone, so that their speeds are comparable.
 
     Greedy. Every p-value comes from the text alone, by `detect` with the same key; plain is tested like the others.
     """
@@ -114,7 +115,7 @@ def _tokens(tokenizer: Any, trace: SequenceTrace, watermark: GreenList, policy: 
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds; "" for tokens that end inside a character, whose last token shows it."""
+    """Return the text that each token adds; "" for tokens that end inside a character, which the last token shows."""
     texts, shown = [], ""
     for end in range(1, len(ids) + 1):
         text = tokenizer.decode(ids[:end], skip_special_tokens=True, clean_up_tokenization_spaces=False)

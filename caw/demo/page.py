@@ -37,7 +37,7 @@ dt { color: var(--soft); } dd { margin: 0; } dd.key { font-weight: 650; }
 
 
 def page(demo: Demo) -> str:
-    """The whole page. Everything that came from a model or a caller is escaped."""
+    """Return the whole page. Everything from a model or a caller is escaped."""
     articles = "\n".join(_article(text) for text in demo.texts)
     meanings = "\n".join(
         f'<span class="{kind}">{kind}</span><div>{escape(meaning)}</div>' for kind, meaning in legend(demo)

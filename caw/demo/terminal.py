@@ -24,7 +24,7 @@ STYLES: dict[Kind, str] = {
 
 
 def render(demo: Demo, console: Console) -> None:
-    """Print the demo: beside each other on wide terminals, else one below the other."""
+    """Print the demo: side by side on wide terminals, otherwise one below the other."""
     console.print(Padding(Text(f"{INTRODUCTION}\n{P_VALUE}", style="dim"), (0, 0, 1, 0)))
     console.print(Text.assemble(("prompt  ", "bold"), visible(demo.prompt)))
     console.print(Text.assemble(("model   ", "bold"), settings(demo)))

@@ -1,4 +1,4 @@
-"""What the demo says about its outputs, on a terminal and on a page."""
+"""Texts of the demo, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from caw.demo.outputs import Demo, DemoText, Kind
 from caw.io.show import format_p
 
 INTRODUCTION = (
-    "A watermark is a signal in the choice of words that readers do not see and that only the holder of a secret key "
-    "can test. At each position the key declares a part of the vocabulary green; a watermarked model leans towards "
-    "green tokens; a text with far more of them than chance allows gives itself away."
+    "A watermark is a signal in the choice of words that readers do not notice and that only the holder of "
+    "a secret key can detect. At each position the key makes a part of the vocabulary green. A watermarked model "
+    "prefers "
+    "green tokens, so its texts contain far more of them than chance allows."
 )
-P_VALUE = "The p-value is the probability that a text without this watermark holds so many green tokens."
+P_VALUE = "The p-value is the probability that a text without this watermark has at least as many green tokens."
 
 
 def facts(text: DemoText) -> list[tuple[str, str]]:
-    """The numbers beneath a text: (name, value)."""
+    """Return the numbers beneath a text: (name, value)."""
     d = text.detection
     rows = [
         ("p-value", format_p(d.p_value)),
@@ -34,20 +35,20 @@ def facts(text: DemoText) -> list[tuple[str, str]]:
 
 
 def legend(demo: Demo) -> list[tuple[Kind, str]]:
-    """What the colours mean."""
+    """Return the meaning of the colours."""
     return [
-        ("marked", "the watermark chose another token here than the model would have"),
-        ("kept", "the watermark would have chosen another token, but CAW predicts that this one matters and keeps it"),
-        ("protected", "CAW predicts that this token matters; the watermark could not have changed it anyway"),
+        ("marked", "the watermark changed the model's choice here"),
+        ("kept", "the watermark would have changed this token, but CAW predicts that it matters and protects it"),
+        ("protected", "CAW predicts that this token matters; the watermark would not have changed it"),
         (
             "green",
-            f"on the key's green list by chance, as {demo.watermark.gamma:.0%} of all tokens are",
+            f"green by chance, like {demo.watermark.gamma:.0%} of all tokens",
         ),
     ]
 
 
 def settings(demo: Demo) -> str:
-    """One line: model, watermark, policy; the key by its id alone."""
+    """Describe model, watermark and policy in one line; the key only by its id."""
     w, p = demo.watermark, demo.policy
     return (
         f"{demo.model}, greedy; {w.name} gamma {w.gamma:g} delta {w.delta:g}, key {w.key_id}; "

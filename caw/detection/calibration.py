@@ -1,9 +1,9 @@
-"""What a reader that does not know the prompt may believe: learned from texts that are marked with other keys.
+"""Calibration of weights from a model that does not know the prompt, learned from texts marked with other keys.
 
-Such a reader is surprised by much that was no surprise to the writer, so the chances that follow from its distributions
-are wrong. What is left of them, what kind of token it is, how important the evaluator finds it and where it stands go
-into a regression on what was green (logistic), or on the scores (gamma, log link), under keys that will not be tested.
-It is made by `caw.fitting.fit_calibration`.
+Such a reader is surprised by tokens that did not surprise the writer, so the probabilities derived from its
+distributions are wrong. A regression on them, on the token's class, its importance and its position predicts what was
+green (logistic) or the scores (gamma, log link), under keys that will not be tested. `caw.fitting.fit_calibration` fits
+it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ NAMES = (*NUMBERS, *(f"is {kind}" for kind in KINDS))
 
 
 def signal_features(reading: Reading, watermark: Watermark, kinds: np.ndarray) -> np.ndarray:
-    """What a calibration looks at, float64 [n, len(NAMES)]; kinds: int64 [V], see `weight_estimates.token_kinds`.
+    """Return the inputs of a calibration, float64 [n, len(NAMES)]; kinds: int64 [V], see
+    `weight_estimates.token_kinds`.
 
-    A token's features depend on the text up to it and the token behind it, through the evaluator.
+    A token's features depend on the text up to it and, through the evaluator, on the next token.
     """
     rank, place = reading.rank, np.arange(len(reading.tokens))
     own = reading.logits[place, np.minimum(rank, reading.ids.shape[1] - 1)] - reading.logsumexp
@@ -63,11 +64,11 @@ def signal_features(reading: Reading, watermark: Watermark, kinds: np.ndarray) -
 class Calibration:
     """A regression on `signal_features`.
 
-    watermark: "kgw", "unigram" or "exp", whose texts it was learned from; null_mean: of their scores unmarked. mean,
-    scale, coefficients: of each feature in NAMES; intercept. most: the signal of level 15. key_ids: of the texts' keys.
+    watermark: "kgw", "unigram" or "exp", of the training texts; null_mean: their mean unmarked score. mean, scale,
+    coefficients: of each feature in NAMES; intercept. most: the signal of level 15. key_ids: keys of the texts.
     provenance: how it was made, for people.
 
-    Raises TypeError or ValueError for other numbers.
+    Raises TypeError or ValueError for invalid numbers.
     """
 
     watermark: str
@@ -85,27 +86,26 @@ class Calibration:
             values = tuple(float(value) for value in getattr(self, name))
             if len(values) != len(NAMES) or not np.isfinite(values).all():
                 raise ValueError(
-                    f"a calibration's {name} must be {len(NAMES)} finite numbers, got {len(values)}; learn it again"
+                    f"a calibration's {name} must be {len(NAMES)} finite numbers, got {len(values)}; fit it again"
                 )
             object.__setattr__(self, name, values)
         object.__setattr__(self, "key_ids", tuple(str(key) for key in self.key_ids))
         if min(self.scale) <= 0 or not np.isfinite([self.intercept, self.most]).all() or self.most <= self.null_mean:
             raise ValueError(
-                "a calibration's scales must be positive and its greatest signal above the null's, got others; learn "
-                "it again"
+                "a calibration's scales must be positive and its greatest signal above the null's; fit it again"
             )
 
     def check_for(self, watermark: Watermark) -> None:
-        """Raise ValueError where it was learned under the key to be tested, or from another kind of mark."""
+        """Raise ValueError if it was learned under the key to be tested, or from another kind of watermark."""
         check_own_key(watermark, self.key_ids)
         if watermark.name != self.watermark or abs(watermark.null_moments[0] - self.null_mean) > 1e-6:
             raise ValueError(
-                f"the calibration is for {self.watermark} of mean score {self.null_mean:g} unmarked, got "
-                f"{watermark.name} of {watermark.null_moments[0]:g}; learn one from such texts"
+                f"the calibration is for {self.watermark} with mean unmarked score {self.null_mean:g}, got "
+                f"{watermark.name} with {watermark.null_moments[0]:g}; fit one on such texts"
             )
 
     def signal(self, features: np.ndarray) -> np.ndarray:
-        """Chance of green or mean score, float64 [n], of features float64 [n, len(NAMES)]."""
+        """Return the probability of green or the mean score, float64 [n], of features float64 [n, len(NAMES)]."""
         linear = (features - np.array(self.mean)) / np.array(self.scale) @ np.array(self.coefficients) + self.intercept
         return np.asarray(np.exp(linear) if self.null_mean == 1 else special.expit(linear))
 
@@ -122,22 +122,22 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read what `save` wrote; FileNotFoundError, or ValueError in one sentence."""
+        """Read a file written by `save`. FileNotFoundError, or ValueError in one sentence."""
         path = Path(path)
         if not path.is_file():
-            raise FileNotFoundError(f"calibration must be a file that fit_calibration made, found no {path}; check it")
+            raise FileNotFoundError(
+                f"calibration must be a file made by fit_calibration, {path} does not exist; check the path"
+            )
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
             if about.pop("version") != VERSION or tuple(about.pop("features")) != NAMES:
                 raise ValueError("features of another version")
             return cls(**about)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"{path} must hold a calibration of this version, it does not ({error}); learn it again"
-            ) from None
+            raise ValueError(f"{path} must be a calibration of this version ({error}); fit it again") from None
 
 
 def most_level(watermark: Watermark, signals: np.ndarray) -> float:
-    """The signal that level 15 stands for: hardly any is greater, and it is above the null's."""
+    """Return the signal of level 15: rarely exceeded, and above the null's."""
     null, top = watermark.null_moments[0], float(np.quantile(signals, 0.999))
     return max(top, null + 0.01 * (1 - null if isinstance(watermark, GreenList) else 1.0))

@@ -1,4 +1,4 @@
-"""A text in the stretches that its tokens wrote, each with what it says for or against the mark."""
+"""A text split into the stretches that its tokens wrote, each with its evidence for or against the mark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from caw.detection.family import part_of
 from caw.detection.result import DetectionResult
 from caw.io.show import visible
 from caw.io.token_texts import token_texts
@@ -21,10 +22,10 @@ MOST = 12
 
 @dataclass(frozen=True)
 class Stretch:
-    """Letters of a text. tokens: numbers of those that wrote them, several where a letter has more than one.
+    """A piece of text. tokens: indices of the tokens that wrote it, several if a character spans more than one.
 
-    lean: how far their scores lie above what unmarked tokens score, in standard deviations, on average: above 0 for
-    the mark, below against it; None where none of them counts.
+    lean: mean score above the unmarked mean, in standard deviations: positive for the mark, negative against it; None
+    if no token counts.
     """
 
     text: str
@@ -33,11 +34,11 @@ class Stretch:
 
 
 def stretches(result: DetectionResult, watermark: Watermark, tokenizer: Any) -> Iterator[Stretch]:
-    """The text of a result, from its first token to its last; worked out as they are taken.
+    """Yield the text of a result, from its first token to its last.
 
-    tokenizer: decodes the ids; what cannot decode (None too) has them shown as numbers.
+    tokenizer: decodes the ids; without one that can (None too) they are shown as numbers.
     """
-    null, variance = watermark.null_moments
+    null, variance = part_of(watermark, result.family).null_moments
     spread = float(np.sqrt(variance))
     for text, tokens in _letters(result.token_ids, tokenizer):
         scores = [s for s in (result.token_scores[i] for i in tokens) if s is not None]
@@ -46,7 +47,7 @@ def stretches(result: DetectionResult, watermark: Watermark, tokenizer: Any) -> 
 
 
 def _letters(ids: Sequence[int], tokenizer: Any) -> Iterator[tuple[str, range]]:
-    """Whole letters, and the places of the tokens that wrote them."""
+    """Yield whole characters and the indices of the tokens that wrote them."""
     if not hasattr(tokenizer, "batch_decode"):
         yield from ((f"{token} ", range(i, i + 1)) for i, token in enumerate(ids))
         return

@@ -1,7 +1,7 @@
-"""Evidence that a text already gave counts no more: first occurrences among millions of rows.
+"""Find first occurrences among millions of rows: repeated evidence does not count.
 
-Rows are sorted by a 64-bit word that holds a hash above and the row's number below, which one sort of plain integers
-does. Rows of equal hash are then compared in full; should different ones ever share one, a sort of whole rows decides.
+Rows are sorted by a 64-bit word, hash above row number, in one sort of plain integers. Rows of equal hash are then
+compared in full; if different rows ever share a hash, a sort of whole rows decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Whether a row is the first among equals, bool [N]: same owner [N] and evidence [N, E], only where `among` [N]."""
+    """Return whether each row is the first among equals, bool [N]: same owner [N] and evidence [N, E], only where
+    `among` [N].
+    """
     rows = np.flatnonzero(among)
     first = np.zeros(len(among), dtype=bool)
     if not len(rows):
@@ -24,7 +26,7 @@ def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray
 
 
 def _by_hash(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
-    """(order, where a run of equal rows begins); None if two different rows share a hash."""
+    """Return (order, starts of runs of equal rows); None if two different rows share a hash."""
     bits = np.uint64(max(1, (len(columns[0]) - 1).bit_length()))
     mask = (np.uint64(1) << bits) - np.uint64(1)
     state = np.zeros(len(columns[0]), dtype=np.uint64)
@@ -43,7 +45,7 @@ def _by_hash(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _by_rows(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The same without hashes, by a stable sort of whole rows."""
+    """Do the same without hashes, by a stable sort of whole rows."""
     keys = np.column_stack(columns)
     # lexsort is stable: equal rows keep their order, so the first of each run is the first occurrence
     order = np.lexsort(keys.T)

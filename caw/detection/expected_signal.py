@@ -1,7 +1,7 @@
-"""What a mark leaves at each token of a text, if a model wrote it greedily: the best weight, when a model may be asked.
+"""The expected mark at each token of a text that a model wrote greedily: the optimal weight if the model is available.
 
-Given a text, its marking is a matter of the key alone. With f the null's chance of green, sigma the strength, n the
-number of tokens whose logits are within sigma delta of the greatest (that one among them), a random key leaves
+Given a text, its marking depends on the key alone. With f the null's probability of green, sigma the strength, n the
+number of tokens whose logits are within sigma delta of the greatest (including that one), a random key leaves
 
     green lists  the top token where it is green (chance f) or where none of the n is, (1 - f)^n; else the likeliest
                  green one of the n. So a token that is not the top one is green for certain, and the top one with
@@ -11,15 +11,15 @@ number of tokens whose logits are within sigma delta of the greatest (that one a
                  harmonic number of 1/q: 1 for a certain token, log(1/q) + .577 for an unlikely one. Over all winners
                  that is the mean under q
 
-The first form of each needs a reader that knows what the writer knew; one that does not know the prompt is surprised by
-tokens that were no surprise, and takes the second. A token beyond the greatest strength's reach was not chosen by the
-policy (somebody edited it) and counts as unmarked; so does a runner-up that is behind by no more than rounding.
+The first form of each requires a reader that knows what the writer knew. A reader without the prompt is surprised by
+tokens that did not surprise the writer, and uses the second. A token out of reach of the maximum strength was not
+chosen by the policy (it was edited) and counts as unmarked; so does a runner-up that is behind only by rounding.
 
-The weights that make the p-value's exponent greatest on average (that of a weighted sum at its best tilt; Chernoff, and
-Neyman and Pearson for green lists) are the log-odds of green against the null's, and for scores that are taken for
-exponential with mean m 1 - 1 / m. They are put on one fixed scale of 16 levels, the same for every text: level 15 is a
-chance of MOST_CHANCE, or a mean of MOST_MEAN. Sampled texts are marked by another law: weights for greedy ones are
-valid for them, and not the best.
+The weights with the best expected p-value exponent (that of a weighted sum at its best tilt; Chernoff, and Neyman and
+Pearson for green lists) are the log-odds of green against the null's, and 1 - 1 / m for scores taken as exponential
+with mean m. They are mapped to one fixed scale of 16 levels, the same for every text: level 15 is a probability of
+MOST_CHANCE, or a mean of MOST_MEAN. Sampled texts follow another law: weights for greedy texts are valid for them, but
+not optimal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROUNDING = 0.1
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model says along one text of n tokens: of p_i, from which token i was drawn.
+    """A model's record along one text of n tokens: of p_i, from which token i was drawn.
 
     tokens: int64 [n]. logits: float32 [n, K], the greatest, descending, -inf where padded; ids: int64 [n, K], theirs.
     logsumexp, entropy: float32 [n], nats. strength: float32 [n] >= 0, of the policy. greatest: its greatest strength.
@@ -60,22 +60,25 @@ class Reading:
 
     @property
     def rank(self) -> np.ndarray:
-        """Where each token stands among its K likeliest, int64 [n] from 0; K if it is not one of them."""
+        """Rank of each token among its K most likely, int64 [n] from 0; K if it is not among them."""
         same = self.ids == self.tokens[:, None]
         return np.where(same.any(axis=1), same.argmax(axis=1), self.ids.shape[1])
 
     @property
     def gap(self) -> np.ndarray:
-        """How far each token's logit is below the greatest, float64 [n] >= 0; of the last one kept where it is not."""
+        """Distance of each token's logit from the greatest, float64 [n] >= 0; that of the last recorded one if it is
+        not recorded.
+        """
         last = np.isfinite(self.logits).sum(axis=1) - 1
         own = self.logits[np.arange(len(self.tokens)), np.minimum(self.rank, last)]
         return self.logits[:, 0].astype(np.float64) - own
 
 
 def expected_signal(reading: Reading, watermark: Watermark, knows_prompt: bool = True) -> np.ndarray:
-    """Chance of green (green lists) or mean score (races) of each token, float64 [n]; at least the null's.
+    """Return the probability of green (green lists) or mean score (races) of each token, float64 [n]; at least the
+    null's.
 
-    knows_prompt: whether the reader knew all that the writer did: then the token itself says more.
+    knows_prompt: whether the reader knew everything the writer knew; the token itself is then informative.
     """
     if isinstance(watermark, GreenList):
         near = tokens_in_reach(reading, watermark.full)
@@ -86,13 +89,13 @@ def expected_signal(reading: Reading, watermark: Watermark, knows_prompt: bool =
 
 
 def tokens_in_reach(reading: Reading, delta: float) -> np.ndarray:
-    """How many tokens' logits are within strength * delta of the greatest, at most K, int64 [n]."""
+    """Return how many tokens' logits are within strength * delta of the greatest, at most K, int64 [n]."""
     reach = reading.strength.astype(np.float32) * np.float32(delta)
     return np.asarray((reading.logits + reach[:, None] >= reading.logits[:, :1]).sum(axis=1))
 
 
 def green_chance(reading: Reading, near: np.ndarray, delta: float, fraction: float) -> np.ndarray:
-    """Chance that each token is green under a random key that had `near` tokens in reach, float64 [n]."""
+    """Return the probability that each token is green under a random key with `near` tokens in reach, float64 [n]."""
     top = fraction / (fraction + (1 - fraction) ** near)
     runner_up = 1 - (1 - fraction) * np.exp(-reading.gap / ROUNDING)
     chosen = np.where(reading.gap <= np.float32(reading.greatest) * np.float32(delta), runner_up, fraction)
@@ -100,7 +103,7 @@ def green_chance(reading: Reading, near: np.ndarray, delta: float, fraction: flo
 
 
 def race_means(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np.ndarray:
-    """Mean score of each token, float64 [n], or of whichever token wins there."""
+    """Return the mean score of each token, float64 [n], or of whichever token wins there."""
     shares, rank = race_shares(reading, watermark, knows_prompt), reading.rank
     if not knows_prompt:
         return np.asarray((shares * race_mean(np.where(shares > 0, shares, 1.0))).sum(axis=1))
@@ -109,9 +112,10 @@ def race_means(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np
 
 
 def race_shares(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np.ndarray:
-    """Probabilities with which the K likeliest tokens raced at each place, float64 [n, K]; 0 for those that did not.
+    """Return the probabilities with which the K most likely tokens raced at each position, float64 [n, K]; 0 for
+    others.
 
-    knows_prompt: then the token itself raced, if the greatest strength lets it.
+    knows_prompt: the token itself raced, if the maximum strength allows it.
     """
     logits, strength = reading.logits.astype(np.float64), reading.strength.astype(np.float64)[:, None]
     temperature = watermark.temperature if isinstance(watermark, EXP) else 1.0
@@ -128,15 +132,16 @@ def race_shares(reading: Reading, watermark: Watermark, knows_prompt: bool) -> n
 
 
 def race_mean(share: np.ndarray) -> np.ndarray:
-    """Mean score of a race's winner that had this share of the probability."""
+    """Return the mean score of a race's winner that had this share of the probability."""
     mean: np.ndarray = special.digamma(1 + 1 / np.maximum(share, 1e-12)) - special.digamma(1)
     return mean
 
 
 def levels_of_signal(signal: np.ndarray, watermark: Watermark, most: float | None = None) -> np.ndarray:
-    """Weight levels int64 [n] on a fixed scale, of chances of green or mean scores; 0 where there is no signal.
+    """Map probabilities of green or mean scores to weight levels int64 [n] on a fixed scale; 0 where there is no
+    signal.
 
-    most: the signal of level 15; None = the usual one.
+    most: the signal of level 15; None = default.
     """
     top = _most(watermark) if most is None else min(most, _most(watermark))
     weight, greatest = (weight_of(np.asarray(s, np.float64), watermark) for s in (signal, top))
@@ -144,7 +149,7 @@ def levels_of_signal(signal: np.ndarray, watermark: Watermark, most: float | Non
 
 
 def weight_of(signal: np.ndarray, watermark: Watermark) -> np.ndarray:
-    """The best weight of each token, float64, at least 0; see the module."""
+    """Return the optimal weight of each token, float64, at least 0; see the module."""
     if isinstance(watermark, GreenList):
         chance = np.clip(signal, 1e-9, _most(watermark))
         return np.maximum(special.logit(chance) - special.logit(watermark.green_fraction), 0.0)
@@ -152,7 +157,7 @@ def weight_of(signal: np.ndarray, watermark: Watermark) -> np.ndarray:
 
 
 def _most(watermark: Watermark) -> float:
-    """The greatest signal that is believed."""
+    """Return the maximum signal of the scale."""
     if isinstance(watermark, GreenList):
         return max(MOST_CHANCE, (1 + watermark.green_fraction) / 2)
     return MOST_MEAN

@@ -1,8 +1,8 @@
-"""Weights per token id from the policy alone: no marked text and no key is needed.
+"""Token weights from the policy alone; needs no marked text and no key.
 
-An evaluator says of every token of a labelled text how strongly the policy would mark it, (theta - capacity) / theta.
-The mean of that over a token id is what the mark can be expected to leave there, and, for marks that shift each token a
-little, the best weight up to a factor (locally most powerful test). Rare ids are pulled towards their kind's mean.
+For every token of a labelled text, an evaluator gives the strength at which the policy would mark it, (theta -
+capacity) / theta. The mean over a token id is the expected mark there and, for marks that shift each token a little,
+the optimal weight up to a factor (locally most powerful test). Rare ids are shrunk towards their class mean.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from caw.capacity import strength_of
 from caw.checks import require_number
 from caw.detection.weight_estimates import KINDS, token_kinds
 from caw.detection.weights import MOST, TokenWeights, levels_of
-from caw.triton_kernels.evaluator_step_ref import strength_ref
+from caw.io.vocabulary import Vocabulary
 
 EVIDENCE = 20.0  # tokens of its kind that a token id's own ones are averaged with
 
 
 def strengths_of(capacity: np.ndarray, theta: float) -> np.ndarray:
-    """(theta - capacity) / theta, at least 0, float64; capacity clamped as the policy does."""
+    """Return (theta - capacity) / theta, at least 0, float64; capacity clamped as in the policy."""
     require_number("theta", theta, 0, 1, closed=True)
     if theta == 0:
-        raise ValueError("theta must be above 0, got 0: a policy that protects everything leaves no mark to weigh")
-    return strength_ref(torch.from_numpy(capacity.astype(np.float64)), theta, beta=1.0).numpy()
+        raise ValueError("theta must be above 0, got 0, which protects every token; use a theta above 0")
+    return strength_of(torch.from_numpy(capacity.astype(np.float64)), theta, beta=1.0).numpy()
 
 
 def expected_weights(
@@ -35,7 +36,7 @@ def expected_weights(
     vocab_size: int,
     provenance: dict[str, Any] | None = None,
 ) -> TokenWeights:
-    """A table from the strength that each token of some texts would be marked with.
+    """Build a table from the strength at which each token of some texts would be marked.
 
     ids: int64 [N] below vocab_size. strengths: float [N], at least 0.
     Raises ValueError where no token would be marked, and for ids out of range.
@@ -52,10 +53,11 @@ def expected_weights(
     of_kind = (np.bincount(kinds, weights=sums, minlength=len(KINDS)) + EVIDENCE * overall) / (per_kind + EVIDENCE)
     means = (sums + EVIDENCE * of_kind[kinds]) / (counts + EVIDENCE)
     levels = levels_of(means)
-    about = {
+    about: dict[str, Any] = {
         "key_ids": [],
         "tokens": len(ids),
         "mean_strength_by_kind": {n: round(float(of_kind[k]), 4) for k, n in enumerate(KINDS) if per_kind[k]},
     }
     default = max(1, int(np.rint(np.average(levels, weights=counts))))
-    return TokenWeights(levels, min(default, MOST), {**about, **(provenance or {})})
+    about.update(provenance or {})
+    return TokenWeights(levels, min(default, MOST), about, vocabulary=Vocabulary.of(tokenizer))

@@ -1,7 +1,7 @@
-"""`caw detect --html`: what was found, in a sentence anyone can read, and the evidence behind it. One page, no script.
+"""`caw detect --html`: the result in a sentence for everyone, and the evidence behind it. One page, no script.
 
-Tokens are coloured by what they say: for the mark, against it, or nothing. The curve is the evidence gathered so far,
--log10 of the p-value of the text up to each token: 3 means "one key in a thousand fits by chance".
+Tokens are coloured by their evidence: for the mark, against it, or none. The curve is the evidence so far, -log10 of
+the p-value of the text up to each token: 3 means "one key in a thousand fits by chance".
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 
 from caw.detection.detector import Detector
 from caw.detection.drawing import stretches
+from caw.detection.family import family_wise, part_of
+from caw.detection.message import note_of
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import tails
 from caw.detection.text_weights import TextWeights
@@ -44,16 +46,18 @@ article { border: 1px solid var(--line); border-radius: .5rem; background: var(-
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 """
 PROOF = (
-    "The mark belongs to a secret key. What this shows: how few keys that have nothing to do with the text would fit "
-    "it this well by chance. What it does not show: that a text without the mark is by a person (other programs leave "
-    "no mark, and editing removes it), that every sentence is from the program, or who used it; nor how many false "
-    "alarms there are among many texts of one kind, which share phrases and may all suit one key a little too well (a "
-    "null report measures that). Whoever holds the key can make marked texts."
+    "The mark belongs to a secret key. This page shows what share of unrelated keys would fit the text this well "
+    "by chance. It does not show that a text without the mark was written by a person (other programs leave no mark, "
+    "and "
+    "editing removes it), that every sentence is from the program, or who used it. It also does not show the rate of "
+    "false alarms among many similar texts, which share phrases and may all fit one key a little too well (a null "
+    "report "
+    "measures that). Anyone who holds the key can write marked texts."
 )
 
 
 def verdict(result: DetectionResult) -> str:
-    """One sentence for people who know no statistics."""
+    """Return one sentence for readers without statistics."""
     if result.error:
         return "This text is damaged and cannot be read."
     if not result.num_scored:
@@ -61,34 +65,34 @@ def verdict(result: DetectionResult) -> str:
     doubt = ""
     if result.mostly_repetition:
         doubt = (
-            f" The text is mostly repetition: {result.num_repeated} of its {result.num_tokens} tokens repeat what came "
-            "before, which counts once."
+            f" The text is mostly repetition: {result.num_repeated} of its {result.num_tokens} tokens repeat "
+            "earlier text, which counts once."
         )
     if result.mode == "compat":
-        doubt += " This is another program's way of counting; the chance it states may be too small."
+        doubt += " This is another program's way of counting; its p-value may be too small."
     if result.is_watermarked:
         partly = result.text_p_value is not None and result.text_p_value > result.fpr
         what = "A part of this text" if partly else "This text"
         return (
-            f"{what} carries the mark: of keys that have nothing to do with it, {once_in(result.p_value)} would "
-            f"fit it this well by chance.{doubt}"
+            f"{what} carries the mark: {once_in(result.p_value)} unrelated keys would fit it this well by "
+            f"chance.{doubt}"
         )
     if result.text_p_value is not None and result.text_p_value <= result.fpr:
-        doubt += " Tested as a whole only, it would pass; with its parts searched too, that is not enough."
+        doubt += " It would pass if tested only as a whole; with the correction for searching its parts it does not."
     if result.is_undecided:
-        why = "says too little that is new" if result.mostly_repetition else "is too short"
+        why = "has too little new evidence" if result.mostly_repetition else "is too short"
         return (
-            f"This text {why} to decide: {result.num_needed} tokens must count for the level asked for, "
+            f"This text {why} to decide: {result.num_needed} tokens must count to reach the threshold, "
             f"{result.num_scored} do.{doubt}"
         )
     return (
-        "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (Of keys that "
-        f"have nothing to do with it, {once_in(result.p_value)} fit it this well or better.){doubt}"
+        "No mark was found: the text may be unmarked, too short, too predictable or too much edited. "
+        f"({once_in(result.p_value)} unrelated keys fit it this well or better.){doubt}"
     )
 
 
 def once_in(p: float) -> str:
-    """A probability as a frequency: "about 1 in 2,000"."""
+    """Express a probability as a frequency: "about 1 in 2,000"."""
     if p > 0.3:
         return f"about {round(10 * p)} in 10"
     if p < 1e-15:
@@ -99,10 +103,11 @@ def once_in(p: float) -> str:
 
 
 def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens read, -log10 p of the text up to there), at most POINTS of them, beginning with (0, 0)."""
+    """Return (tokens read, -log10 p of the text up to there), at most POINTS of them, starting with (0, 0)."""
+    mark = part_of(detector.watermark, result.family)
     counted = np.array([s is not None for s in result.token_scores], dtype=bool)
     values = np.array([s or 0.0 for s in result.token_scores], dtype=np.float64)
-    slow = isinstance(detector.watermark, SynthID) and detector.watermark.reading == "weighted"
+    slow = isinstance(mark, SynthID) and mark.reading == "weighted"
     points = min(FEW_POINTS if slow else POINTS, len(values) + 1)
     ends = np.unique(np.linspace(0, len(values), points).astype(np.int64))
     if isinstance(detector.weights, TextWeights):
@@ -110,19 +115,20 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
         same = np.zeros(len(values), dtype=np.int64)
         nulls = [weighted_tails(detector.watermark, values[:e], levels[:e], same[:e], counted[:e], 1)[1] for e in ends]
         p = [null.p_values[0] for null in nulls]
-        return ends, -np.log10(np.maximum(p, 1e-300))
+        return ends, -np.log10(np.clip(np.multiply(p, result.num_readings), 1e-300, 1))
     sums = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])[ends]
     counts = np.concatenate([[0], np.cumsum(counted)])[ends]
-    if isinstance(detector.watermark, GreenList):
+    if isinstance(mark, GreenList):
         sums = np.rint(sums)
-    p_values = tails(detector.watermark, sums, counts, detector.mode, detector.mid_p).p_values
-    if detector.watermark.code is not None:  # the tokens are scored under the payload that fits them best
-        p_values = np.minimum(1.0, p_values * 2.0**detector.watermark.code.bits)
-    return ends, -np.log10(np.maximum(p_values, 1e-300))
+    p_values = tails(mark, sums, counts, detector.mode, detector.mid_p).p_values
+    if mark.code is not None:  # the tokens are scored under the payload that fits them best
+        p_values = np.minimum(1.0, p_values * 2.0**mark.code.bits)
+    p_values = family_wise(family_wise(p_values, result.num_variants), len(detector.watermark.parts))
+    return ends, -np.log10(np.clip(p_values * result.num_readings, 1e-300, 1))
 
 
 def write_html(path: str | Path, results: Sequence[tuple[str, DetectionResult]], detector: Detector) -> None:
-    """Write one page on any number of results, each with its name."""
+    """Write one page about any number of results, each with its name."""
     articles = "\n".join(_article(name, result, detector) for name, result in results)
     page = f"""<!DOCTYPE html>
 <html lang="en">
@@ -137,8 +143,8 @@ def write_html(path: str | Path, results: Sequence[tuple[str, DetectionResult]],
 <p class="soft">{escape(PROOF)}</p>
 {articles}
 <p class="soft">Colours: <span style="color: var(--for)">green</span> tokens speak for the mark,
-<span style="color: var(--against)">orange</span> ones against it; pale ones were seen before in this text and do not
-count again. Rest the pointer on a token for its score.</p>
+<span style="color: var(--against)">orange</span> ones against it; pale ones repeat earlier text and do not
+count. Hover over a token for its score.</p>
 </body>
 </html>
 """
@@ -146,15 +152,18 @@ count again. Rest the pointer on a token for its score.</p>
 
 
 def _article(name: str, result: DetectionResult, detector: Detector) -> str:
+    corrected = result.regions is not None or result.num_readings > 1 or result.num_variants > 1 or bool(result.family)
+    family = f" ({result.family})" if result.family else ""
     facts = (
-        f"{'corrected ' * (result.regions is not None)}p-value {format_p(result.p_value)}, z-score"
+        f"{'corrected ' * corrected}p-value {format_p(result.p_value)}, z-score"
         f"{' of the whole text' * (result.regions is not None)} {result.z_score:.2f}, {result.num_scored} of "
-        f"{result.num_tokens} tokens count, {result.watermark} key {result.key_id}, false-positive rate "
-        f"asked for {result.fpr:g}"
+        f"{result.num_tokens} tokens count, {result.watermark}{family} key {result.key_id}, threshold {result.fpr:g}"
     )
     if result.payload is not None and result.payload_confidence is not None:
-        facts += f", payload {result.payload} (least sure bit at {100 * min(result.payload_confidence):.3g} %)"
+        facts += f", payload {result.payload} (least certain bit {100 * min(result.payload_confidence):.3g} %)"
     lines = [facts, *(f"Marked part: tokens {r.start} to {r.end} ({is_p(r.p_value)})" for r in result.regions or ())]
+    if note := note_of(result):
+        lines.append(f"{note[:1].upper()}{note[1:]}. Shown is the text {result.reading}.")
     if result.text_p_value is not None:
         lines.append(f"The curve is of the whole text alone ({is_p(result.text_p_value)}).")
     said = "".join(f'<p class="soft">{escape(line)}</p>' for line in lines)
@@ -183,7 +192,7 @@ def _tokens(result: DetectionResult, detector: Detector) -> str:
 
 
 def _curve(result: DetectionResult, detector: Detector) -> str:
-    """The running evidence as an SVG line, with the level that was asked for."""
+    """Draw the running evidence as an SVG line, with the requested level."""
     if result.num_scored < 2:
         return ""
     at, evidence = running_evidence(result, detector)
@@ -196,7 +205,7 @@ def _curve(result: DetectionResult, detector: Detector) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="evidence by token">'
         f'<line x1="{EDGE}" y1="{level:.1f}" x2="{WIDTH - 8}" y2="{level:.1f}" stroke="var(--soft)" '
-        f'stroke-dasharray="4 4"/><text x="{EDGE + 4}" y="{level - 4:.1f}">asked for: 1 in {1 / result.fpr:,.0f}</text>'
+        f'stroke-dasharray="4 4"/><text x="{EDGE + 4}" y="{level - 4:.1f}">threshold: 1 in {1 / result.fpr:,.0f}</text>'
         f'<polyline points="{points}" fill="none" stroke="var(--curve)" stroke-width="1.8"/>'
         f'<text x="{EDGE}" y="{HEIGHT - 4}">tokens read: 0</text>'
         f'<text x="{WIDTH - 8}" y="{HEIGHT - 4}" text-anchor="end">{int(at[-1])}</text>'

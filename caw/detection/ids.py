@@ -1,4 +1,4 @@
-"""What a caller may hand to detection, and how it becomes arrays of token ids."""
+"""The inputs of detection, converted to arrays of token ids."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from caw.io.unicode import is_unicode
 
 ID_LIMIT = 1 << 31
 SHAPES = "a str, one flat sequence of token ids, or a list of either"
-HALF = "must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; repair the text"
+HALF = "must be valid Unicode, found half of a surrogate pair; repair the text"
 # what a tensor of ids may hold
 INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
-    """(texts, whether there is just one): a str, a flat sequence of ids, or a list of either; [] is no texts.
+    """Return (texts, whether there is a single one): a str, a flat sequence of ids, or a list of either; [] is no
+    texts.
 
-    A list is taken for what its first item is. Raises TypeError for other types.
+    A list is classified by its first item. Raises TypeError for other types.
     """
     if isinstance(text_or_ids, (str, np.ndarray, torch.Tensor)):
         return [text_or_ids], True
@@ -31,38 +32,52 @@ def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
 
 
 def to_ids(items: Sequence[Any], tokenizer: Any) -> list[np.ndarray]:
-    """Token ids int64 [n] of each text; texts are tokenised in one call, without special tokens.
+    """Return token ids int64 [n] of each text; texts are tokenised in one call, without special tokens.
 
-    Raises TypeError or ValueError: text without tokenizer or with half of a surrogate pair, mixed or nested lists, ids
-    that are not in [0, 2^31).
+    Raises TypeError or ValueError: text without a tokenizer or with half of a surrogate pair, mixed or nested lists,
+    ids outside [0, 2^31), or outside the vocabulary of the given tokenizer.
     """
     texts = [isinstance(item, str) for item in items]
     if not any(texts):
-        return [flat_ids(item, f"text {i}") for i, item in enumerate(items)]
+        found = [flat_ids(item, f"text {i}") for i, item in enumerate(items)]
+        for i, ids in enumerate(found):
+            check_known(ids, tokenizer, f"text {i}")
+        return found
     if not all(texts):
-        raise TypeError("expected a list of texts or a list of id lists, got both in one list; make two calls")
+        raise TypeError("expected a list of texts or a list of id lists, got a mixture; make two calls")
     if tokenizer is None:
-        raise TypeError("text needs the tokenizer of the model that wrote it, got None; pass it, or pass token ids")
+        raise TypeError("text requires the tokenizer of the model that wrote it, got None; pass it, or pass token ids")
     for i, item in enumerate(items):
         if complaint := unreadable(item, f"text {i}"):
             raise ValueError(complaint)
     return [flat_ids(ids, f"text {i}") for i, ids in enumerate(_encoded(items, tokenizer))]
 
 
+def check_known(ids: np.ndarray, tokenizer: Any, name: str) -> None:
+    """Raise ValueError, naming the text, for ids int64 [n] beyond a tokenizer's vocabulary; None = unknown."""
+    size = len(tokenizer) if hasattr(tokenizer, "__len__") else ID_LIMIT
+    beyond = np.flatnonzero(ids >= size)
+    if beyond.size:
+        raise ValueError(
+            f"token ids must be below the {size} of the tokenizer's vocabulary, {name} has {ids[beyond[0]]} at index "
+            f"{beyond[0]}; pass the tokenizer of the model that wrote it, or None with ids"
+        )
+
+
 def unreadable(item: Any, name: str) -> str:
-    """Why no tokenizer reads this text; "" for every other one, and for ids."""
+    """Return why no tokenizer can read this text; "" for every other text, and for ids."""
     return f"{name} {HALF}" if isinstance(item, str) and not is_unicode(item) else ""
 
 
 def read_prefix(prefix: Any) -> str | tuple[int, ...]:
-    """Text or ids that a text may begin with; TypeError or ValueError for anything else."""
+    """Convert text or ids that a text may begin with. TypeError or ValueError for anything else."""
     if complaint := unreadable(prefix, "prefix"):
         raise ValueError(complaint)
     return prefix if isinstance(prefix, str) else tuple(flat_ids(prefix, "prefix").tolist())
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any) -> Any:
-    """The tokenizer's ids of each text."""
+    """Return the tokenizer's ids of each text."""
     try:
         # verbose=False: a text longer than the model's positions is no problem here and deserves no warning
         encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
@@ -72,13 +87,13 @@ def _encoded(texts: Sequence[str], tokenizer: Any) -> Any:
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         reason = str(error).split("\n")[0]
     raise TypeError(
-        f"tokenizer must turn a list of texts into input_ids as transformers' do, {type(tokenizer).__name__} did not "
-        f"({reason}); pass AutoTokenizer.from_pretrained(...)"
+        "tokenizer must turn a list of texts into input_ids like a transformers tokenizer, "
+        f"{type(tokenizer).__name__} does not ({reason}); pass AutoTokenizer.from_pretrained(...)"
     )
 
 
 def flat_ids(item: Any, name: str) -> np.ndarray:
-    """Token ids int64 [n]; TypeError or ValueError, naming it, for what is no flat sequence of them."""
+    """Return token ids int64 [n]. TypeError or ValueError, naming the input, if it is not a flat sequence of them."""
 
     def refuse(found: str, remedy: str, kind: type[Exception] = TypeError) -> NoReturn:
         raise kind(
@@ -116,7 +131,7 @@ def flat_ids(item: Any, name: str) -> np.ndarray:
 
 
 def _array(tensor: torch.Tensor, refuse: Callable[[str, str], NoReturn]) -> np.ndarray:
-    """A dense tensor of integers as an array."""
+    """Convert a dense tensor of integers to an array."""
     if tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
         kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else "sparse"
         refuse(f"a {kind} tensor", "pass a dense one")
@@ -128,7 +143,7 @@ def _array(tensor: torch.Tensor, refuse: Callable[[str, str], NoReturn]) -> np.n
 
 
 def _is_text(item: Any) -> bool:
-    """Whether an item of a list is a text of its own, not a token id (ids may be NumPy scalars or 0-d tensors)."""
+    """Return whether an item of a list is a text, not a token id (ids may be NumPy scalars or 0-d tensors)."""
     if isinstance(item, (np.ndarray, torch.Tensor)):
         return item.ndim > 0
     return isinstance(item, (str, list, tuple))

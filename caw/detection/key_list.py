@@ -1,10 +1,11 @@
-"""Several keys and formats at once: which of them, if any, marked a text?
+"""Test texts for several keys and formats at once.
 
-Each watermark is tested by itself; Holm's step-down procedure (Holm 1979) corrects for their number: the chance that an
-unmarked text is called marked by any of them stays below the false-positive rate, whatever they have in common.
+Each watermark is tested on its own, and Holm's step-down procedure (Holm 1979) corrects for their number: the
+probability that an unmarked text is called marked by any of them stays below the false-positive rate, however they
+depend on each other.
 
-Where the detectors search for regions, a watermark's p-value is that of its whole family (the text and its windows).
-Its regions are those that pass an even share of the rate, so that the same holds for all regions of all watermarks.
+With detectors that search for regions, a watermark's p-value is that of its whole family (the text and its windows).
+Its regions are those that pass an equal share of the rate, so the guarantee holds for all regions of all watermarks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from caw.checks import require_number
 from caw.detection.detector import Detector
 from caw.detection.ids import split_input, unreadable
+from caw.detection.message import note_of
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import holm
 from caw.io.show import is_p
@@ -23,12 +25,12 @@ from caw.io.show import is_p
 
 @dataclass(frozen=True)
 class KeyListResult:
-    """What one text says about several watermarks.
+    """Result of one text for several watermarks.
 
-    results: of each watermark, by its name; its p-value is not corrected for the others, but is_watermarked
-        and the message follow the corrected one. p_values: corrected (Holm), by name.
+    results: of each watermark, by name; its p-value is not corrected for the others, but is_watermarked and the message
+        use the corrected one. p_values: corrected (Holm), by name.
     matches: names whose corrected p-value is at most fpr, most significant first. message: one sentence for people.
-    error: why a text of a list could not be read at all, else empty; see `DetectionResult`.
+    error: why a text of a list could not be read, otherwise empty; see `DetectionResult`.
     """
 
     results: dict[str, DetectionResult]
@@ -48,15 +50,15 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
 
     Args:
         text_or_ids: as for `detect`. detectors: a name and a Detector of each watermark; their own fpr is not used.
-        fpr: share of unmarked texts in which any watermark may be found.
+        fpr: false-positive rate for all watermarks together.
 
     Returns:
-        One KeyListResult for a single text, else a list, in order.
+        One KeyListResult for a single text, otherwise a list, in order.
 
     Raises ValueError for no detectors and an fpr outside (0, 1); TypeError and ValueError as `detect` does.
     """
     if not detectors:
-        raise ValueError("expected at least one watermark, got none; name the watermarks to look for")
+        raise ValueError("at least one watermark is required, got none; name the watermarks to test for")
     require_number("fpr", fpr, 0, 1, closed=False)
     items, single = split_input(text_or_ids)
     if single and (complaint := unreadable(items[0], "text 0")):
@@ -81,6 +83,9 @@ def _combine(results: dict[str, DetectionResult], fpr: float) -> KeyListResult:
         message = f"watermarked with {' and '.join(matches)} at a false-positive rate of {fpr:g} ({tried})"
     else:
         message = f"no watermark found at a false-positive rate of {fpr:g} ({tried})"
+    # the readings of a text are the same for every watermark; the likeliest one says what they meant
+    said = note_of(min(results.values(), key=lambda r: r.p_value))
+    message += f"; {said}" * bool(said)
     final = {
         name: _matched(result, len(results)) if name in matches else _unmatched(result, p_values[name], len(results))
         for name, result in results.items()
@@ -89,7 +94,7 @@ def _combine(results: dict[str, DetectionResult], fpr: float) -> KeyListResult:
 
 
 def _matched(result: DetectionResult, tried: int) -> DetectionResult:
-    """The result with the regions that pass an even share of the rate, or the most significant one."""
+    """Return the result with the regions that pass an equal share of the rate, or the most significant one."""
     if not result.regions:
         return result
     best = min(region.p_value for region in result.regions)
@@ -98,12 +103,12 @@ def _matched(result: DetectionResult, tried: int) -> DetectionResult:
 
 
 def _unmatched(result: DetectionResult, corrected: float, tried: int) -> DetectionResult:
-    """The result of a watermark that may pass by itself, but not after correction."""
+    """Return the result of a watermark that would pass alone, but not after correction."""
     if not result.is_watermarked:
         return result
     message = (
-        f"no watermark found at a false-positive rate of {result.fpr:g} ({is_p(corrected)} with the correction for "
-        f"{tried} watermarks; by itself it would pass, {is_p(result.p_value)})"
+        f"no watermark found at a false-positive rate of {result.fpr:g} ({is_p(corrected)} corrected for "
+        f"{tried} watermarks; alone it would pass, {is_p(result.p_value)})"
     )
     regions = None if result.regions is None else ()
     return replace(

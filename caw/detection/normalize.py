@@ -1,8 +1,11 @@
-"""What may be done to a text before it is tokenised, for texts that came through other programs.
+"""Normalisation of texts that passed through other programs, before tokenisation.
 
-A watermark lies in token ids. A changed character can change the ids around it, so a text should be tested as it was
-generated; where it was not kept so, these options undo what commonly happens. Each changes unmarked text as well, which
-keeps p-values valid: given any text, only the key is random.
+A watermark lives in token ids, and a changed character can change the ids around it, so a text should be tested exactly
+as it was generated. If it was altered, these steps undo common changes. Each changes unmarked text as well, which keeps
+p-values valid: given any text, only the key is random.
+
+Without options a text is tested in several readings (see `readings`), and the p-value is corrected for their number.
+Steps make a single reading, which needs no correction: they are chosen before the text is seen.
 """
 
 from __future__ import annotations
@@ -31,37 +34,42 @@ STEPS: dict[str, Callable[[str], str]] = {
 }
 
 
-def read_steps(normalize: Any) -> tuple[str, ...]:
-    """The steps that a sequence of names or one comma-separated str asks for.
+NONE, READINGS = "none", "readings"  # each alone: the text as it is, and its readings
+NAMES = (*STEPS, NONE, READINGS)
 
-    Raises TypeError for other types, ValueError for a name that is no step.
+
+def read_steps(normalize: Any) -> tuple[str, ...]:
+    """Parse a sequence of names or one comma-separated str into steps; () = the mode's default.
+
+    Raises TypeError for other types, ValueError for an unknown name.
     """
     if not isinstance(normalize, (str, list, tuple)):
         raise TypeError(
-            f"normalize must be a str or a sequence of {', '.join(STEPS)}, got {type(normalize).__name__}; leave it "
-            "out for none"
+            f"normalize must be a str or a sequence of {', '.join(NAMES)}, got {type(normalize).__name__}; leave it out"
         )
     names = [name.strip() for name in normalize.split(",")] if isinstance(normalize, str) else normalize
     steps = tuple(name for name in names if name != "")
     for step in steps:
-        if not isinstance(step, str) or step not in STEPS:
-            raise ValueError(f"normalize must name steps of {', '.join(STEPS)}, got {step!r}; leave it out for none")
+        if not isinstance(step, str) or step not in NAMES:
+            raise ValueError(f"normalize must name steps of {', '.join(NAMES)}, got {step!r}; leave it out")
+        if step not in STEPS and len(steps) > 1:
+            raise ValueError(f"normalize must be {step} alone or steps of {', '.join(STEPS)}, got both; leave one out")
     return steps
 
 
 def normalize_text(text: str, steps: tuple[str, ...]) -> str:
-    """The text after the steps, in the order given.
+    """Apply the steps to the text, in the order given.
 
-    nfc, nfkc: Unicode normal forms. spaces: drops invisible characters, makes every space a plain one, drops spaces at
-    the ends of lines and of the text. quotes: typographic quotes, dashes and dots become ASCII.
+    nfc, nfkc: Unicode normal forms. spaces: removes invisible characters, replaces every space by a plain one, removes
+    spaces at the ends of lines and of the text. quotes: turns typographic quotes, dashes and dots into ASCII.
     """
     for step in steps:
-        text = STEPS[step](text)
+        text = STEPS[step](text) if step in STEPS else text
     return text
 
 
 def trim_prefix(text: str, prefix: str) -> str:
-    """The text without a leading prompt or chat template, where it begins with one (leading space aside)."""
+    """Remove a leading prompt or chat template if the text begins with it (ignoring leading space)."""
     start = text.lstrip()
     wanted = prefix.strip()
     return start[len(wanted) :] if wanted and start.startswith(wanted) else text

@@ -1,10 +1,10 @@
-"""Is the promised false-positive rate kept by this key, on my own unmarked text? Measured, with intervals.
+"""Measure a key's false-positive rate on your own unmarked text, with confidence intervals.
 
-A p-value is uniform over keys. For one key the p-values of many texts are not independent: texts of one kind share
-phrases, phrases are evidence, and a key that happens to like them scores all texts a little high (or low). On GSM8K
-solutions one KGW lefthash key can call 0 % or 4.5 % of texts marked at a level of 1 %. So before a key is deployed it
-is measured on text like that which it will judge; "once" counts evidence once in the whole corpus, as a check of the
-method itself: those p-values are uniform for every key.
+A p-value is uniform over keys. For one key the p-values of many texts are not independent: similar texts share phrases,
+phrases are evidence, and a key that happens to favour them scores all texts a little high (or low). On GSM8K solutions,
+one KGW lefthash key can call anywhere from 0 % to 4.5 % of texts marked at a level of 1 %. So measure a key, before
+deploying it, on text like that it will test. "once" counts evidence once in the whole corpus, as a check of the method
+itself: those p-values are uniform for every key.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 class Rate:
     """Share of texts with p <= level.
 
-    level: false-positive rate that was promised. found: number of texts with p <= level. rate: their share.
-    low, high: its Clopper-Pearson interval at 95 %.
+    level: the promised false-positive rate. found: number of texts with p <= level. rate: their share. low, high: its
+    95 % Clopper-Pearson interval.
     """
 
     level: float
@@ -46,8 +46,8 @@ class Rate:
     high: float
 
     @property
-    def kept(self) -> bool:
-        """Whether the interval does not lie above the level."""
+    def holds(self) -> bool:
+        """Whether the interval reaches down to the level or below."""
         return self.low <= self.level
 
 
@@ -55,14 +55,15 @@ class Rate:
 class NullReport:
     """False-positive rates of one key.
 
-    key_id, watermark: eight hex digits that name the key, and the watermark's name. texts, tokens: how many there were.
-    p_values: float64 [texts], in the order of the texts; nothing counted = 1.
-    rates: of texts as they are, where texts in which nothing counts (`without_evidence` of them) lie above every level.
-    rates_with_evidence: the same without those, which says more where many texts are short.
+    key_id, watermark: eight hex digits that identify the key, and the watermark's name. texts, tokens: number of each.
+    p_values: float64 [texts], in the order of the texts; 1 if nothing counts.
+    rates: of the test as used, with all readings of a text; texts in which nothing counts (`without_evidence` of them)
+    are above every level.
+    rates_with_evidence: the same without those texts, which is more informative if many texts are short.
     without_evidence: number of texts in which nothing counts.
-    once: of the same texts with evidence counted once in the whole corpus, by the exact test (with the detector's
-    weights) whatever its mode; texts without new evidence are left out.
-    once_texts: how many those are that were not left out.
+    once: p-values of the same texts, unchanged, with evidence counted once in the whole corpus, by the exact test (with
+    the detector's weights) in any mode; texts without new evidence are excluded.
+    once_texts: number of texts in `once`.
     uniform_p: Kolmogorov-Smirnov test that `once` is uniform (discrete scores randomised).
     """
 
@@ -79,14 +80,14 @@ class NullReport:
     p_values: np.ndarray
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the p-values, ready for JSON."""
+        """Return everything but the p-values, ready for JSON."""
         out = asdict(self)
         del out["p_values"]
         return out
 
 
 def rates_of(p_values: np.ndarray) -> tuple[Rate, ...]:
-    """Rates at 1e-1 ... 1e-4; of no texts 0, with the interval from 0 to 1."""
+    """Return rates at 1e-1 ... 1e-4; without texts 0, with the interval from 0 to 1."""
     rows = []
     for level in LEVELS:
         found, count = int((p_values <= level).sum()), len(p_values)
@@ -98,21 +99,21 @@ def rates_of(p_values: np.ndarray) -> tuple[Rate, ...]:
 def null_report(
     texts: Sequence[Any], detector: Detector, seed: int = 0, done: Callable[[int], object] = lambda texts: None
 ) -> NullReport:
-    """False-positive rates of a detector on unmarked texts.
+    """Measure the false-positive rates of a detector on unmarked texts.
 
     Args:
-        texts: strings or id lists, of the kind that the key will judge.
-        detector: with the key, and the options that will be used.
-        seed: of the randomisation that makes the discrete p-values of green lists comparable with a uniform law.
-        done: told how many more texts are finished.
+        texts: strings or id lists, of the kind that the key will test.
+        detector: with the key and the options to be used.
+        seed: seed of the randomisation that makes the discrete p-values of green lists comparable with a uniform law.
+        done: receives the number of further finished texts.
 
     Deterministic for a seed. Raises ValueError for no texts, and for a watermark with a payload.
     """
-    ids = detector.ids_of(texts)
+    ids, read = detector.ids_of(texts), detector.read(texts)
     if not ids:
-        raise ValueError("expected unmarked texts, got none; give a corpus of the kind of text you will test")
+        raise ValueError("unmarked texts are required, got none; give a corpus of the kind of text that you will test")
     once, continuous = _once(ids, detector, np.random.default_rng(seed))
-    results = detector.detect_ids(ids, done)
+    results = detector.detect_texts(read, done)
     p_values = np.array([r.p_value for r in results])
     some = np.array([r.num_scored > 0 for r in results])
     return NullReport(
@@ -131,7 +132,7 @@ def null_report(
 
 
 def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """(p-values, randomised p-values) of texts that count only evidence which no earlier text gave."""
+    """Return (p-values, randomised p-values) of texts, counting only evidence that no earlier text gave."""
     # what another system counts, and mid-p values, promise no uniform law that could be checked
     values, evidence, counted = score_stream(detector.watermark, ids, "exact")
     assert evidence is not None
@@ -146,7 +147,7 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
     some = counts > 0
 
     def tail(more: float) -> np.ndarray:
-        """P(score >= what the texts have, and `more`)."""
+        """Return P(score >= the texts' scores, and `more`)."""
         if levels is None:
             return tails(detector.watermark, scores[some] + more, counts[some]).p_values
         return weighted_tails(detector.watermark, values, levels, owner, counted, len(ids), more)[1].p_values[some]
@@ -156,7 +157,7 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
 
 
 def _step(watermark: Watermark) -> float:
-    """Between neighbouring scores; 0 where they are (all but) continuous."""
+    """Return the step between neighbouring scores; 0 if they are (almost) continuous."""
     if isinstance(watermark, GreenList):
         return 1.0
     if isinstance(watermark, SynthID) and watermark.reading == "mean":
@@ -165,13 +166,13 @@ def _step(watermark: Watermark) -> float:
 
 
 def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
-    """Draw a QQ plot of p-values: log scales, the diagonal is what was promised.
+    """Draw a QQ plot of p-values with log scales; the diagonal is the promise.
 
     Args:
-        reports: one or more, a line each.
-        path: file to write; its ending names the format.
+        reports: one or more, one line each.
+        path: file to write; its extension selects the format.
 
-    Raises ImportError where matplotlib is missing, OSError where the file cannot be written.
+    Raises ImportError if matplotlib is missing, OSError if the file cannot be written.
     """
     require("matplotlib", "the QQ plot")
     from matplotlib.figure import Figure

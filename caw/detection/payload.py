@@ -1,34 +1,43 @@
-"""Which payload a text carries, how sure each bit is, and a p-value that allows for the choice among 2^b messages.
+"""Read a payload: the message, the confidence of each bit, and a p-value that allows for the choice among 2^b messages.
 
-The score of a message is the sum of what counted tokens say under its symbols; the message with the greatest score is
-read. For one message fixed in advance that sum has the exact null law of a plain watermark (binomial or gamma), so the
-greatest of 2^b is at least x with probability of at most 2^b times the tail at x (Bonferroni): the p-value.
+A message's score is the sum over counted tokens under its symbols; the message with the greatest score is read. For one
+message fixed in advance, that sum has the exact null law of a plain watermark (binomial or gamma), so the maximum over
+2^b messages is at least x with probability at most 2^b times the tail at x (Bonferroni): the p-value.
 
-The code consists of blocks of at most 16 bits, and the score is a sum over blocks: every message of each is tried, and
-the best of all messages found exactly.
+A text does not reveal how many bits it carries, and codes of other sizes share lists and some positions with the
+written one: read with another size, a marked text stays marked but gives a wrong number. Sizes with the same number of
+bytes share one code, so four readings cover them all, and the written size fits far better than the others.
+
+The code consists of blocks of at most 16 bits, and the score is a sum over blocks: every message of each block is
+tried, so the best message is found exactly.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy import special
 
+from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 from caw.watermarks.payload import PayloadCode
 
+SIZES = (8, 16, 24, 32)  # the greatest of each number of bytes
+FAR = 1e-3  # times the p-value of the size asked for: where another reading is below, the text was written with that
+
 
 @dataclass(frozen=True)
 class PayloadReading:
-    """What one text says.
+    """Payload read from one text.
 
-    message: the payload read. confidence: of each bit, high bits first, in [0.5, 1] (1 = sure), if the text carries
-    one. values: float64 [n] of each token under the message. score, count, z_score: over counted tokens.
-    p_value: corrected for 2^bits messages.
+    message: the payload. confidence: of each bit, high bits first, in [0.5, 1] (1 = certain), if the text carries one.
+    values: float64 [n] of each token under the message. score, count, z_score: over counted tokens. p_value: corrected
+    for 2^bits messages.
     """
 
     message: int
@@ -41,15 +50,57 @@ class PayloadReading:
 
 
 def payload_evidence(watermark: Watermark, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(values float64 [n, r], positions int64 [n], evidence int64 [n, E]) of one text int64 [n]."""
+    """Return (values float64 [n, r], positions int64 [n], evidence int64 [n, E]) of one text int64 [n]."""
     scores = watermark.payload_scores(torch.from_numpy(ids))
     return scores.values.numpy(), scores.positions.numpy(), scores.evidence.numpy()
 
 
-def read_payload(
-    watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray
-) -> PayloadReading:
-    """The payload of one text; counted: bool [n]."""
+def read_text(watermark: Watermark, ids: np.ndarray) -> tuple[PayloadReading, np.ndarray]:
+    """Return (the payload of one text int64 [n], counted bool [n])."""
+    values, positions, counted = _counted(watermark, ids)
+    return read_payload(watermark, values, positions, counted), counted
+
+
+def fitting_size(watermark: Watermark, ids: np.ndarray, p_value: float) -> int | None:
+    """Return the one of SIZES that a text int64 [n] was written with; None if the watermark's own number of bits fits.
+
+    Also returned if both have one code and the message exceeds the own number of bits.
+
+    p_value: of the reading with the own number of bits. The comparison is corrected only for how many more messages the
+    other size has: a message of zeros is the same in all sizes.
+    """
+    code = watermark.code
+    assert code is not None
+    found: dict[int, float] = {}
+    for size in SIZES:
+        if size != code.bits:
+            other = dataclasses.replace(watermark, payload=None, payload_bits=size)  # type: ignore[call-arg]
+            best = _best(other, *_counted(other, ids))
+            found[size] = best.p_value * 2.0 ** (code.bits - min(size, code.bits))
+    likeliest = min(found, key=lambda size: found[size])
+    return likeliest if found[likeliest] < FAR * p_value else None
+
+
+def _counted(watermark: Watermark, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (values float64 [n, r], positions int64 [n], counted bool [n]) of one text int64 [n]."""
+    values, positions, evidence = payload_evidence(watermark, ids)
+    return values, positions, first_occurrences(np.zeros(len(ids), np.int64), evidence, np.ones(len(ids), bool))
+
+
+@dataclass(frozen=True)
+class _Best:
+    """As `PayloadReading`, without confidences. totals: scores of all messages of each block."""
+
+    message: int
+    values: np.ndarray
+    score: float
+    count: int
+    z_score: float
+    p_value: float
+    totals: list[np.ndarray]
+
+
+def _best(watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray) -> _Best:
     code = watermark.code
     assert code is not None
     sums = np.zeros((code.positions, code.r))
@@ -62,19 +113,30 @@ def read_payload(
     own = values[np.arange(len(values)), symbols[positions]]
     score, count = float(own[counted].sum()), int(counted.sum())
     null = tails(watermark, np.array([score]), np.array([count]))
+    p_value = min(1.0, float(null.p_values[0]) * 2.0**code.bits)
+    return _Best(message, own, score, count, float(null.z_scores[0]), p_value, totals)
+
+
+def read_payload(
+    watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray
+) -> PayloadReading:
+    """Read the payload of one text; counted: bool [n]."""
+    code, best = watermark.code, _best(watermark, values, positions, counted)
+    assert code is not None
+    weight = _weight(watermark, best.score, best.count)
     return PayloadReading(
-        message=message,
-        confidence=_confidence(code, totals, message, _weight(watermark, score, count)),
-        values=own,
-        score=score,
-        count=count,
-        z_score=float(null.z_scores[0]),
-        p_value=min(1.0, float(null.p_values[0]) * 2.0**code.bits),
+        message=best.message,
+        confidence=_confidence(code, best.totals, best.message, weight),
+        values=best.values,
+        score=best.score,
+        count=best.count,
+        z_score=best.z_score,
+        p_value=best.p_value,
     )
 
 
 def _totals(code: PayloadCode, sums: np.ndarray) -> list[np.ndarray]:
-    """Score of every message of each block, float64 [2^bits of the block]; sums: float64 [P, r]."""
+    """Return the score of every message of each block, float64 [2^bits of the block]; sums: float64 [P, r]."""
     totals, start = [], 0
     for block in code.blocks:
         own = sums[start : start + block.positions]
@@ -84,7 +146,7 @@ def _totals(code: PayloadCode, sums: np.ndarray) -> list[np.ndarray]:
 
 
 def _weight(watermark: Watermark, score: float, count: int) -> float:
-    """Log-likelihood ratio of a unit of score, from how strongly this text is marked."""
+    """Return the log-likelihood ratio of a unit of score, given how strongly this text is marked."""
     mean = score / max(count, 1)
     if isinstance(watermark, GreenList):
         fraction = watermark.green_fraction
@@ -94,7 +156,7 @@ def _weight(watermark: Watermark, score: float, count: int) -> float:
 
 
 def _confidence(code: PayloadCode, totals: list[np.ndarray], message: int, weight: float) -> tuple[float, ...]:
-    """Probability of each bit read, high bits first, over all messages of its block."""
+    """Return the probability of each bit, high bits first, over all messages of its block."""
     confidence: list[float] = []
     left = code.bits
     for block, scores in zip(code.blocks, totals, strict=True):

@@ -1,8 +1,8 @@
-"""How many tokens a watermark needs: the share of marked texts that is found, expected and measured, by length.
+"""Detection rate of marked texts by length, expected and measured.
 
-Expected: n pieces of evidence that each score like the marked texts at hand (green with their share of green, or with
-their mean -log(1 - u)) reach the critical value of n. Texts differ and tokens of one text depend on each other, so the
-measured share rises more slowly than the expected one.
+Expected: n pieces of evidence that each score like the given marked texts (green with their share of green, or with
+their mean -log(1 - u)) reach the critical value of n. Texts differ and tokens of a text depend on each other, so the
+measured rate rises more slowly than the expected one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ RATES = (1e-3, 1e-5)
 
 @dataclass(frozen=True)
 class PowerRow:
-    """Share of marked texts found at one length and false-positive rate.
+    """Detection rate of marked texts at one length and false-positive rate.
 
-    tokens, fpr: the length that texts were cut to, and the level.
-    expected: share found at the mean number of tokens that count; nan where `power_table` expects nothing.
-    measured: share found of `texts` texts; nan where no text is long enough. low, high: its 95 % Clopper-Pearson
+    tokens, fpr: the truncated length, and the threshold.
+    expected: detection rate at the mean number of counted tokens; nan where `power_table` has no expectation.
+    measured: detection rate of `texts` texts; nan if no text is long enough. low, high: its 95 % Clopper-Pearson
         interval.
-    texts: how many are that long.
+    texts: number of texts that are long enough.
     """
 
     tokens: int
@@ -44,14 +44,14 @@ class PowerRow:
     texts: int
 
     def as_dict(self) -> dict[str, float | None]:
-        """The row for JSON; None stands for nan there."""
+        """Return the row for JSON, with None for nan."""
         return {name: (None if value != value else value) for name, value in asdict(self).items()}
 
 
 def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float) -> float:
-    """Share found at `fpr` where `counted` pieces of evidence score `mean` each.
+    """Return the detection rate at `fpr` if `counted` pieces of evidence score `mean` each.
 
-    mean: probability of green, or mean score (1 unmarked). Green lists: binomial; races: gamma with that mean.
+    mean: probability of green, or mean score (1 for unmarked text). Green lists: binomial; races: gamma with that mean.
     """
     n = round(counted)
     if n < 1:
@@ -69,26 +69,26 @@ def power_table(
     texts: Sequence[Any], detector: Detector, lengths: Sequence[int] = LENGTHS, rates: Sequence[float] = RATES,
     done: Callable[[int], object] = lambda texts: None,
 ) -> list[PowerRow]:  # fmt: skip
-    """Expected and measured share found of marked texts, by length.
+    """Compute expected and measured detection rates of marked texts by length.
 
     Args:
         texts: strings or id lists, marked with the detector's key.
-        detector: as it will be used; its own fpr is not.
-        lengths: texts are cut to this many tokens; shorter ones are left out.
+        detector: as it will be used; its own fpr is ignored.
+        lengths: texts are truncated to this many tokens; shorter ones are excluded.
         rates: false-positive rates, each in (0, 1).
-        done: told how many more of the 1 + len(lengths) tests of each text are finished.
+        done: receives the number of further finished tests, 1 + len(lengths) per text.
 
     Returns:
-        A row for each length and rate, in that order. The expected share is that of the exact test of green lists and
-        races: nan (nothing is expected) for a detector with weights, mid_p, mode "compat", regions or a payload, for
-        SynthID and for two keys.
+        One row per length and rate, in that order. The expected rate is that of the exact test of green lists and
+        races: nan for a detector with weights, mid_p, mode "compat", regions or a payload, for SynthID and for two
+            keys.
 
-    Deterministic. Raises ValueError where nothing counts.
+    Deterministic. Raises ValueError if nothing counts.
     """
     ids = detector.ids_of(texts)
     rows = []
     if not any(r.num_scored for r in detector.detect_ids(ids, done)):
-        raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
+        raise ValueError("marked texts with tokens that count are required, got none; give longer texts")
     mean = _mean_score(ids, detector) if _expects(detector) else float("nan")
     for length in lengths:
         cut = [t[:length] for t in ids if len(t) >= length]
@@ -104,7 +104,7 @@ def power_table(
 
 
 def _expects(detector: Detector) -> bool:
-    """Whether `expected_power` knows the test: the exact one, of green lists or of sums of Exponential(1)."""
+    """Return whether `expected_power` applies: the exact test of green lists or of sums of Exponential(1)."""
     watermark = detector.watermark
     plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
     plain = plain and not detector.regions

@@ -1,8 +1,8 @@
-"""The test of a text together with its parts: one corrected p-value, and where the marked parts are.
+"""Test a text together with its parts: one corrected p-value, and the marked parts.
 
-`windows` decides: a text is called marked where the whole text or any window passes the level after correction for all
-of them. `segments` says where: of the likeliest marked stretches those are reported that a passing window lies in. So a
-region's p-value is proven, its ends are estimates.
+`windows` decides: a text is called marked if the whole text or any window passes the level after correction for all of
+them. `segments` locates: of the most likely marked stretches, those that contain a passing window are reported. So a
+region's p-value is proven; its ends are estimates.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from caw.watermarks import Watermark
 class Region:
     """A part of a text that is marked.
 
-    start, end: tokens [start, end). start_char, end_char: characters of the text that was tokenised, None for ids.
-    p_value: of the most significant window in it (or of the whole text), corrected for all of them.
+    start, end: tokens [start, end). start_char, end_char: characters of the tokenised text, None for ids. p_value: of
+    the most significant window in it (or of the whole text), corrected for all of them.
     """
 
     start: int
@@ -34,10 +34,10 @@ class Region:
 
 @dataclass(frozen=True)
 class Search:
-    """What the whole text and its windows say together.
+    """Result of the whole text and its windows together.
 
     p_value: corrected for all of them: at most a share p of all keys gives an unmarked text a value of p or less.
-    tests: how many they are. regions: marked parts, in order; there are some exactly where p_value <= level.
+    tests: their number. regions: marked parts, in order; not empty exactly if p_value <= level.
     """
 
     p_value: float
@@ -68,7 +68,7 @@ def _sizes(windows: np.ndarray) -> np.ndarray:
 
 
 def _proven(windows: np.ndarray, corrected: np.ndarray, stretches: list[tuple[int, int]]) -> list[Region]:
-    """The stretches in which passing windows lie, these most significant first, and such windows as lie in none."""
+    """Return the stretches that contain passing windows, most significant first, and passing windows outside them."""
     found: dict[tuple[int, int], float] = {}
     for (start, end), p in zip(windows.tolist(), corrected.tolist(), strict=True):
         # a window proves that it holds marks, not where; most of it lies in the longest overlap

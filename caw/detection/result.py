@@ -1,4 +1,4 @@
-"""What detection says of one text."""
+"""The result of detection for one text."""
 
 from __future__ import annotations
 
@@ -7,29 +7,37 @@ from dataclasses import dataclass
 from caw.detection.regions import Region
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DetectionResult:
-    """What one text says about one key.
+    """Result of one text for one key.
 
-    p_value: probability, over keys, that this text, if unmarked, scores at least this much; exact, one-sided. 1 where
-        nothing counted.
-        With `mid_p`, the mid-p value; in mode "compat", what the other system calls its p-value. With `regions`,
-        corrected for the whole text and all its windows.
-    z_score: (score - mean) / standard deviation under the null; for reading, never for deciding.
-    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted, times their weights.
+    p_value: probability, over keys, that this text, if unmarked, scores at least this much; exact, one-sided. 1 if
+    nothing counts. With `mid_p`, the mid-p value; in mode "compat", the other system's p-value. With `regions`,
+    corrected for the whole text and all its windows.
+    z_score: (score - mean) / standard deviation under the null; for information, not for decisions.
+    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over counted tokens, times their weights.
     is_watermarked: p_value <= fpr.
-    num_tokens, num_scored: tokens of the text, and how many of them counted as evidence.
-    token_ids: the tokens. token_scores: score of each, None where it did not count (repeated evidence).
-    watermark, key_id: name of the watermark, and eight hex digits naming the key (never the key).
-    fpr, mode: as asked. message: one sentence for people.
-    payload, payload_confidence: what the text carries, where the watermark has payload_bits and the text is marked:
-        the number, and how sure each bit is (high bits first, 0.5 to 1). p_value allows for all payloads then.
-    num_repeated: tokens that did not count because they repeat evidence which came before them in the text.
-    mostly_repetition: whether so many do that most of what the text's length promises is lost; the message says so.
-    num_needed: how many tokens must count for a p-value of fpr; with fewer the text is too short to decide.
-    regions: marked parts, in order, where they were searched for: some exactly where is_watermarked. Else None.
-    text_p_value: of the whole text alone, uncorrected, where parts were searched for, else None.
-    error: why a text of a list could not be read at all (half of a surrogate pair), with p_value 1; else empty.
+    num_tokens, num_scored: tokens of the text, and how many of them count as evidence.
+    token_ids: the tokens. token_scores: score of each, None if it does not count (repeated evidence).
+    watermark, key_id: name of the watermark, and eight hex digits that identify the key (never the key).
+    fpr, mode: as given. message: one sentence for people.
+    payload, payload_confidence: the payload, if the watermark has payload_bits and the text is marked: the number, and
+    the confidence of each bit (high bits first, 0.5 to 1). p_value then allows for all payloads.
+    num_repeated: tokens that do not count because they repeat earlier evidence.
+    mostly_repetition: whether repetition removes most of the evidence that the text's length promises; the message says
+    so.
+    num_needed: tokens that must count for a p-value of fpr; with fewer the text is too short to decide.
+    regions: marked parts, in order, if searched for; not empty exactly if is_watermarked. Otherwise None.
+    text_p_value: of the whole text alone, not corrected for the search, if parts were searched for, otherwise None.
+    reading: the reading that the result is for, if several were tested (see `readings`): the most significant one.
+    num_readings: their number, which p_value and the regions' p-values are corrected for. given_p_value: of the
+    unchanged text alone, if several were tested, otherwise None. undone: what other readings undo, in words; the
+    message says how that affected the verdict.
+    variant: the best sub-key, if the watermark has variants, otherwise None. num_variants: number of variants tried,
+    which p_value and the regions' p-values are corrected for; z_score and score are those of the best one.
+    family: name of the mark that was found likeliest, if the watermark is a `caw.Recommended`, which has two ("exp" for
+    drawn texts, "kgw" for greedy ones), otherwise None. p_value and the regions' p-values are corrected for both.
+    error: why a text of a list could not be read (half of a surrogate pair), with p_value 1; otherwise empty.
     """
 
     p_value: float
@@ -52,9 +60,22 @@ class DetectionResult:
     num_needed: int = 1
     regions: tuple[Region, ...] | None = None
     text_p_value: float | None = None
+    reading: str = "as given"
+    num_readings: int = 1
+    given_p_value: float | None = None
+    undone: tuple[str, ...] = ()
+    variant: int | None = None
+    num_variants: int = 1
+    family: str | None = None
     error: str = ""
+
+    def __repr__(self) -> str:
+        """Return the verdict in one line; token ids and scores are fields."""
+        said = ("watermark", "key_id", "is_watermarked", "p_value", "fpr", "num_scored", "num_tokens")
+        more = [name for name in ("payload", "regions", "error") if getattr(self, name)]
+        return f"DetectionResult({', '.join(f'{name}={getattr(self, name)!r}' for name in (*said, *more))})"
 
     @property
     def is_undecided(self) -> bool:
-        """Whether nothing could have been found: too few tokens count."""
+        """Whether no score could have been significant: too few tokens count."""
         return not self.is_watermarked and self.num_scored < self.num_needed

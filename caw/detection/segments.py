@@ -1,9 +1,9 @@
-"""Where marked parts begin and end: the likeliest split of a text into marked and unmarked stretches.
+"""Segmentation: the most likely split of a text into marked and unmarked stretches.
 
 Each token that counts has a log-likelihood ratio, marked against unmarked: of Bernoulli variables for green lists and
 bits, of exponential ones for races; the marked mean is fitted to the text. The split maximises the sum of the ratios
-over the marked stretches less CHANGE for each change from one to the other inside the text (Viterbi's recursion for two
-states; beginning or ending with either costs nothing). It is an estimate and proves nothing: the tests of `windows` do.
+over the marked stretches less CHANGE for each change of state inside the text (Viterbi's recursion for two states;
+either may begin or end the text at no cost). It is an estimate and proves nothing; the tests of `windows` do.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ MAX_FITS = 8  # of the mean, each followed by a new split; two or three are usua
 
 
 def log_ratios(watermark: Watermark, values: np.ndarray, counted: np.ndarray, mean: float) -> np.ndarray:
-    """Log-likelihood ratio of each token, float64 [n], between a marked mean and the null's; 0 where it did not count.
+    """Return the log-likelihood ratio of each token, float64 [n], between a marked mean and the null's; 0 where it does
+    not count.
 
-    A value is taken for the mean of as many bits, or for a gamma variable of such a shape, as give it the variance that
-    it has under the null.
+    A value is treated as the mean of as many bits, or as a gamma variable of such a shape, as give it its variance
+    under the null.
     """
     null, variance = watermark.null_moments
     if watermark.null == "gamma":
@@ -38,7 +39,9 @@ def log_ratios(watermark: Watermark, values: np.ndarray, counted: np.ndarray, me
 def segments(
     watermark: Watermark, values: np.ndarray, counted: np.ndarray, starts: Iterable[slice]
 ) -> list[tuple[int, int]]:
-    """Marked stretches [start, end) of a text, in order; the mean is fitted from each of `starts` and the best kept."""
+    """Return the marked stretches [start, end) of a text, in order; the mean is fitted from each of `starts` and the
+    best fit used.
+    """
     best, chosen = -np.inf, np.zeros(len(values), dtype=bool)
     for start in starts:
         inside = np.zeros(len(values), dtype=bool)
@@ -56,7 +59,7 @@ def segments(
 
 
 def _marked_mean(watermark: Watermark, values: np.ndarray) -> float:
-    """The mean of marked values, kept off the null's and off what no token could belie."""
+    """Return the mean of marked values, bounded away from the null's and from values that no token could contradict."""
     null, variance = watermark.null_moments
     mean = float(values.mean()) if len(values) else null
     least = null + 0.1 * float(np.sqrt(variance))
@@ -66,7 +69,7 @@ def _marked_mean(watermark: Watermark, values: np.ndarray) -> float:
 
 
 def _split(ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """(marked bool [n], the sum of their ratios less the changes) of the best split."""
+    """Return (marked bool [n], the sum of their ratios less the changes) of the best split."""
     lead = 0.0  # of being marked over being unmarked, for the best splits up to here
     entered, left = bytearray(len(ratios)), bytearray(len(ratios))
     for i, ratio in enumerate(ratios.tolist()):

@@ -1,13 +1,13 @@
-"""What unmarked text scores, exactly: the null distributions behind z-scores and p-values.
+"""Exact null distributions of unmarked text: z-scores and p-values.
 
-    green lists  each piece of evidence is green with probability f, so n of them hold Binomial(n, f) green ones
-    races        each piece of evidence scores Exponential(1), so n of them sum to Gamma(n, 1)
+    green lists  each piece of evidence is green with probability f: n of them have Binomial(n, f) green ones
+    races        each piece of evidence scores Exponential(1): n of them sum to Gamma(n, 1)
 
-Kirchenbauer et al. 2023 (arXiv 2301.10226), equation (3), has the z-score; its normal tail is not used, because it is
-wrong where it matters: at n = 20, f = 0.25 and 12 green it says 1.5e-4 where the exact tail is 9.4e-4.
+Kirchenbauer et al. 2023 (arXiv 2301.10226), equation (3), defines the z-score. Its normal tail is not used because it
+is wrong where it matters: at n = 20, f = 0.25 and 12 green it gives 1.5e-4, the exact tail is 9.4e-4.
 
-The probability is over the key: whatever the text, at most a share p of all keys gives it a p-value of p or less. For
-one key and many texts on one subject the p-values are not independent, because texts that share phrases share evidence.
+The probability is over the key: for any text, at most a share p of all keys gives it a p-value of p or less. For one
+key and many texts on one subject the p-values are not independent, because texts that share phrases share evidence.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from caw.detection.family import alone
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.watermarks import EXP, SynthID, Watermark
 from caw.watermarks.green_list import GreenList
@@ -32,11 +33,11 @@ class Tails:
 
 
 def binomial_tails(hits: np.ndarray, counts: np.ndarray, fraction: float, mid_p: bool = False) -> Tails:
-    """`hits` of `counts` (both [N]) are green, each with probability `fraction` under the null.
+    """Return the tails of `hits` green among `counts` (both [N]), each with probability `fraction` under the null.
 
     The tail is the regularised incomplete beta function, equal to scipy.stats.binom.sf(hits - 1, counts, fraction).
     mid_p: count the observed value half (Lancaster 1961): uniform on average instead of conservative, but no longer a
-    guarantee text by text.
+    guarantee for each text.
     """
     hits, counts = np.asarray(hits, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     deviation = np.sqrt(np.maximum(counts, 1) * fraction * (1 - fraction))
@@ -47,7 +48,7 @@ def binomial_tails(hits: np.ndarray, counts: np.ndarray, fraction: float, mid_p:
 
 
 def _at_least(hits: np.ndarray, counts: np.ndarray, fraction: float) -> np.ndarray:
-    """P(Binomial(counts, fraction) >= hits)."""
+    """Return P(Binomial(counts, fraction) >= hits)."""
     inside = np.clip(hits, 1, np.maximum(counts, 1))
     tail = special.betainc(inside, counts - inside + 1, fraction)
     # betainc has no value at (0, n + 1): every text holds at least 0 green tokens, and none more than n
@@ -55,17 +56,19 @@ def _at_least(hits: np.ndarray, counts: np.ndarray, fraction: float) -> np.ndarr
 
 
 def gamma_tails(sums: np.ndarray, counts: np.ndarray) -> Tails:
-    """`sums` of `counts` (both [N]) scores, each Exponential(1) under the null; equals scipy.stats.gamma.sf."""
+    """Return the tails of `sums` of `counts` (both [N]) scores, each Exponential(1) under the null; equals
+    scipy.stats.gamma.sf.
+    """
     sums, counts = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     tail = special.gammaincc(np.maximum(counts, 1), sums)
     return Tails((sums - counts) / np.sqrt(np.maximum(counts, 1)), np.where(counts > 0, tail, 1.0))
 
 
 def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
-    """What other systems report of `hits` green tokens among `counts` (both [N]): z-score and normal tail.
+    """Return what other systems report for `hits` green tokens among `counts` (both [N]): z-score and normal tail.
 
-    The p-value is 1 where nothing counted. gamma: green share under the null.
-    transformers 5.17 printed 1 - (1 + sign(z) (1 - exp(-2 z^2 / pi))) / 2 instead, which is no tail of its z.
+    The p-value is 1 if nothing counts. gamma: green share under the null. transformers 5.17 prints 1 - (1 + sign(z) (1
+    - exp(-2 z^2 / pi))) / 2 instead, which is not the tail of its z.
     """
     counts = np.asarray(counts, dtype=np.float64)
     z = (hits - counts * gamma) / np.sqrt(np.maximum(counts, 1) * gamma * (1 - gamma))
@@ -75,13 +78,13 @@ def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
 def tails(
     watermark: Watermark, scores: np.ndarray, counts: np.ndarray, mode: str = "exact", mid_p: bool = False
 ) -> Tails:
-    """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N].
+    """Return z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N].
 
     Args:
-        watermark: its kind and parameters say which distribution unmarked text has; see the module.
+        watermark: its kind and parameters determine the null distribution; see the module.
         scores: float64 [N].
         counts: int64 [N].
-        mode: "exact", or "compat" for what the other system of the format computes.
+        mode: "exact", or "compat" for the numbers of the format's own system.
         mid_p: see `binomial_tails`; races ignore it, as their scores are continuous.
 
     Raises ValueError for mid_p with SynthID's weighted means.
@@ -98,9 +101,9 @@ def tails(
 
 
 def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mid_p: bool = False) -> Tails:
-    """Tails of SynthID: `scores` [N] sum the (weighted) mean bits of `counts` [N] tokens.
+    """Return the tails of SynthID: `scores` [N] sum the (weighted) mean bits of `counts` [N] tokens.
 
-    A binomial of all bits for the plain mean, a weighted one else; see `tails`.
+    Binomial over all bits for the plain mean, otherwise weighted binomial; see `tails`.
     """
     scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
     weights, fraction = watermark.layer_weights, watermark.bit_fraction
@@ -108,7 +111,7 @@ def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mi
     if np.ptp(weights) == 0:
         return binomial_tails(totals, counts * len(weights), fraction, mid_p)
     if mid_p:
-        raise ValueError("mid-p values of weighted means are not offered; use reading='mean', or leave mid_p out")
+        raise ValueError("mid-p values of weighted means are not supported; use reading='mean', or leave mid_p out")
     spread = np.sqrt(np.maximum(counts, 1) * fraction * (1 - fraction) * (weights**2).sum())
     z = (totals - counts * fraction * weights.sum()) / spread
     p = [
@@ -119,9 +122,9 @@ def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mi
 
 
 def dual_tails(alpha: float, scores: np.ndarray, counts: np.ndarray, mode: str = "exact") -> Tails:
-    """`scores` [N] sum (1 - alpha) E + alpha E' over `counts` pairs of Exponential(1).
+    """Return the tails of `scores` [N] that sum (1 - alpha) E + alpha E' over `counts` pairs of Exponential(1).
 
-    mode "compat": the gamma distribution of equal mean and variance, which vLLM's detector takes for the sum's.
+    mode "compat": the gamma distribution of equal mean and variance, which vLLM's detector uses for the sum.
     """
     scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
     variance = (1 - alpha) ** 2 + alpha**2
@@ -135,7 +138,9 @@ def dual_tails(alpha: float, scores: np.ndarray, counts: np.ndarray, mode: str =
 
 
 def fewest_for(watermark: Watermark, fpr: float) -> int:
-    """The least number of pieces of evidence with which a text could be called marked at `fpr`."""
+    """Return the minimum number of pieces of evidence with which a text could be called marked at `fpr`."""
+    if len(watermark.parts) > 1:
+        return min(fewest_for(part, alone(fpr, len(watermark.parts))) for part in watermark.parts)
     if isinstance(watermark, GreenList):
         # all green: p = fraction ** n
         return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.green_fraction) - 1e-9)))
@@ -145,10 +150,10 @@ def fewest_for(watermark: Watermark, fpr: float) -> int:
 
 
 def holm(p_values: Sequence[float] | np.ndarray, shares: np.ndarray | None = None) -> np.ndarray:
-    """Holm-corrected p-values float64 [m], in the order given; each at most 1.
+    """Return Holm-corrected p-values float64 [m], in the order given; each at most 1.
 
     p_values: [m], of the single tests.
-    shares: float64 [m] > 0 that sum to 1, how the level is split among the tests (Holm 1979, section 3); None = evenly,
+    shares: float64 [m] > 0 that sum to 1, each test's share of the level (Holm 1979, section 3); None = equal shares,
         which equals statsmodels' multipletests(method="holm").
 
     Rejecting those at or below a level keeps the chance of any false rejection below it under any dependence.

@@ -1,9 +1,8 @@
-"""What a detector asks of weights: a level for every token of a text, decided without the key that is tested.
+"""The interface of weights: a level for every token of a text, chosen without the tested key.
 
-Weights per token id (`weights.TokenWeights`) are such, and weights that a model gives (`caw.models.ModelWeights`). The
-detector is handed those and knows nothing more of them: detection imports no model. Given the text, the levels are
-fixed and only the key is random, so p-values stay exact whatever the weights are. What is weighed badly is only found
-later.
+Implemented by token-weight tables (`weights.TokenWeights`) and weights from a model (`caw.models.ReaderWeights`). The
+detector receives them and knows nothing more: detection imports no model. Given the text, the levels are fixed and only
+the key is random, so p-values are exact for any weights. Bad weights only detect less.
 """
 
 from __future__ import annotations
@@ -21,46 +20,47 @@ MOST = 15  # levels 0..15: rounding them costs less than a thousandth of the inf
 
 
 class TextWeights(ABC):
-    """A weight level 0..15 for each token of a text; level 0 leaves the token out."""
+    """A weight level 0..15 for each token of a text; level 0 excludes the token."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What receipts call them; empty if they have no name."""
+        """Their name in receipts; empty if they have none."""
 
     @property
     @abstractmethod
     def digest(self) -> str:
-        """SHA-256, in hex, of everything that decides the levels but the text and the watermark's parameters."""
+        """SHA-256, in hex, of everything that determines the levels except the text and the watermark's parameters."""
 
     @abstractmethod
     def check_for(self, watermark: Watermark) -> None:
-        """Raise ValueError where the weights were made under the key to be tested, or do not go with the watermark."""
+        """Raise ValueError if the weights were made under the key to be tested, or do not fit the watermark."""
 
     @abstractmethod
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise ValueError where ids of this tokenizer (None = ids are given) mean other tokens to the weights."""
+        """Raise ValueError if ids of this tokenizer (None = ids are given) mean other tokens to the weights."""
 
     @abstractmethod
     def text_levels(self, texts: Sequence[np.ndarray], watermark: Watermark) -> list[np.ndarray]:
-        """Levels int64 [n] of each text int64 [n].
+        """Return levels int64 [n] of each text int64 [n].
 
-        watermark: how texts are marked; its key must not matter. A text's levels depend on that text alone.
+        watermark: how texts are marked; the result must not depend on its key. A text's levels depend on that text
+        alone.
         """
 
 
 def check_weighable(watermark: Watermark) -> None:
     """Raise ValueError unless the exact tail of a weighted sum of this watermark's scores is known."""
     if not isinstance(watermark, GreenList) and watermark.null != "gamma":
-        raise ValueError(f"weights serve KGW, Unigram and EXP, got {watermark.name}; leave them out")
+        raise ValueError(f"weights support KGW, Unigram and EXP, got {watermark.name}; leave them out")
     if isinstance(watermark, EXP) and len(watermark.scheme.shares) > 1:
-        raise ValueError(f"weights serve one key, got format {watermark.format!r}; leave them out")
+        raise ValueError(f"weights support formats with one key, got {watermark.format!r}; leave them out")
 
 
 def check_own_key(watermark: Watermark, key_ids: Sequence[str]) -> None:
-    """Raise ValueError if the key to be tested is among those of the texts that the weights come from."""
+    """Raise ValueError if the key to be tested is among those of the texts behind the weights."""
     if watermark.key_id in key_ids:
         raise ValueError(
-            f"the weights were estimated from texts of key {watermark.key_id}, which is the key to test: p-values "
-            "would be too small; make them from texts of other keys"
+            f"the weights were estimated from texts of the tested key {watermark.key_id}, which would make p-values "
+            "too small; make them from texts of other keys"
         )

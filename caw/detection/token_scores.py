@@ -1,7 +1,7 @@
-"""Scores of the tokens of many texts at once, and which of them count as evidence.
+"""Score the tokens of many texts at once, and select those that count as evidence.
 
-Texts run through the watermark as one stream, `window` missing tokens (-1) between them. Evidence that a text already
-gave counts no more: EXP each context, KGW each (context, token) or (seed, token), Unigram each distinct token.
+Texts pass through the watermark as one stream, separated by `window` missing tokens (-1). Repeated evidence does not
+count: EXP counts each context, KGW each (context, token) or (seed, token), Unigram each distinct token once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Scored:
 def score_texts(
     watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in order."""
+    """Return (values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in
+    order.
+    """
     owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     values, evidence, eligible = score_stream(watermark, texts, mode)
     counted = eligible if evidence is None else eligible & first_occurrences(owner, evidence, eligible)
@@ -44,14 +46,20 @@ def score_texts(
 def score_stream(
     watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """(values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in order.
+    """Return (values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in
+    order.
 
-    Evidence is what counts once; None = everything counts.
+    Equal evidence counts once; None = everything counts.
     """
     if watermark.code is not None:
         raise ValueError(
-            "a payload is read from a whole text, got a watermark with payload_bits where tokens are scored one by "
-            "one (regions, weights, null report); leave the payload out"
+            "regions, weights and null reports do not support payloads, got a watermark with payload_bits; leave the "
+            "payload out"
+        )
+    if watermark.family > 1:
+        raise ValueError(
+            f"tokens are scored under one key, got a watermark of {watermark.family} variants; give one of them, "
+            "watermark.variant(number)"
         )
     survive_forks()
     gap = np.full(watermark.window, MISSING, dtype=np.int64)
@@ -68,7 +76,7 @@ def score_stream(
 
 
 def chunks(texts: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
-    """Consecutive texts whose tokens together stay below STREAM_TOKENS (a longer one comes alone)."""
+    """Yield runs of consecutive texts with fewer than STREAM_TOKENS tokens together (a longer text comes alone)."""
     start, tokens = 0, 0
     for i, text in enumerate(texts):
         if i > start and tokens + len(text) > STREAM_TOKENS:

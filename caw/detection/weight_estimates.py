@@ -1,10 +1,9 @@
-"""How much signal each token id carries, from texts marked under other keys.
+"""Estimate the signal of each token id from texts marked under other keys.
 
 For every token id: how often it was green (or its mean -log(1 - u)) where it counted. Most ids are rare, so each is
-pulled towards the mean of its kind, which is pulled towards the mean of all: as if `prior` more pieces of evidence had
-been seen there (empirical Bayes). With two keys or more, the prior is the one under which the texts of each key are
-likeliest, given the others. The weight of an id is the log-odds of green over the null's, for races 1 - 1 / mean: see
-`weights`.
+shrunk towards its class mean, and that towards the overall mean, as if `prior` more pieces of evidence had been seen
+there (empirical Bayes). With two or more keys, the prior is the one under which each key's texts are most likely given
+the others. The weight of an id is the log-odds of green over the null's, for races 1 - 1 / mean: see `weights`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from scipy import special
 
 from caw.detection.detector import Detector
 from caw.detection.weights import MOST, TokenWeights, levels_of
+from caw.io.progress import Bar
 from caw.io.token_texts import token_texts
+from caw.io.vocabulary import Vocabulary
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -27,7 +28,7 @@ KINDS = ("digits", "operators", "punctuation", "space", "name", "word", "inside 
 
 
 def kind_of(text: str) -> int:
-    """Index into KINDS of what a token looks like."""
+    """Return the index into KINDS of a token's text."""
     core = text.strip()
     if not core:
         return KINDS.index("space")
@@ -45,27 +46,35 @@ def kind_of(text: str) -> int:
 
 
 def token_kinds(tokenizer: Any, vocab_size: int) -> np.ndarray:
-    """Kind of each token id, int64 [vocab_size]; ids that the tokenizer does not know are "other"."""
+    """Return the kind of each token id, int64 [vocab_size]; ids unknown to the tokenizer are "other"."""
     known = min(vocab_size, len(tokenizer))
     kinds = np.full(vocab_size, KINDS.index("other"), dtype=np.int64)
     kinds[:known] = [kind_of(text) for text in token_texts(tokenizer, range(known))]
     return kinds
 
 
-def tally(texts: Mapping[Watermark, Sequence[Any]], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(sum of values, number) float64 [keys, V] of counted tokens, of marked texts (strings or ids) by watermark."""
+def tally(
+    texts: Mapping[Watermark, Sequence[Any]], tokenizer: Any, vocab_size: int, *, progress: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (sum of values, number) float64 [keys, V] of counted tokens, of marked texts (strings or ids) by
+    watermark.
+    """
     sums, counts = np.zeros((len(texts), vocab_size)), np.zeros((len(texts), vocab_size))
-    for row, (watermark, items) in enumerate(texts.items()):
-        detector = Detector(tokenizer, watermark)
-        for scored in detector.score(detector.ids_of(items)):
-            counted = scored.counted & (scored.ids < vocab_size)
-            np.add.at(sums[row], scored.ids[counted], scored.values[counted])
-            np.add.at(counts[row], scored.ids[counted], 1)
+    with Bar(sum(map(len, texts.values())), "scoring texts", "texts", enabled=progress, announced=True) as advance:
+        for row, (watermark, items) in enumerate(texts.items()):
+            detector = Detector(tokenizer, watermark)
+            for scored in detector.score(detector.ids_of(items)):
+                counted = scored.counted & (scored.ids < vocab_size)
+                np.add.at(sums[row], scored.ids[counted], scored.values[counted])
+                np.add.at(counts[row], scored.ids[counted], 1)
+                advance()
     return sums, counts
 
 
 def choose_prior(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, watermark: Watermark) -> float:
-    """The one of PRIORS under which each key's texts [keys, V] are likeliest given the others; PRIOR for one key."""
+    """Return the one of PRIORS under which each key's texts [keys, V] are most likely given the others; PRIOR for one
+    key.
+    """
     if len(sums) < 2:
         return PRIOR
     scores = []
@@ -86,7 +95,9 @@ def choose_prior(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, waterm
 
 
 def means_of(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, prior: float = PRIOR) -> np.ndarray:
-    """Mean value of each token id, float64 [V], pulled towards its kind's mean and that towards the overall one."""
+    """Return the mean value of each token id, float64 [V], shrunk towards its kind's mean, and that towards the overall
+    mean.
+    """
     overall = sums.sum() / counts.sum()
     per_kind = np.bincount(kinds, weights=counts, minlength=len(KINDS))
     kind_means = (np.bincount(kinds, weights=sums, minlength=len(KINDS)) + prior * overall) / (per_kind + prior)
@@ -95,7 +106,7 @@ def means_of(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, prior: flo
 
 
 def information(means: np.ndarray, watermark: Watermark) -> np.ndarray:
-    """Weight of each token id, float64 [V]; 0 where it carries nothing."""
+    """Return the weight of each token id, float64 [V]; 0 if it carries no information."""
     if isinstance(watermark, GreenList):
         null = watermark.green_fraction
         return np.maximum(special.logit(np.clip(means, 1e-3, 1 - 1e-3)) - special.logit(null), 0.0)
@@ -108,25 +119,30 @@ def estimate_weights(
     vocab_size: int,
     prior: float | None = None,
     provenance: dict[str, Any] | None = None,
+    *,
+    progress: bool = False,
 ) -> TokenWeights:
-    """A table of weights from marked texts.
+    """Estimate a token-weight table from marked texts.
 
     Args:
-        texts: strings or id lists by the watermark they are marked with; watermarks of one kind, with different keys,
-            none of which is the key that will be tested.
+        texts: strings or id lists by the watermark that marked them; watermarks of one kind with different keys, none
+            of which is the key to be tested.
         tokenizer: of the model that wrote the texts.
-        vocab_size: length of the table; ids beyond it get its default.
-        prior: evidence that a rare token borrows from its kind, in tokens; None = what fits best.
-        provenance: what else to write into the table about its origin.
+        vocab_size: length of the table; ids beyond it use its default.
+        prior: pseudo-count in tokens that shrinks rare tokens towards their kind; None = fitted.
+        provenance: further information about its origin to store in the table.
+        progress: show progress on stderr.
 
-    Deterministic. Raises ValueError where nothing counts or the watermarks differ in more than the key.
+    Deterministic. Raises ValueError if nothing counts or the watermarks differ in more than the key.
     """
     kinds_of_marks = {(type(w), getattr(w, "gamma", None)) for w in texts}
     if len(kinds_of_marks) != 1:
-        raise ValueError(f"expected texts of one watermark and gamma, got {len(kinds_of_marks)}; make one each")
-    sums, counts = tally(texts, tokenizer, vocab_size)
+        raise ValueError(
+            f"all texts must have one watermark and gamma, got {len(kinds_of_marks)}; make a table for each"
+        )
+    sums, counts = tally(texts, tokenizer, vocab_size, progress=progress)
     if not counts.sum():
-        raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
+        raise ValueError("marked texts with tokens that count are required, got none; give longer texts")
     kinds = token_kinds(tokenizer, vocab_size)
     prior = choose_prior(sums, counts, kinds, next(iter(texts))) if prior is None else prior
     sums, counts = sums.sum(axis=0), counts.sum(axis=0)
@@ -136,7 +152,7 @@ def estimate_weights(
     levels = levels_of(weights)
     seen = counts > 0
     default = int(np.rint(np.average(levels[seen], weights=counts[seen]))) if seen.any() else MOST // 2
-    about = {
+    about: dict[str, Any] = {
         "key_ids": sorted(w.key_id for w in texts),
         "watermark": next(iter(texts)).name,
         "tokens": int(counts.sum()),
@@ -148,17 +164,18 @@ def estimate_weights(
             if counts[kinds == k].sum()
         },
     }
-    return TokenWeights(levels, max(1, default), {**about, **(provenance or {})})
+    about.update(provenance or {})
+    return TokenWeights(levels, max(1, default), about, vocabulary=Vocabulary.of(tokenizer))
 
 
 def weights_by_kind(table: TokenWeights, tokenizer: Any, provenance: dict[str, Any] | None = None) -> TokenWeights:
-    """A table for another tokenizer: each of its tokens weighs what tokens of its kind weigh in `table`.
+    """Make a table for another tokenizer: each of its tokens gets the weight of its kind in `table`.
 
-    Raises ValueError for a table that does not say how its kinds scored.
+    Raises ValueError for a table without scores by kind.
     """
     means, null = table.provenance.get("mean_by_kind"), table.provenance.get("null_mean")
     if not isinstance(means, dict) or not isinstance(null, (int, float)):
-        raise ValueError("expected a table made by estimate_weights, got one without means by kind; make it again")
+        raise ValueError("the table must come from estimate_weights, got one without means by kind; make it again")
     average = float(np.mean(list(means.values())))
     of_kind = np.array([means.get(name, average) for name in KINDS])
     by_kind = special.logit(of_kind) - special.logit(null) if null < 1 else 1 - 1 / of_kind
@@ -167,4 +184,5 @@ def weights_by_kind(table: TokenWeights, tokenizer: Any, provenance: dict[str, A
     about: dict[str, Any] = {name: table.provenance[name] for name in inherited if name in table.provenance}
     about["by_kind_from"] = table.provenance.get("model", "another table")
     about.update(provenance or {})
-    return TokenWeights(levels[token_kinds(tokenizer, len(tokenizer))], max(1, int(levels.mean())), about)
+    of_each = levels[token_kinds(tokenizer, len(tokenizer))]
+    return TokenWeights(of_each, max(1, int(levels.mean())), about, vocabulary=Vocabulary.of(tokenizer))

@@ -1,10 +1,10 @@
-"""Exact tails of weighted sums, for tests in which some kinds of tokens count more than others.
+"""Exact tails of weighted sums, for tests in which some tokens count more than others.
 
-    green lists  sum of w_i B_i, B_i Bernoulli(f), whole-number weights: the lattice distribution itself
+    green lists  sum of w_i B_i, B_i Bernoulli(f), integer weights: the lattice distribution itself
     races        sum of w_i E_i, E_i Exponential(1): its characteristic function, inverted
 
 Both are computed under an exponential tilt that moves the mean of the sum to the observed value (Daniels 1954, the
-saddle point), so that small p-values keep their relative precision instead of drowning in rounding at 1e-16.
+saddle point), so that small p-values keep their relative precision instead of being lost to rounding at 1e-16.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_LATTICE = 1 << 30
 
 
 def weighted_binomial_tail(total: int, weights: np.ndarray, trials: np.ndarray, fraction: float) -> float:
-    """P(sum >= total), where trials[j] independent Bernoulli(fraction) variables weigh weights[j].
+    """Return P(sum >= total), where trials[j] independent Bernoulli(fraction) variables have weight weights[j].
 
     weights: int64 [J] > 0. trials: int64 [J] >= 0. Exact up to rounding (relative error about 1e-10).
     Raises ValueError if the sum's range exceeds 2^30 steps.
@@ -33,7 +33,7 @@ def weighted_binomial_tail(total: int, weights: np.ndarray, trials: np.ndarray, 
         return float(np.exp(trials.sum() * np.log(fraction)))
     if most >= MAX_LATTICE:
         raise ValueError(
-            f"a weighted test takes sums below {MAX_LATTICE}, got one of {most}; split the text, or use fewer levels"
+            f"a weighted test supports sums below {MAX_LATTICE}, got {most}; split the text, or use fewer levels"
         )
     tilt = _binomial_tilt(total, weights, trials, fraction)
     log_norm = float((trials * np.logaddexp(np.log1p(-fraction), np.log(fraction) + tilt * weights)).sum())
@@ -52,10 +52,11 @@ def weighted_binomial_tail(total: int, weights: np.ndarray, trials: np.ndarray, 
 
 
 def weighted_binomial_bound(totals: np.ndarray, trials: np.ndarray, weights: np.ndarray, fraction: float) -> np.ndarray:
-    """Chernoff's bound on P(sum >= totals), float64 [N]: never below the tail, some ten times it where that is small.
+    """Return Chernoff's bound on P(sum >= totals), float64 [N]: never below the tail, about ten times it where that is
+    small.
 
-    Each sum [N] is of trials [N] Bernoulli(fraction) variables of every one of `weights` [J]; 1 where the total is not
-    above its mean. A thousandth of the exact tail's time.
+    Each sum [N] is of trials [N] Bernoulli(fraction) variables of every one of `weights` [J]; 1 if the total is not
+    above its mean. A thousand times faster than the exact tail.
     """
     trials = np.maximum(np.asarray(trials, dtype=np.float64), 1)
     # a total of all or nothing has its bound at an endless tilt; this one is as good within 1e-9
@@ -70,7 +71,7 @@ def weighted_binomial_bound(totals: np.ndarray, trials: np.ndarray, weights: np.
 
 
 def _binomial_tilt(total: int, weights: np.ndarray, trials: np.ndarray, fraction: float) -> float:
-    """The tilt under which the mean is `total`."""
+    """Return the tilt under which the mean is `total`."""
 
     def excess(tilt: float) -> float:
         return float((trials * weights * special.expit(special.logit(fraction) + tilt * weights)).sum() - total)
@@ -83,7 +84,7 @@ def _binomial_tilt(total: int, weights: np.ndarray, trials: np.ndarray, fraction
 
 
 def _lattice_masses(weights: np.ndarray, trials: np.ndarray, share: np.ndarray, size: int) -> np.ndarray:
-    """Probabilities of the sums modulo `size` for success probabilities `share` [J]: product of transforms."""
+    """Return probabilities of the sums modulo `size` for success probabilities `share` [J]: product of transforms."""
     angle = -2j * np.pi * np.arange(size // 2 + 1) / size
     log_transform = np.zeros(angle.shape[0], dtype=np.complex128)
     for weight, count, p in zip(weights, trials, share, strict=True):
@@ -92,7 +93,7 @@ def _lattice_masses(weights: np.ndarray, trials: np.ndarray, share: np.ndarray, 
 
 
 def weighted_gamma_tail(total: float, weights: np.ndarray, trials: np.ndarray) -> float:
-    """P(sum >= total), where trials[j] independent Exponential(1) variables weigh weights[j] > 0.
+    """Return P(sum >= total), where trials[j] independent Exponential(1) variables have weight weights[j] > 0.
 
     The inversion integral of the moment generating function on a curve through its saddle point; relative error about
     1e-8. Equal weights are the gamma tail itself.

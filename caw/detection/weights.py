@@ -1,10 +1,10 @@
-"""Weights per token id: tokens that the policy protects carry no signal and should not dilute the score.
+"""Token-weight tables: tokens that the policy protects carry no signal and should not dilute the score.
 
-CAW leaves some kinds of tokens alone far more often than others. If a token t of marked text is green with probability
-q_t and of unmarked text with probability f, the best test weighs it by the log-odds log(q_t / (1 - q_t)) - log(f / (1 -
-f)) (Neyman-Pearson); for races, whose scores have mean 1 unmarked and m_t marked, by 1 - 1 / m_t. Weights are fixed
-before the text is seen and depend on nothing but its token ids, so the null stays exact: given the text, only the key
-is random. They must not be estimated from texts marked with the key that is tested: a table remembers its keys.
+CAW leaves some kinds of tokens unmarked far more often than others. If a token t is green with probability q_t in
+marked text and f in unmarked text, its optimal weight is the log-odds log(q_t / (1 - q_t)) - log(f / (1 - f))
+(Neyman-Pearson); for races, whose scores have mean 1 unmarked and m_t marked, it is 1 - 1 / m_t. Weights are fixed
+before the text is seen and depend only on its token ids, so the null stays exact: given the text, only the key is
+random. They must not be estimated from texts marked with the tested key; a table stores its key ids.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from caw.detection.statistics import Tails
 from caw.detection.text_weights import MOST, TextWeights, check_own_key, check_weighable
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.io.files import write_whole
+from caw.io.vocabulary import Vocabulary
+from caw.io.warn import warn_caller
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -34,27 +36,27 @@ VERSION = "1"
 
 @dataclass(frozen=True)
 class TokenWeights(TextWeights):
-    """A weight level 0..15 for each token id; level 0 leaves the token out.
+    """A weight level 0..15 for each token id; level 0 excludes the token.
 
     levels: uint8 [V]. default: level of ids beyond the table. provenance: how it was made, for people; its `key_ids`
-    name the keys of the texts it was estimated from. name: that of a shipped table, or its file; empty if it has none.
+    name the keys of its texts. name: of a shipped table, or its file; empty if none. vocabulary: what the ids stand
+    for; None = unknown.
     """
 
     levels: np.ndarray
     default: int = 8
     provenance: dict[str, Any] = field(default_factory=dict)
     name: str = field(default="", compare=False)
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         try:
             levels = np.asarray(self.levels)
         except ValueError:  # ragged
-            raise ValueError(
-                "levels must be whole numbers, one a token id, got a nested list; pass a flat one"
-            ) from None
+            raise ValueError("levels must be integers, one per token id, got a nested list; pass a flat one") from None
         if levels.ndim != 1 or levels.dtype.kind not in "iu" or levels.size == 0:
             raise ValueError(
-                f"levels must be whole numbers, one a token id, got {levels.dtype} of {levels.shape}; pass a flat list"
+                f"levels must be integers, one per token id, got {levels.dtype} of {levels.shape}; pass a flat list"
             )
         if int(levels.min()) < 0 or int(levels.max()) > MOST or not levels.any():
             raise ValueError(
@@ -65,7 +67,7 @@ class TokenWeights(TextWeights):
         _check_provenance(self.provenance)
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """Levels int64 of token ids."""
+        """Return levels int64 of token ids."""
         inside = ids < self.levels.shape[0]
         return np.where(inside, self.levels[np.where(inside, ids, 0)], self.default).astype(np.int64)
 
@@ -75,24 +77,40 @@ class TokenWeights(TextWeights):
         return hashlib.sha256(bytes([self.default]) + self.levels.tobytes()).hexdigest()
 
     def check_for(self, watermark: Watermark) -> None:
-        """Raise ValueError where the table was estimated under the key that is to be tested."""
+        """Raise ValueError if the table was estimated under the key to be tested."""
         check_own_key(watermark, self.provenance.get("key_ids", []))
         check_weighable(watermark)
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Nothing to raise: a table does not know its tokenizer, and ids beyond it have its default level."""
+        """Raise ValueError if ids of this tokenizer (None = ids are given) stand for other tokens than in the table.
+
+        Warns about a file of an earlier version, which does not name its vocabulary.
+        """
+        if tokenizer is None:
+            return
+        name = f"the weight table {self.name}" if self.name else "the weight table"
+        if self.vocabulary is not None:
+            remedy = "use the table of the model that wrote the texts, or make one with `caw detection-weights --like`"
+            self.vocabulary.check(tokenizer, f"{name} was", remedy)
+        elif self.name:
+            warn_caller(
+                f"{name} is from an earlier version and does not name its vocabulary, so it may not fit this model; "
+                "make it again with `caw detection-weights`"
+            )
 
     def text_levels(self, texts: Sequence[np.ndarray], watermark: Watermark) -> list[np.ndarray]:
         return [self.of(text) for text in texts]
 
     def save(self, path: str | Path) -> None:
-        """Write levels and provenance to one .safetensors file."""
+        """Write levels, provenance and vocabulary to one .safetensors file."""
         about = {"version": VERSION, "default": str(self.default), "provenance": json.dumps(self.provenance)}
+        if self.vocabulary is not None:
+            about["vocabulary"] = self.vocabulary.as_text()
         write_whole(path, save({"levels": self.levels}, metadata=about))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> TokenWeights:
-        """A shipped table by name ("smollm2-135m"), or any file that `save` wrote.
+        """Load a shipped table by name ("smollm2-135m"), or any file written by `save`.
 
         Raises TypeError, FileNotFoundError or ValueError in one sentence.
         """
@@ -103,26 +121,29 @@ class TokenWeights(TextWeights):
         path = FOLDER / f"{name_or_path}.safetensors" if str(name_or_path) in shipped() else Path(name_or_path)
         if not path.is_file():
             known = ", ".join(shipped()) or "none"
-            raise FileNotFoundError(f"expected a table of weights ({known}) or a file, found no {path}; check the name")
+            raise FileNotFoundError(
+                f"weights must be a shipped table ({known}) or a file, {path} does not exist; check the name"
+            )
         try:
             with safe_open(path, "numpy") as file:
                 about = file.metadata() or {}
                 levels = file.get_tensor("levels")
         except SafetensorError as error:
-            raise ValueError(f"{path} must hold a table of weights, it does not ({error}); make one again") from None
+            raise ValueError(f"{path} must be a weight table ({error}); make it again") from None
         if about.get("version") != VERSION:
             raise ValueError(f"{path} must be of version {VERSION}, got {about.get('version')}; make it again")
         try:
             default, provenance = int(about["default"]), json.loads(about["provenance"])
+            vocabulary = Vocabulary.read(about["vocabulary"]) if "vocabulary" in about else None
         except (KeyError, ValueError):
             raise ValueError(
-                f"{path} must say its default level and how it was made, its metadata does not; make it again"
+                f"{path} must have a default level and provenance in its metadata; make it again"
             ) from None
-        return cls(levels, default, provenance, str(name_or_path))
+        return cls(levels, default, provenance, str(name_or_path), vocabulary)
 
 
 def _check_provenance(provenance: Any) -> None:
-    """Raise unless it can be saved and says, in a form that is read, which keys the table comes from."""
+    """Raise unless it can be stored and names the table's keys in a readable form."""
     keys = provenance.get("key_ids", []) if isinstance(provenance, dict) else None
     if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
         raise TypeError(
@@ -132,11 +153,11 @@ def _check_provenance(provenance: Any) -> None:
     try:
         json.dumps(provenance)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"provenance must be what JSON can hold, got other things ({error}); leave them out") from None
+        raise TypeError(f"provenance must be JSON-serializable ({error}); leave other objects out") from None
 
 
 def shipped() -> list[str]:
-    """Names of the tables that come with the library."""
+    """Return the names of the shipped tables."""
     return sorted(p.stem for p in FOLDER.glob("*.safetensors"))
 
 
@@ -149,7 +170,7 @@ def weighted_tails(
     texts: int,
     more: float = 0.0,
 ) -> tuple[np.ndarray, Tails]:
-    """(weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N].
+    """Return (weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N].
 
     more: added to every score.
     """
@@ -169,7 +190,7 @@ def weighted_tails(
 
 
 def levels_of(information: np.ndarray) -> np.ndarray:
-    """Weights (any non-negative numbers [V]) as levels 0..15 with the greatest at 15, uint8 [V]."""
+    """Convert weights (non-negative numbers [V]) to levels 0..15 with the greatest at 15, uint8 [V]."""
     top = float(information.max())
     if not top > 0:
         raise ValueError("no token carries information: expected marked texts that score higher than unmarked ones")

@@ -1,17 +1,18 @@
 """The whole text and its windows as one family of tests, with one corrected p-value.
 
-Windows of 16, 23, 32, 45, ... tokens lie every quarter of their length along the text; each is tested with the exact
-tail of what counts in it (evidence counts once in the whole text, at its first occurrence). The whole text has half of
-the level, so that a text which is found without a search for parts is seldom lost to it: its own p-value doubles. The
-other half is split evenly among the lengths of windows and, within a length, among its windows: a long window has few
-rivals and needs less than a short one. Holm's step-down procedure with these shares keeps the chance that any unmarked
-text or window is called marked below the false-positive rate, whatever they have in common.
+Windows of 16, 23, 32, 45, ... tokens start at every quarter of their length; each is tested with the exact tail of its
+counted tokens (evidence counts once in the whole text, at its first occurrence). The whole text has half of the level,
+so that searching for parts rarely loses a text that would be detected without it: its own p-value doubles. The other
+half is split evenly among window lengths and, within a length, among its windows: a long window has few rivals and
+needs less evidence than a short one. Holm's step-down procedure with these shares keeps the probability that any
+unmarked text or window is called marked below the false-positive rate, however they depend on each other.
 
-Measured on simulated texts (KGW, 600 tokens, rate 1e-3), share found by even shares of all tests, by these shares, and
-without a search: middle third marked, 40 % green .45, .54, .31; all marked, 32 % green .19, .65, .72.
+Measured on simulated texts (KGW, 600 tokens, rate 1e-3), detection rate with equal shares for all tests, with these
+shares, and without a search: middle third marked, 40 % green: 45 %, 54 %, 31 %; all marked, 32 % green: 19 %, 65 %, 72
+%.
 
-Maximal scores of all windows without correction ("WinMax") are no test: their p-values are too small by the number of
-windows (Kirchenbauer et al. 2023, arXiv 2306.04634, section 4, say so themselves).
+Maximal scores of all windows without correction ("WinMax") are not a valid test: their p-values are too small by the
+number of windows (Kirchenbauer et al. 2023, arXiv 2306.04634, section 4, say so themselves).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WHOLE_SHARE = 0.5  # of the level, for the whole text
 
 
 def windows_of(tokens: int) -> np.ndarray:
-    """Windows int64 [W, 2] of a text of `tokens` tokens: (start, end), the whole text first."""
+    """Return windows int64 [W, 2] of a text of `tokens` tokens: (start, end), the whole text first."""
     parts = [np.array([[0, tokens]], dtype=np.int64)]
     length = float(SHORTEST)
     while round(length) < tokens:
@@ -44,7 +45,9 @@ def windows_of(tokens: int) -> np.ndarray:
 
 
 def shares_of(windows: np.ndarray) -> np.ndarray:
-    """Each window's share of the level, float64 [W]; they sum to 1. A text too short for windows has it all."""
+    """Return each window's share of the level, float64 [W]; they sum to 1. A text too short for windows has all of
+    it.
+    """
     if len(windows) == 1:
         return np.ones(1)
     sizes = windows[1:, 1] - windows[1:, 0]
@@ -53,7 +56,9 @@ def shares_of(windows: np.ndarray) -> np.ndarray:
 
 
 def window_p_values(windows: np.ndarray, values: np.ndarray, counted: np.ndarray, watermark: Watermark) -> np.ndarray:
-    """Exact p-value of each window by itself, float64 [W]; values float64 [n] and counted bool [n] are per token."""
+    """Return the exact p-value of each window alone, float64 [W]; values float64 [n] and counted bool [n] are per
+    token.
+    """
     total = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])
     number = np.concatenate([[0], np.cumsum(counted)])
     scores = total[windows[:, 1]] - total[windows[:, 0]]
@@ -66,9 +71,9 @@ def window_p_values(windows: np.ndarray, values: np.ndarray, counted: np.ndarray
 
 
 def _bounded(windows: np.ndarray, scores: np.ndarray, counts: np.ndarray, watermark: SynthID) -> np.ndarray:
-    """Exact p-values of the whole text and of the windows that matter most, an upper bound of each other's.
+    """Return exact p-values of the whole text and of the windows that matter most, an upper bound of the others.
 
-    An exact tail of weighted bits takes a tenth of a second. A p-value that is too large keeps every promise.
+    An exact tail of weighted bits takes a tenth of a second. A p-value that is too large stays valid.
     """
     weights = watermark.layer_weights
     totals = np.rint(scores * weights.sum())

@@ -1,1 +1,1 @@
-"""What marks cost and how well they are found: tasks, runs, attacks, metrics, reports."""
+"""Evaluation of watermarks: tasks, runs, attacks, metrics, reports."""

@@ -1,4 +1,4 @@
-"""What results are made from: graded answers and scores, without the texts."""
+"""Graded answers and scores without the texts, from which results are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_ANSWER = 32  # characters; a longer one may be a whole text
 class Answer:
     """One graded answer. The fields are those of `Generation`, but `tokens` is a count.
 
-    answer: None also where it is longer than `LONGEST_ANSWER`. style: of a text that has no right answer, else None.
+    answer: also None if longer than `LONGEST_ANSWER`. style: of a text without a right answer, otherwise None.
     """
 
     id: str
@@ -46,19 +46,19 @@ class Answer:
 
     @property
     def line(self) -> dict[str, Any]:
-        """The fields for a published line; the last three only where they say something."""
+        """Return the fields for a published line; the last three only if they have a value."""
         usual = {"attempts": 1, "found": None, "style": None}
         return {name: value for name, value in asdict(self).items() if name not in usual or value != usual[name]}
 
     @property
     def unparsed(self) -> bool:
-        """Whether an answer was asked for and could not be read; a long one was read, so it has an `extraction`."""
+        """Whether an answer was expected and could not be read; a long answer was read, so it has an `extraction`."""
         return self.correct is not None and self.answer is None and self.extraction is None
 
 
 @dataclass(frozen=True)
 class CellAnswers:
-    """A cell's manifest, the ids of the runs that made its texts (sorted), and its answers in order of their ids."""
+    """A cell's manifest, the ids of the runs that generated its texts (sorted), and its answers in id order."""
 
     manifest: Mapping[str, Any]
     runs: tuple[str, ...]
@@ -66,23 +66,25 @@ class CellAnswers:
 
 
 class Source(Protocol):
-    """What results can be made from: a run's folder (`Scorer`) or a published copy (`Published`)."""
+    """A source of results: a run's folder (`Scorer`) or a published copy (`Published`)."""
 
     def answers(self, plan: CellPlan) -> CellAnswers:
-        """The answers of one cell; an empty list where it has no texts."""
+        """Return the answers of one cell; an empty list if it has no texts."""
         ...
 
     def every_score(self) -> list[Score]:
-        """The scores of the texts as they are graded now, see `current_scores`."""
+        """Return the scores of the texts as graded now, see `current_scores`."""
         ...
 
     def command(self, run: str) -> str:
-        """The command line of a run; "" for an unknown run."""
+        """Return the command line of a run; "" for an unknown run."""
         ...
 
 
 def current_scores(scores: Iterable[Score]) -> list[Score]:
-    """The scores without those of attacks on a text that has changed since; `caw evaluate attack` makes them again."""
+    """Return the scores without those of attacks on texts that have changed since; `caw evaluate attack` recomputes
+    them.
+    """
     every = list(scores)
     place = lambda s: (s.cell, s.watermark, s.key, s.source, s.id)  # noqa: E731
     texts = {place(score): score.of for score in every if score.attack == "none"}

@@ -1,8 +1,9 @@
-"""Generate for many prompts: one that cannot be continued becomes a result of its own and never ends the run."""
+"""Generate for many prompts: a prompt that cannot be continued becomes an error result and never ends the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from caw.decoding.prompt_cache import PromptCache
@@ -27,14 +28,18 @@ def generate_every(
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
     detector: Detector | None = None,
+    occurrences: Sequence[int] | None = None,
 ) -> Iterator[GenerationResult]:
-    """A result for every prompt, not in their order; one that cannot be continued has its complaint in `error`.
+    """Yield a result for every prompt, in any order; one that cannot be continued has its message in `error`.
 
-    `caw.iter_generate` does the same, but raises where it can continue none of the prompts. That suits a single call; a
-    shard of a large run would never get past it. Raises what is wrong with the call itself, as `iter_generate` does.
+    Unlike `caw.iter_generate`, which raises if no prompt can be continued: a shard of a large run would never get past
+    that. Raises errors of the call itself, as `iter_generate` does.
     """
     row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)
     accepted = accept_prompts(tokenizer, prompts, facts, row, chat=settings.chat)
+    for place, index in enumerate(accepted.indices if occurrences is not None else ()):
+        assert occurrences is not None
+        accepted.requests[place] = replace(accepted.requests[place], occurrence=occurrences[index])
     return stream_results(
         model,
         tokenizer,

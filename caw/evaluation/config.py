@@ -1,7 +1,7 @@
-"""What an evaluation runs: models, tasks, watermarks and policies by name, and which of their combinations.
+"""Config of an evaluation: models, tasks, watermarks and policies by name, and which combinations to run.
 
-`config_file` reads one from YAML. The keys of watermarks are derived from `seed`, or from the environment variable
-CAW_KEY, and are never written down.
+`config_file` reads one from YAML. Watermark keys are derived from `seed`, or from the environment variable CAW_KEY, and
+are never written to a file.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from caw.checks import require_number
 from caw.defaults import THETA
+from caw.detectable.efforts import refuse_idle
+from caw.detectable.selection import Agreement, Consensus
 from caw.evaluation.tasks import Task
 from caw.evaluator import default_beta
-from caw.found.early import refuse_idle
-from caw.found.selection import Agreement, Consensus
-from caw.io.unicode import is_unicode
-from caw.models.quantised_choice import usual_device
+from caw.models.quantization import usual_device
 from caw.policies import Policy
-from caw.policies.registry import POLICIES, make_policy
+from caw.policies.names import POLICIES, make_policy
 from caw.policies.target import read_target
 from caw.settings import Settings
 from caw.watermarks import Watermark
-from caw.watermarks.registry import WATERMARKS, watermark_class
+from caw.watermarks.keys import key_text
+from caw.watermarks.names import WATERMARKS, watermark_class
 
 NONE, ANY = "none", "*"
 WEIGHTS = "weights"  # of a policy's `found`
@@ -40,7 +40,7 @@ class ModelSpec:
 
     source, dtype, device: as in `caw.load_model`. evaluator: for capacity policies, by name or file.
     weights: a table of weights per token, by name or file; every text is tested with it too, see `Score.p_weighted`.
-    quantised: `weights` of `caw.load_model`; those of a file put the model on a CPU.
+    quantized: `weights` of `caw.load_model`; those of a file put the model on a CPU.
     """
 
     source: str
@@ -48,11 +48,11 @@ class ModelSpec:
     weights: str | None = None
     dtype: str = "auto"
     device: str | None = None
-    quantised: str | None = None
+    quantization: str | None = None
 
     def place(self, usual: str | None) -> str | None:
-        """The device it runs on; `usual` if it may run anywhere."""
-        return usual_device(self.quantised, self.device) or usual
+        """Return its device; `usual` if it may run anywhere."""
+        return usual_device(self.quantization, self.device) or usual
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class PolicySpec:
     """kind: one of POLICIES. parameters: its own and the watermark's strength. by_watermark: those of one watermark.
 
     found: how its texts are tested and made again, instead of what the config's `generation` says; settings of
-    `caw.Settings` from found_at on. `select: answer` and `unmarked-answer` are `Consensus` and `Agreement` about the
-    answers that the task reads; `weights: true` tests with the model's weights per token.
+    `caw.Settings` from detectable_at on. `select: answer` and `unmarked-answer` are `Consensus` and `Agreement` about
+    the answers that the task reads; `weights: true` tests with the model's weights per token.
     """
 
     kind: str
@@ -81,10 +81,10 @@ class PolicySpec:
     found: dict[str, Any] = field(default_factory=dict)
 
     def for_watermark(self, name: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(the policy's parameters, the watermark's strength) for use with this watermark.
+        """Return (the policy's parameters, the watermark's strength) for this watermark.
 
-        Raises ValueError if the policy sets the strength of other watermarks but not of this one; soft and hard would
-        be the same.
+        Raises ValueError if the policy sets the strength of other watermarks but not of this one, which would make soft
+        and hard the same.
         """
         own = self.by_watermark.get(name, {})
         merged = {**self.parameters, **own}
@@ -109,8 +109,8 @@ class PolicySpec:
 class RunSpec:
     """An entry of `runs`.
 
-    model, task, watermark, policy: a name, or "*" for all; watermark "none" asks for unmarked texts alone. keys: how
-    many, or which; None = the config's. count: only this many questions, from the first; None = all.
+    model, task, watermark, policy: a name, or "*" for all; watermark "none" means unmarked texts only. keys: how many,
+    or which; None = the config's. count: only the first this many questions; None = all.
     """
 
     model: str = ANY
@@ -164,27 +164,26 @@ class Config:
     text: str = field(default="", repr=False, compare=False)
 
     def key(self, number: int) -> int:
-        """The key of that number, below 2^64. It is secret only if derived from CAW_KEY; without that, `seed` gives it.
+        """Return the key with this number, below 2^64. It is secret only if derived from CAW_KEY; otherwise `seed`
+        determines it.
 
-        Raises ValueError for a CAW_KEY that is not UTF-8.
+        Raises ValueError for a CAW_KEY that is blank or not UTF-8.
         """
         secret = os.environ.get("CAW_KEY")
-        if secret and not is_unicode(secret):  # Python's own error would show a character of it
-            raise ValueError("CAW_KEY must be UTF-8 text, got other bytes; set it again")
-        root = f"key:{secret}" if secret else f"seed:{self.seed}"
+        root = f"key:{key_text(secret)}" if secret else f"seed:{self.seed}"
         return int.from_bytes(hashlib.sha256(f"caw/evaluate/{root}/{number}".encode()).digest()[:8], "big")
 
     def watermark(self, plan: CellPlan) -> Watermark:
-        """The watermark of a marked cell, with the strength that its policy sets."""
+        """Return the watermark of a marked cell, with the strength that its policy sets."""
         assert plan.watermark is not None and plan.policy is not None and plan.key is not None
         spec = self.watermarks[plan.watermark]
         _, strength = self.policies[plan.policy].for_watermark(plan.watermark, spec.kind)
         return spec.build(self.key(plan.key), strength)
 
     def policy_parameters(self, plan: CellPlan) -> dict[str, Any]:
-        """The parameters of a marked cell's policy.
+        """Return the parameters of a marked cell's policy.
 
-        Those of a capacity policy are complete, so that a cell says how it was made even if the defaults change.
+        Those of a capacity policy are complete, so that a cell records its settings even if defaults change.
         """
         assert plan.watermark is not None and plan.policy is not None
         spec = self.policies[plan.policy]
@@ -196,13 +195,14 @@ class Config:
         return parameters
 
     def policy(self, plan: CellPlan) -> Policy:
-        """The policy of a marked cell. Raises what its class raises, e.g. for an evaluator that does not exist."""
+        """Return the policy of a marked cell. Raises what its class raises, e.g. for a missing evaluator."""
         assert plan.policy is not None
         parameters = self.policy_parameters(plan)
         return self.policies[plan.policy].build(parameters, parameters.get("evaluator"))
 
     def settings(self, plan: CellPlan) -> Settings:
-        """How the texts of a cell are made: as the config says, changed by its task; unmarked ones are not tested.
+        """Return the generation settings of a cell: the config's, overridden by its task; unmarked texts are not
+        tested.
 
         Raises TypeError or ValueError for settings of a task, or a policy's `found`, that cannot be.
         """
@@ -221,7 +221,7 @@ class Config:
         return settings
 
     def tested_with(self, plan: CellPlan) -> str | None:
-        """The weights per token with which the texts of a cell are tested before they leave; None = none."""
+        """Return the token weights with which a cell's texts are tested during generation; None = none."""
         weighted = plan.policy is not None and self.policies[plan.policy].found.get(WEIGHTS)
         return self.models[plan.model].weights if weighted else None
 
@@ -256,7 +256,7 @@ class Config:
         return range(run.keys) if isinstance(run.keys, int) else run.keys
 
     def check(self) -> None:
-        """Build every planned watermark and check every policy; raises ValueError naming the entry that is wrong."""
+        """Build every planned watermark and check every policy. ValueError naming the invalid entry."""
         for plan in self.plan():
             if plan.policy is None:
                 self._check_task(plan)
@@ -269,7 +269,7 @@ class Config:
                     raise ValueError(f"found.weights needs the weights of model {plan.model}, got none; name its table")
                 if spec.kind == "capacity":
                     if not parameters.get("evaluator"):
-                        raise ValueError(f"needs an evaluator for model {plan.model}, got none; name its weights")
+                        raise ValueError(f"requires an evaluator for model {plan.model}, got none; name one")
                     require_number("theta", parameters["theta"], 0, 1, closed=True)
                     require_number("beta", parameters["beta"], 0, 100, closed=True)
                     read_target(parameters.get("target"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.checks import require_int
+from caw.detectable.efforts import refuse_idle
 from caw.evaluation.config import (
     ANY,
     BATCH,
@@ -23,37 +24,32 @@ from caw.evaluation.config import (
     RunSpec,
     WatermarkSpec,
 )
-from caw.evaluation.old_names import kind_now, names_now
 from caw.evaluation.tasks import KINDS, PromptsTask, Task
-from caw.found.early import refuse_idle
 from caw.io.inputs import read_text
-from caw.policies.registry import POLICIES
+from caw.policies.names import POLICIES
 from caw.requirements import require
-from caw.settings import Settings
-from caw.watermarks.registry import WATERMARKS, watermark_arguments
+from caw.settings import Sampling, Settings
+from caw.watermarks.names import WATERMARKS, watermark_arguments
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "stops"}  # in the file -> in the class
 FOUND = "found"  # of a policy: how its texts are tested and made again
-OF_TEST = ("found_at", "max_attempts", "best_of", "select", "edits")
+OF_TEST = ("detectable_at", "max_attempts", "best_of", "select", "edits", "guard")
 # the fields of `Settings` that a config may set; how the tree is run and traced is the evaluation's own choice
-GENERATION = (
-    "max_new_tokens", "min_new_tokens", "batch_size", "do_sample", "temperature", "top_k", "top_p", "seed", "chat",
-    "mark_eos", *OF_TEST,
-)  # fmt: skip
+GENERATION = (*(each.name for each in fields(Sampling)), "batch_size", "chat", "mark_eos", *OF_TEST)
 OF_TASK = tuple(name for name in GENERATION if name != "batch_size")
 
 
 def read_config(path: str | Path) -> Config:
-    """The config in a YAML file.
+    """Read the config in a YAML file.
 
-    Raises ImportError without pyyaml, OSError for a file that cannot be read, ValueError for what is wrong in it.
+    Raises ImportError without pyyaml, OSError for an unreadable file, ValueError for invalid content.
     """
     return parse_config(read_text(path, translate=True), str(path))
 
 
 def parse_config(text: str, where: str = "config") -> Config:
-    """The config in YAML text; `where` names it in messages. Raises as `read_config`."""
+    """Parse a config from YAML text; `where` names it in messages. Raises as `read_config`."""
     require("pyyaml", "reading a config")
     import yaml
 
@@ -61,16 +57,18 @@ def parse_config(text: str, where: str = "config") -> Config:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
-        raise ValueError(f"{where} must be YAML, found {problem}; repair that place") from None
+        raise ValueError(f"{where} is not valid YAML: {problem}; fix it") from None
+    except RecursionError:
+        raise ValueError(f"{where} is nested too deeply; reduce the nesting") from None
     config = config_of(value, where)
     config.check()
     return replace(config, text=text)
 
 
 def config_of(value: Any, where: str = "config") -> Config:
-    """The config that a mapping describes. Raises ValueError for unknown and missing names.
+    """Build the config of a mapping. Raises ValueError for unknown and missing names.
 
-    The parameters of watermarks and policies are not checked here but by `Config.check`.
+    `Config.check` checks the parameters of watermarks and policies.
     """
     top = _mapping(value, where)
     _only(top, where, [f.name for f in fields(Config) if f.name != "text"])
@@ -83,7 +81,7 @@ def config_of(value: Any, where: str = "config") -> Config:
     policies = {n: _policy(v, f"policies.{n}", marks) for n, v in _named(top, "policies").items()}
     for group in (marks, policies):
         if NONE in group:
-            raise ValueError(f"the name {NONE} means unmarked texts, found it as a name of something else; rename it")
+            raise ValueError(f"the name {NONE} is reserved for unmarked texts; rename the entry")
     runs = top.get("runs", "all")
     if runs != "all" and not isinstance(runs, list):
         raise ValueError(f"runs must be all or a list, got {type(runs).__name__}; write a list of entries")
@@ -145,22 +143,21 @@ def _watermark(value: dict[str, Any], where: str) -> WatermarkSpec:
     kind = _kind(value, where, WATERMARKS)
     parameters = {k: v for k, v in value.items() if k != "kind"}
     if "key" in parameters:
-        raise ValueError(f"{where} must not hold a key, which would end up in files; set CAW_KEY, or `seed`")
+        raise ValueError(
+            f"{where} must not contain a key, because configs are copied to results; set CAW_KEY, or `seed`"
+        )
     _only(parameters, where, watermark_arguments(kind))
     return WatermarkSpec(kind, parameters)
 
 
 def _policy(value: dict[str, Any], where: str, marks: Mapping[str, WatermarkSpec]) -> PolicySpec:
-    if "kind" in value:
-        value = {**value, "kind": kind_now(value["kind"])}
     kind = _kind(value, where, POLICIES)
-    value = names_now(kind, value, where)
     own = list(POLICIES[kind].parameters)
     strengths = sorted({name for mark in marks.values() for name in WATERMARKS[mark.kind].strength})
     by_watermark = {}
     for name in marks:
         if isinstance(value.get(name), Mapping):
-            by_watermark[name] = names_now(kind, value[name], f"{where}.{name}")
+            by_watermark[name] = dict(value[name])
             _only(by_watermark[name], f"{where}.{name}", [*own, *WATERMARKS[marks[name].kind].strength])
     found = _mapping(value.get(FOUND) or {}, f"{where}.{FOUND}")
     _only(found, f"{where}.{FOUND}", [*OF_TEST, WEIGHTS])
@@ -172,9 +169,9 @@ def _policy(value: dict[str, Any], where: str, marks: Mapping[str, WatermarkSpec
 
 
 def _kind(value: Mapping[str, Any], where: str, known: Mapping[str, Any]) -> str:
-    kind = value.get("kind", kind_now(where.split(".", 1)[1]))
+    kind = value.get("kind", where.split(".", 1)[1])
     if kind not in known:
-        raise ValueError(f"{where}.kind must be one of {', '.join(known)}, got {kind!r}; choose one of these")
+        raise ValueError(f"{where}.kind must be one of {', '.join(known)}, got {kind!r}; choose one")
     return str(kind)
 
 

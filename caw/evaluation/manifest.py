@@ -1,4 +1,4 @@
-"""What the texts of a cell share and depend on, as far as the config says it."""
+"""The manifest of a cell: everything its texts share and depend on, according to the config."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from caw.settings import Settings
 
 
 def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
-    """The part of cell.json that needs no model. All processes and runs of a cell agree on it; it holds no key."""
+    """Return the part of cell.json that needs no model. All processes and runs of a cell agree on it; it has no key."""
     task, settings = config.tasks[plan.task], config.settings(plan)
     model = config.models[plan.model]
     made: dict[str, Any] = {
         "model": plan.model,
         "source": Path(model.source).name,
-        **({} if model.quantised is None else {"quantised": model.quantised}),
+        **({} if model.quantization is None else {"quantization": model.quantization}),
         "task": plan.task,
         "data_sha256": task.sha256,
         "split": task.split,
@@ -32,7 +32,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     parameters = config.policy_parameters(plan)
     if parameters.get("evaluator"):
         parameters["evaluator"] = Path(str(parameters["evaluator"])).name
-    marked_ends = marks_eos(settings.mark_eos, config.watermark(plan))
+    marked_ends = marks_eos(settings.mark_eos, config.watermark(plan), config.policy(plan))
     return {
         **made,
         "generation": {**made["generation"], "mark_eos": marked_ends, **tested(config, plan)},
@@ -46,7 +46,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
 
 
 def tested(config: Config, plan: CellPlan) -> dict[str, Any]:
-    """How the texts of a marked cell are tested and made again; nothing where they are not."""
+    """Return how a marked cell's texts are tested and retried; empty if they are not."""
     assert plan.policy is not None
     settings = config.settings(plan).tested()
     if not settings:
@@ -58,7 +58,8 @@ def tested(config: Config, plan: CellPlan) -> dict[str, Any]:
 
 
 def _of_text(settings: Settings) -> dict[str, Any]:
-    """The settings that every text of a cell depends on, marked or not."""
+    """Return the settings that every text of a cell depends on, marked or not."""
     sampling = ("temperature", "top_k", "top_p", "seed") if settings.do_sample else ()
     names = ("max_new_tokens", "min_new_tokens", "do_sample", "chat", *sampling)
-    return {name: getattr(settings, name) for name in names}
+    filtered = {"min_p": settings.min_p} if settings.do_sample and settings.min_p else {}
+    return {**{name: getattr(settings, name) for name in names}, **filtered, **settings.penalties()}

@@ -1,4 +1,4 @@
-"""What is checked before a run begins: that its texts can be made and measured, and that earlier ones still fit."""
+"""Checks before a run: its texts can be generated and measured, and earlier ones still match the config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caw.evaluation.manifest import planned_manifest
 from caw.evaluation.publishing import is_published
 from caw.evaluation.store import Store
 from caw.models.device import resolve_device
-from caw.models.quantised_choice import check_quantised
+from caw.models.quantization import check_quantization
 from caw.models.sources import check_source, file_or_folder
 from caw.requirements import require
 
@@ -18,7 +18,7 @@ def require_for(config: Config, plans: Iterable[CellPlan], *, models: bool = Fal
     """Check for the packages and files that these cells will need later.
 
     That is scikit-learn where texts are marked and, with `models`, every model's files and packages; weights must be
-    such that they can be quantised as asked. Data sets are read first anyway. Raises ImportError, FileNotFoundError or
+    such that they can be quantized as asked. Data sets are read first anyway. Raises ImportError, FileNotFoundError or
     ValueError in one sentence.
     """
     plans = list(plans)
@@ -27,21 +27,19 @@ def require_for(config: Config, plans: Iterable[CellPlan], *, models: bool = Fal
     for name in dict.fromkeys(plan.model for plan in plans if models):
         spec = config.models[name]
         check_source(spec.source)
-        if spec.quantised is not None:
+        if spec.quantization is not None:
             device = resolve_device(spec.place(None))
-            check_quantised(spec.quantised, file_or_folder(spec.source), device, spec.dtype)
+            check_quantization(spec.quantization, file_or_folder(spec.source), device, spec.dtype)
 
 
 def check_cells(config: Config, store: Store, plans: Iterable[CellPlan]) -> None:
-    """Check that the texts of these cells were made as the config says now.
+    """Check that the texts of these cells match the config.
 
-    Detection reads the config. With another key or gamma it would miss the clearest mark, and nothing would say why.
-    Raises ValueError for a cell made in another way, and for a published copy.
+    Detection reads the config: with another key or gamma it would miss the clearest mark without an error. Raises
+    ValueError for a cell with other settings, and for a published copy.
     """
     if is_published(store.path):
-        raise ValueError(
-            f"expected a run's folder, found a published copy in {store.path}, which has no texts; name the run's own"
-        )
+        raise ValueError(f"{store.path} is a published copy without texts; give the run's own folder")
     for plan in {plan.name: plan for plan in plans}.values():
         cell = store.cell(plan.name)
         if known := cell.manifest:

@@ -1,4 +1,4 @@
-"""How texts were made: digests of weights, versions, commit, command. Never a key."""
+"""Provenance of texts: digests of weights, versions, commit, command. Never a key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "transformers", "triton")
 
 
 def state_sha256(state: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 of the names, dtypes, shapes and bytes of tensors, in order of their names."""
+    """Return SHA-256 of the names, dtypes, shapes and bytes of tensors, in order of their names."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -39,13 +39,13 @@ def file_sha256(path: Path) -> str:
 
 
 def weights_sha256(source: str, model: torch.nn.Module) -> str:
-    """SHA-256 of the file a model was read from; of its weights as loaded where it was not one file."""
+    """Return SHA-256 of the file a model was read from, or of its loaded weights if it was not one file."""
     path = Path(source)
     return file_sha256(path) if path.is_file() else state_sha256(model.state_dict())
 
 
 def run_record(command: str = "", **more: Any) -> dict[str, Any]:
-    """Versions, commit, command, processor and threads, and `more`."""
+    """Return versions, commit, command, processor and threads, and `more`."""
     versions = {"caw": caw.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -63,7 +63,7 @@ def run_record(command: str = "", **more: Any) -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout this library runs from, with "-dirty" if it has edits; None without a checkout."""
+    """Return the commit of this library's checkout, with "-dirty" if it has edits; None without a checkout."""
     folder = Path(caw.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None

@@ -46,9 +46,9 @@ PUBLISHED = (
 
 @dataclass
 class Published:
-    """A copy to make results from, see `Source`.
+    """A published copy as a source of results, see `Source`.
 
-    Raises FileNotFoundError for a folder that holds no copy, ValueError for files of another kind.
+    Raises FileNotFoundError for a folder without a copy, ValueError for files of another kind.
     """
 
     folder: Path
@@ -59,23 +59,23 @@ class Published:
         found = read_json(self.folder / CELLS_FILE)
         if found is None:
             raise FileNotFoundError(
-                f"expected a published copy of a run, found no {CELLS_FILE} in {self.folder}; "
-                "write it with `caw evaluate run --publish`"
+                f"{self.folder} is not a published run, {CELLS_FILE} is missing; write it with `caw evaluate run "
+                "--publish`"
             )
         return found
 
     @property
     def manifests(self) -> dict[str, dict[str, Any]]:
-        """Manifests by the cell's name, in the order of the plan."""
+        """Manifests by cell name, in plan order."""
         return {name: cell["manifest"] for name, cell in self.about["cells"].items()}
 
     @property
     def not_begun(self) -> list[str]:
-        """Names of the cells that the run's config planned but that had no texts."""
+        """Names of the planned cells without texts."""
         return list(self.about["not_begun"])
 
     def plans(self) -> list[CellPlan]:
-        """A plan for each cell, in order."""
+        """The plan of each cell, in order."""
         return [
             CellPlan(*(about[name] for name in ("model", "task", "watermark", "policy", "key")))
             for about in self.manifests.values()
@@ -83,7 +83,7 @@ class Published:
 
     @cached_property
     def lines(self) -> dict[str, list[Answer]]:
-        """Answers by the cell's name."""
+        """Answers by cell name."""
         found: dict[str, list[Answer]] = defaultdict(list)
         path = self.folder / ANSWERS_FILE
         for line in read_lines(path):
@@ -102,12 +102,12 @@ class Published:
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder is a published copy."""
+    """Return whether a folder is a published copy."""
     return (folder / CELLS_FILE).is_file()
 
 
 def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> int:
-    """Write a copy of the run into a folder, replacing what is there; returns the number of answers.
+    """Write a copy of the run into a folder, replacing its contents; return the number of answers.
 
     Answers longer than a number or a letter are left out (null), as they may be whole texts. Raises ValueError if
     `folder` is the run's own.
@@ -136,7 +136,7 @@ def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> in
 def write_cells(
     folder: Path, cells: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]], not_begun: Sequence[str]
 ) -> None:
-    """cells.json, with a line for each cell, run and missing cell."""
+    """Write cells.json, with a line for each cell, run and missing cell."""
     runs_of, planned = _lines(runs.items()), ",\n".join(json.dumps(name) for name in not_begun)
     text = f'{{"cells": {{\n{_lines(cells.items())}\n}},\n"runs": {{\n{runs_of}\n}},\n"not_begun": [\n{planned}\n]}}\n'
     replace_file(folder / CELLS_FILE, text.encode("utf-8"))
@@ -147,7 +147,7 @@ def _lines(entries: Iterable[tuple[str, Any]]) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """The lines by column, compressed, without the text's digest `of`; files of them in other forms are removed.
+    """Write the lines by column, compressed, without the text's digest `of`; files in other formats are removed.
 
     The digest only tells whether a text has changed, and cannot be compressed: files were a sixth larger with it.
     """

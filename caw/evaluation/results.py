@@ -1,4 +1,4 @@
-"""results.json: a row for each key, a row over all keys, comparisons of policies, and accuracy at equal detection."""
+"""results.json: a row per key, a row over all keys, comparisons of policies, and accuracy at equal detection."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from caw.evaluation.metrics.accuracy import Outcomes
 from caw.evaluation.metrics.detectability import FPRS, metrics, reweighted
 from caw.evaluation.metrics.scoring import HUMAN, MODEL
 from caw.evaluation.metrics.style import REPEATED_SIZE, SIZES, Style
-from caw.evaluation.old_names import policy_of_cell
 from caw.evaluation.store import Score
-from caw.watermarks.registry import WATERMARKS
+from caw.watermarks.names import WATERMARKS
 
 Group = tuple[str, str, str | None, str | None]  # model, task, watermark, policy
 DIGITS = 6
@@ -28,7 +27,7 @@ REPEATED = ("accuracy", "auroc", "f1", *(f"tpr_at_fpr_{suffix}" for suffix in FP
 
 @dataclass
 class Results:
-    """The content of results.json, made from graded answers and scores.
+    """Builds results.json from graded answers and scores.
 
     Args:
         source: a run (`Scorer`) or a copy of it (`Published`). plans: the cells; those without texts are left out.
@@ -56,7 +55,7 @@ class Results:
             self.scores[score.cell, score.watermark, score.key, score.attack, score.source].append(score)
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole file, with numbers of 6 digits."""
+        """Return the whole file, with numbers of 6 digits."""
         return {
             "rows": [_rounded(row) for group in self.groups for row in self.rows(group)],
             "attacked": [_rounded(row) for group in self.groups for row in self.attacked(group)],
@@ -68,7 +67,7 @@ class Results:
         return self.cells[plan.name].answers
 
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
-        """A row for each key, and one over all keys if there are several."""
+        """Return a row per key, and one over all keys if there are several."""
         plans = self.groups[group]
         single = [self.row(group, [plan]) for plan in plans]
         yield from single
@@ -76,7 +75,7 @@ class Results:
             yield {**self.row(group, plans), "sd_over_keys": _spread(single)}
 
     def row(self, group: Group, plans: Sequence[CellPlan]) -> dict[str, Any]:
-        """The row of a group's cells: accuracy, lengths and, for marked texts, detection."""
+        """Return the row of a group's cells: accuracy, lengths and, for marked texts, detection."""
         cells = [self.cells[plan.name] for plan in plans]
         manifest, made = cells[0].manifest, [g for cell in cells for g in cell.answers]
         lengths, runs = [g.tokens for g in made], sorted({run for cell in cells for run in cell.runs})
@@ -113,7 +112,7 @@ class Results:
         return row
 
     def accuracy_interval(self, plans: Sequence[CellPlan]) -> list[float]:
-        """Wilson's interval; over several keys, for the number of independent answers, see `share_interval`."""
+        """Return Wilson's interval; over several keys, for the number of independent answers, see `share_interval`."""
         right, total = defaultdict[str, int](int), defaultdict[str, int](int)
         for plan in plans:
             for g in self.answers(plan):
@@ -122,7 +121,7 @@ class Results:
         return list(accuracy.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
 
     def detection(self, plans: Sequence[CellPlan], attack: str) -> dict[str, Any]:
-        """Metrics of the marked texts of these cells against their negatives; {} where nothing is scored."""
+        """Return metrics of the marked texts of these cells against their negatives; {} if nothing is scored."""
         positives, negatives, people = (
             [s for plan in plans for s in self.scores[self._place(plan, attack, marked, source)]]
             for marked, source in ((True, MODEL), (False, MODEL), (False, HUMAN))
@@ -141,7 +140,7 @@ class Results:
         return cell, plan.watermark, plan.key, attack, source
 
     def attacked(self, group: Group) -> Iterator[dict[str, Any]]:
-        """A row for each attack, over all keys that were attacked. `rows` has the texts without attack."""
+        """Return a row per attack, over all keys that were attacked. `rows` has the texts without attack."""
         plans = self.groups[group]
         if group[2] is None:
             return
@@ -161,7 +160,9 @@ class Results:
             }
 
     def outcomes(self, group: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
-        """What a group did at these questions under these keys; unmarked texts have no key and take [] for `keys`."""
+        """Return a group's outcomes at these questions under these keys; unmarked texts have no key and take [] for
+        `keys`.
+        """
         plans = [plan for plan in self.groups[group] if plan.key is None or plan.key in keys]
         place = {name: i for i, name in enumerate(ids)}
         correct = np.zeros((len(ids), len(plans)))
@@ -190,12 +191,14 @@ class Results:
         return dict(found)
 
     def strength(self, group: Group) -> float | None:
-        """The strength of a fixed policy, which orders the curve: 0 for unmarked texts, None for other policies."""
+        """Return the strength of a fixed policy, which orders the curve: 0 for unmarked texts, None for other
+        policies.
+        """
         _, _, watermark, policy = group
         if watermark is None or policy is None:
             return 0.0
         manifest = self.cells[self.groups[group][0].name].manifest
-        kind, parameters = _kind(policy_of_cell(manifest["policy_parameters"]))
+        kind, parameters = _kind(manifest["policy_parameters"])
         if kind != "fixed":
             return None
         mark_kind, mark = _kind(manifest["watermark_parameters"])
@@ -204,7 +207,7 @@ class Results:
         return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 
     def families(self) -> Iterator[tuple[Group, list[Group]]]:
-        """For each model, task with right answers, and watermark: the unmarked group and the marked groups."""
+        """Yield, for each model, task with right answers, and watermark: the unmarked group and the marked groups."""
         families: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
         for group in self.groups:
             if group[2] is not None and self.graded(group):
@@ -213,11 +216,11 @@ class Results:
             yield (model, task, None, None), groups
 
     def graded(self, group: Group) -> bool:
-        """Whether its task knows right answers."""
+        """Return whether its task has right answers."""
         return any(g.correct is not None for plan in self.groups[group] for g in self.answers(plan))
 
     def shared(self, groups: Sequence[Group]) -> tuple[list[str], list[int]]:
-        """The questions that all groups answered under all the keys they share, and these keys."""
+        """Return the questions that all groups answered under all the keys they share, and these keys."""
         keys = set.intersection(*({p.key for p in self.groups[g] if p.key is not None} for g in groups if g[2]))
         ids = [
             {g.id for g in self.answers(plan)}
@@ -228,7 +231,7 @@ class Results:
         return sorted(set.intersection(*ids)) if keys and ids else [], sorted(keys)
 
     def scored(self, groups: Sequence[Group], marked: Group, ids: Sequence[str], keys: Sequence[int]) -> list[str]:
-        """The questions whose texts are all scored; a run that was killed leaves some without a score."""
+        """Return the questions whose texts are all scored; an interrupted run leaves some without a score."""
         kept = set(ids)
         for group in groups:
             for plan in self.groups[group if group[2] else marked]:
@@ -237,7 +240,9 @@ class Results:
         return sorted(kept)
 
     def comparisons(self) -> Iterator[dict[str, Any]]:
-        """Every two policies of one watermark, and each policy with unmarked texts: the first minus the second."""
+        """Compare every two policies of one watermark, and each policy with unmarked texts: the first minus the
+        second.
+        """
         for bare, groups in self.families():
             pairs = [(g, bare) for g in groups if bare in self.groups] + [(b, a) for a, b in combinations(groups, 2)]
             for a, b in pairs:
@@ -247,7 +252,7 @@ class Results:
                     yield {**_family(groups[0]), "keys": len(keys), **row}
 
     def equal_detection(self) -> Iterator[dict[str, Any]]:
-        """Each policy that is not fixed, against the fixed strength that is found equally well."""
+        """Compare each policy that is not fixed with the fixed strength of the same detection rate."""
         for bare, groups in self.families():
             fixed = [g for g in [bare, *groups] if g in self.groups and self.strength(g) is not None]
             for group in groups:
@@ -264,7 +269,7 @@ class Results:
                         yield {**_family(group), "keys": len(keys), **row}
 
     def _with_null(self, group: Group, marked: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
-        """Outcomes at a point of the curve. Unmarked texts are given their scores under the keys of `marked`."""
+        """Return outcomes at a point of the curve. Unmarked texts get their scores under the keys of `marked`."""
         outcomes = self.outcomes(group, ids, keys)
         if group[2] is not None:
             return outcomes
@@ -273,7 +278,7 @@ class Results:
 
 
 def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
-    """Metrics of one reading of the texts: with equal weights, or with weights per token."""
+    """Return metrics of one reading of the texts: with equal weights, or with token weights."""
     return {
         **metrics(positives, negatives, people),
         "z_mean": float(np.mean([s.z for s in positives])),
@@ -283,13 +288,15 @@ def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequen
 
 
 def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Standard deviation between keys of the numbers that every key has; intervals over questions do not show it."""
+    """Return the standard deviation between keys of numbers that every key has; intervals over questions do not show
+    it.
+    """
     found = {name: [row[name] for row in rows if row.get(name) is not None] for name in REPEATED}
     return {name: float(np.std(values, ddof=1)) for name, values in found.items() if len(values) == len(rows)}
 
 
 def _kind(parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """(kind, the rest) of a manifest's parameters."""
+    """Return (kind, the rest) of a manifest's parameters."""
     return parameters["kind"], {name: value for name, value in parameters.items() if name != "kind"}
 
 
@@ -302,7 +309,7 @@ def _family(group: Group) -> dict[str, Any]:
 
 
 def _style(styles: Sequence[Style]) -> dict[str, float]:
-    """Means over texts, and the median number of words."""
+    """Return means over texts, and the median number of words."""
     return {
         "words_median": float(np.median([s.words for s in styles])),
         **{f"distinct_{n}": float(np.mean([s.distinct[n - 1] for s in styles])) for n in SIZES},
@@ -311,7 +318,7 @@ def _style(styles: Sequence[Style]) -> dict[str, float]:
 
 
 def _share(values: Iterable[bool]) -> float | None:
-    """None for no values."""
+    """Return the share, None for no values."""
     known = list(values)
     return float(np.mean(known)) if known else None
 

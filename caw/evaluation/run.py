@@ -1,4 +1,4 @@
-"""Generate the texts of an evaluation, cell by cell; a run may be killed at any moment and started again.
+"""Generate the texts of an evaluation, cell by cell; a run may be killed at any moment and continued.
 
 A question is done if and only if the store holds a line of it, in any process's file. Processes of one run share the
 questions by number (modulo the world size), so no two of them take the same one. Started again with fewer processes, a
@@ -40,7 +40,7 @@ RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds to resample
 
 @dataclass(frozen=True)
 class Shard:
-    """The questions that this process takes: those whose number is `rank` modulo `world_size`."""
+    """The questions of this process: those whose number is `rank` modulo `world_size`."""
 
     rank: int = 0
     world_size: int = 1
@@ -52,7 +52,7 @@ class Shard:
             )
 
     def device(self) -> str | None:
-        """Each of several processes on a machine gets a GPU of its own; None = the usual device."""
+        """Return a GPU of its own for each of several processes on a machine; None = the default device."""
         if self.world_size == 1 or not torch.cuda.is_available():
             return None
         return f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
@@ -63,7 +63,7 @@ class Shard:
 
 @dataclass
 class Loaded:
-    """The model in memory, and the SHA-256 of its weights. prompts: a task, and what was read of its prompts."""
+    """The model in memory, and the SHA-256 of its weights. prompts: a task, and the cache of its prompts."""
 
     name: str
     model: Any
@@ -78,8 +78,8 @@ class Runner:
 
     Args:
         config, store: what to do and where it is kept. shard: this process's share.
-        limit: at most this many questions of each cell. only: globs of cells' names; () = all.
-        say: called with a line for people when a cell is finished. progress: show a bar with the time that is left.
+        limit: maximum questions per cell. only: globs of cells' names; () = all.
+        say: called with a line for people when a cell is finished. progress: show a bar with the remaining time.
         command: how the run was started; "" = this process's command line.
 
     loaded: the model in memory. results_at: when results.json was last written, as `time.monotonic` tells it.
@@ -97,23 +97,23 @@ class Runner:
     results_at: float = field(default=0.0, init=False, repr=False)
 
     def plan(self) -> list[CellPlan]:
-        """Cells in order; raises ValueError if `only` leaves none."""
+        """Return cells in order. ValueError if `only` leaves none."""
         return choose_plans(self.config.plan(), self.only)
 
     def questions(self, plan: CellPlan) -> list[Question]:
-        """The questions of a cell, for all processes."""
+        """Return the questions of a cell, for all processes."""
         counts = [count for count in (plan.count, self.limit) if count is not None]
         return self.config.tasks[plan.task].questions(min(counts, default=None))
 
     def todo(self, plan: CellPlan) -> list[Question]:
-        """This process's questions that no file holds an answer to yet."""
+        """Return this process's questions that have no answer in any file."""
         done = self.store.cell(plan.name).done()
         return [question for question in self.shard.of(self.questions(plan)) if question.id not in done]
 
     def run(self) -> int:
-        """Generate what is missing; returns the number of new texts. An interrupt loses nothing that is finished.
+        """Generate the missing texts; return their number. An interrupt loses nothing that is finished.
 
-        Raises ValueError, before anything is written, if earlier texts were not made as the config says now.
+        Raises ValueError, before anything is written, if earlier texts do not match the config.
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
@@ -121,14 +121,14 @@ class Runner:
         left = {plan: len(self.todo(plan)) for plan in _widest(plans)}
         total, made = sum(left.values()), 0
         self.store.write_config(self.config.text)
-        with Bar(total, "loading", "texts", enabled=self.progress) as bar:
+        with Bar(total, "evaluating", "texts", enabled=self.progress, announced=True) as bar:
             for i, plan in enumerate(plans):
                 same = (p for p in plans[i + 1 :] if (p.model, p.task) == (plan.model, plan.task))
                 made += self.run_cell(plan, bar, again=any(left.get(p, 0) for p in same if p.name != plan.name))
         return made
 
     def run_cell(self, plan: CellPlan, bar: Bar, *, again: bool) -> int:
-        """Generate what is missing in one cell; again: whether a later cell has the same prompts."""
+        """Generate the missing texts of one cell; again: whether a later cell has the same prompts."""
         todo = self.todo(plan)
         if not todo:
             return 0
@@ -162,7 +162,7 @@ class Runner:
     def score(self, *, again: bool = False) -> None:
         """Score every cell of the plan that has texts and write results.json; `again` replaces earlier scores too.
 
-        Raises ValueError if texts were not made as the config says now.
+        Raises ValueError if texts do not match the config.
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
@@ -173,7 +173,7 @@ class Runner:
         self.write_results()
 
     def write_results(self) -> None:
-        """Make results.json from what the store holds now of all cells of the config."""
+        """Compute results.json from the current contents of the store, for all cells of the config."""
         with self.store.results_lock():
             self.store.write_results(Results(self.scorer, self.config.plan()).as_dict())
         self.results_at = time.monotonic()
@@ -188,7 +188,7 @@ class Runner:
         bar: Bar,
         prompts: PromptCache | None,
     ) -> Iterator[GenerationResult]:
-        """Answers to all questions in one call, which reads the examples that their prompts share only once."""
+        """Generate answers to all questions in one call, which reads the shared examples of their prompts once."""
         stop = self.config.tasks[plan.task].stop or None
         settings = replace(self.config.settings(plan), stop=stop, return_trace=mark is not None)
         weights = self.config.tested_with(plan)
@@ -199,7 +199,7 @@ class Runner:
         )  # fmt: skip
 
     def prompts(self, loaded: Loaded, task: str, again: bool) -> PromptCache | None:
-        """What the model has read of this task's prompts; kept as long as a later cell needs it."""
+        """Return the prompt cache of this task; kept as long as a later cell needs it."""
         name, kept = loaded.prompts or ("", None)
         if name != task or kept is None:
             kept = PromptCache(0.25 / self.shard.world_size) if again else None  # processes may share a machine
@@ -207,18 +207,20 @@ class Runner:
         return kept
 
     def load(self, name: str) -> Loaded:
-        """The model of that name; loaded only if it is not the one in memory."""
+        """Return the model of that name; loaded only if it is not in memory."""
         if self.loaded is None or self.loaded.name != name:
             self.loaded = None  # frees the other one first
             spec = self.config.models[name]
             model, tokenizer = load_model(
-                spec.source, device=spec.place(self.shard.device()), dtype=spec.dtype, weights=spec.quantised
+                spec.source, device=spec.place(self.shard.device()), dtype=spec.dtype, quantization=spec.quantization
             )
             self.loaded = Loaded(name, model, tokenizer, provenance.weights_sha256(spec.source, model))
         return self.loaded
 
     def manifest(self, plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Policy | None) -> dict[str, Any]:
-        """What every text of a cell shares and depends on. All its processes and runs agree on it; it holds no key."""
+        """Return what every text of a cell shares and depends on. All its processes and runs agree on it; it has no
+        key.
+        """
         made = planned_manifest(self.config, plan)
         made |= {"model_sha256": loaded.sha256, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
         if mark is not None and mark.foreign:  # its lists cover the vocabulary; the detector must know how large it is
@@ -228,7 +230,7 @@ class Runner:
         return made
 
     def record(self, loaded: Loaded, settings: Settings) -> dict[str, Any]:
-        """How this process makes its lines. `config` is the id under which its config is kept."""
+        """Return the provenance of this process's lines. `config` is the id of its stored config."""
         return provenance.run_record(
             self.command,
             batch_size=settings.batch_size,
@@ -253,12 +255,12 @@ class Runner:
 
 
 def _widest(plans: Sequence[CellPlan]) -> list[CellPlan]:
-    """The last entry for each cell, which asks for the most questions."""
+    """Return the last entry for each cell, which has the most questions."""
     return list({plan.name: plan for plan in plans}.values())
 
 
 def answer_of(question: Question, result: GenerationResult, task: Task, run: str) -> Generation:
-    """The line of one finished sequence."""
+    """Return the line of one finished sequence."""
     graded, trace = task.grade(result.text, question.gold), result.trace
     length = len(trace) if trace is not None else 0
     marked = sum(s > 0 for s in trace.strength) / length if trace is not None and length else 0.0
@@ -267,5 +269,5 @@ def answer_of(question: Question, result: GenerationResult, task: Task, run: str
     return Generation(
         question.id, tuple(result.tokens), result.text, result.finish_reason, graded.answer, graded.correct,
         graded.text, round(marked, 6), round(changed, 6), graded.extraction, run, result.error,
-        *((receipt.attempts, receipt.found) if receipt is not None else ()),
+        *((receipt.attempts, receipt.detected) if receipt is not None else ()),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The folder of a run: its texts, scores and results. Whenever a process is killed, the folder stays usable.
+"""The folder of a run: its texts, scores and results. It stays usable whenever a process is killed.
 
     OUTPUT/
       config.yaml                    the config of the last run or scoring
@@ -9,8 +9,8 @@
       scores.jsonl                   made from the texts, without them: a line per (cell, question, key, attack)
       results.json                   {"rows": [...]}
 
-Progress is kept in the lines alone: a question is done if and only if a line holds its id, so nothing is lost or made
-twice. Each process writes files of its own; reading merges them. scores.jsonl and results.json are replaced whole.
+Progress is stored in the lines alone: a question is done if and only if a line has its id, so nothing is lost or done
+twice. Each process writes its own files; reading merges them. scores.jsonl and results.json are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation.old_names import policy_of_cell
 from caw.io.files import locked
 from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json, write_lists
 from caw.io.jsonl import JsonlWriter, encode, line_id
@@ -52,7 +51,7 @@ class Generation:
     it is the right answer, None where a task knows no right one. truncated_text: the text up to the end of its answer,
     which is graded and tested for marks. marked, changed: share of tokens of strength above 0, and of tokens that are
     not the model's own choice. run: id of the record in runs/ that says how it was made. attempts: how often it was
-    made (with found_at). found: whether the text as it left was found then; None = it was not tested.
+    made (with detectable_at). found: whether the text as it left was found then; None = it was not tested.
     """
 
     id: str
@@ -83,13 +82,15 @@ class TextGroup:
     attack: str = "none"
 
     def unscored(self, texts: Iterable[Text], known: Mapping[Identity, str]) -> list[Text]:
-        """The texts of this group that have no score, or one of another text. known: `Score.of` by identity."""
+        """Return the texts of this group without a score, or with one of another text. known: `Score.of` by
+        identity.
+        """
         return [(name, text) for name, text in texts if known.get(identity_of(self, name)) != text_digest(text)]
 
 
 @dataclass(frozen=True)
 class Score:
-    """What the detector finds in one text under one key.
+    """The detector's result for one text under one key.
 
     cell: where the text comes from. watermark, key: the watermark of the config and the key number it is tested for.
     attack: "none", or kind and strength, e.g. "word-d-0.1". label: 1 = the text carries this mark.
@@ -116,17 +117,17 @@ class Score:
 
     @property
     def identity(self) -> Identity:
-        """No two scores share it; a new score replaces the old one of the same identity."""
+        """Unique key of a score; a new score replaces the old one with the same identity."""
         return identity_of(self, self.id)
 
 
 def identity_of(group: TextGroup | Score, text_id: str) -> Identity:
-    """See `Score.identity`. The id comes twice: 1 and 01 are alike as numbers."""
+    """See `Score.identity`. The id appears twice: 1 and 01 are equal as numbers."""
     return (group.cell, group.watermark, group.key, group.attack, group.source, natural(text_id), text_id)
 
 
 def text_digest(text: str) -> str:
-    """16 hexadecimal digits that tell one text from another."""
+    """Return 16 hexadecimal digits that identify a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -141,7 +142,7 @@ class Cell:
         return read_json(self.folder / "cell.json") or {}
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest if there is none; raises ValueError if there is a different one."""
+        """Write the manifest if there is none. ValueError if there is a different one."""
         known = self.manifest
         if known:
             self.check(manifest, known.keys() | manifest.keys())
@@ -150,7 +151,7 @@ class Cell:
             write_json(self.folder / "cell.json", manifest)
 
     def check(self, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Raise ValueError for the first of these names on which the kept manifest and this one differ."""
+        """Raise ValueError for the first of these names on which the stored manifest and this one differ."""
         old, new = comparable(self.manifest), comparable(manifest)
         for name in sorted(names):
             if old.get(name) != new.get(name):
@@ -166,11 +167,11 @@ class Cell:
         return sorted(path for path in found if GENERATIONS.fullmatch(path.name))
 
     def done(self) -> set[str]:
-        """Ids of the questions that have an answer."""
+        """Ids of the questions with an answer."""
         return {line["id"] for path in self.files() for line in read_lines(path)}
 
     def read(self) -> list[Generation]:
-        """Generations of all ranks, in order of their ids; raises ValueError for an id that two lines hold."""
+        """Return generations of all ranks, in id order. ValueError for an id on two lines."""
         found: dict[str, Generation] = {}
         for path in self.files():
             for line in read_lines(path):
@@ -185,7 +186,7 @@ class Cell:
 
     @contextlib.contextmanager
     def writer(self, rank: int = 0) -> Iterator[JsonlWriter]:
-        """Append lines to this rank's file; a line that a kill cut short is removed first.
+        """Append lines to this rank's file; a truncated line is removed first.
 
         Raises ValueError if another process of the same rank is at work, and for a file that has an id twice.
         """
@@ -197,7 +198,7 @@ class Cell:
 
 
 class Store:
-    """An evaluation's folder; made if it is not there.
+    """An evaluation's folder; created if missing.
 
     Raises ValueError where the path is a file.
     """
@@ -213,13 +214,13 @@ class Store:
         return Cell(self.path / "cells" / name)
 
     def cells(self) -> list[Cell]:
-        """Cells that have a manifest, in order of their names."""
+        """Cells with a manifest, in name order."""
         folder = self.path / "cells"
         found = [Cell(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
         return [cell for cell in found if cell.manifest]
 
     def keep_run(self, record: Mapping[str, Any]) -> str:
-        """Write a record of how lines are made; returns its id, which is the same for equal records."""
+        """Store a record of how lines are generated; return its id, equal for equal records."""
         content = json.dumps(record, sort_keys=True, ensure_ascii=False)
         name = hashlib.sha256(content.encode()).hexdigest()[:12]
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
@@ -227,16 +228,16 @@ class Store:
         return name
 
     def run(self, name: str) -> dict[str, Any]:
-        """The record that `keep_run` wrote; {} for an unknown id."""
+        """Return the record that `keep_run` stored; {} for an unknown id."""
         return read_json(self.path / "runs" / f"{name}.json") or {}
 
     def read_scores(self) -> list[Score]:
-        """All scores, in order of their identity; [] if there are none yet."""
+        """Return all scores, ordered by identity; [] if there are none yet."""
         path = self.path / SCORES_FILE
         return [parse(Score, line, path) for line in read_lines(path, missing_ok=True)]
 
     def update_scores(self, scores: Iterable[Score]) -> None:
-        """Add scores, replacing those of the same identity. The file is replaced whole or not at all."""
+        """Add scores, replacing those with the same identity. The file is replaced whole or not at all."""
         with locked(self.path / ".lock.scores", "scores.jsonl"):
             merged = {score.identity: score for score in [*self.read_scores(), *scores]}
             ordered = (merged[identity] for identity in sorted(merged))
@@ -246,7 +247,7 @@ class Store:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The content of results.json; {"rows": []} if there is none yet."""
+        """Return the content of results.json; {"rows": []} if there is none yet."""
         return read_json(self.path / "results.json") or {"rows": []}
 
     def write_results(self, results: Mapping[str, Any], *, packed: bool = False) -> None:
@@ -254,11 +255,11 @@ class Store:
         write_lists(self.path / "results.json", results, packed=packed)
 
     def results_lock(self) -> contextlib.AbstractContextManager[None]:
-        """Hold this while making and writing results; a process that saw less then cannot write last."""
+        """Hold this while computing and writing results, so that a process with less data cannot write last."""
         return locked(self.path / ".lock.results", "results.json")
 
     def write_config(self, text: str) -> str:
-        """Keep the config as config.yaml and in configs/; returns its id, which is the same for equal texts."""
+        """Store the config as config.yaml and in configs/; return its id, equal for equal texts."""
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         for path in (self.path / "config.yaml", self.path / "configs" / f"{name}.yaml"):
             replace_file(path, text.encode())
@@ -266,10 +267,10 @@ class Store:
 
 
 def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest without what is derived or only a name: an evaluator counts by its digest, not by its file's name."""
+    """Return a manifest without derived values and mere names: an evaluator counts by its digest, not by its file's
+    name.
+    """
     kept = dict(manifest)
-    if kept.get("policy_parameters"):
-        kept["policy_parameters"] = policy_of_cell(kept["policy_parameters"])
     for name, derived in (("policy_parameters", "evaluator"), ("watermark_parameters", "vocab_size")):
         if kept.get(name):
             kept[name] = {k: v for k, v in kept[name].items() if k != derived}

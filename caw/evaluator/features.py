@@ -1,7 +1,7 @@
-"""What the evaluator sees: the records of positions i-N-..i+N+, sorted, padded and transformed.
+"""Inputs of the evaluator: the records of positions i-N-..i+N+, sorted, padded and transformed.
 
-One code path for training and decoding. Paper, equation (1) and "Preliminary Experiments" (100 values a position).
-Beyond the paper: how much probability each position gives to digits, operators, names, … (`token_classes`).
+Training and decoding share this code. Paper, equation (1) and "Preliminary Experiments" (100 values per position).
+Beyond the paper: the probability of digits, operators, names, … at each position (`token_classes`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from caw.capacity import window_features, window_masses
 from caw.evaluator.token_classes import CLASSES
+from caw.op_indices import TRANSFORMS, Transform
 from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.evaluator_step_ref import features_ref, masses_ref
-from caw.triton_kernels.op_indices import TRANSFORMS, Transform
 
 VERSION = 1
 MAX_PREVIOUS, MAX_NEXT = 3, 3
@@ -26,14 +26,14 @@ DECODABLE_PREVIOUS, DECODABLE_NEXT = 2, 1
 class FeatureSpec:
     """The layout of the evaluator's input, stored with its weights and checked before decoding.
 
-    previous, next: N- and N+, how many positions before and after the current one.
-    k: probabilities kept per position, sorted descending.
+    previous, next: N- and N+, number of positions before and after the current one.
+    k: number of top probabilities per position, sorted descending.
     transform: "raw" probabilities (the paper), "log" of them (floor 1e-10), "gap" = log of the largest minus log of
-        each, with the largest itself kept as its log.
-    classes: 0, or the number of token classes: then every position also has the log of each class's probability
-        (floor 1e-4), behind the values of all positions.
-    line_ends: whether the class "line break" is every token with a line break in it or that ends a text, or only those
-        of nothing but white space; see `token_classes.class_table`. Needs classes.
+        each, and the log of the largest itself.
+    classes: 0, or the number of token classes: every position then also has the log of each class's probability (floor
+        1e-4), after the values of all positions.
+    line_ends: whether the class "line break" includes every token with a line break and every end token, or only tokens
+        of pure white space; see `token_classes.class_table`. Requires classes.
     """
 
     previous: int = 1
@@ -62,7 +62,7 @@ class FeatureSpec:
         if type(self.line_ends) is not bool:
             raise TypeError(f"line_ends must be True or False, got {self.line_ends!r}; use the default")
         if self.line_ends and not self.classes:
-            raise ValueError("line_ends needs token classes, got classes=0; use line_ends=False")
+            raise ValueError("line_ends requires token classes, got classes=0; use line_ends=False")
         if self.transform not in TRANSFORMS:
             raise ValueError(f"transform must be raw, log or gap, got {self.transform!r}; use 'log'")
 
@@ -79,31 +79,33 @@ class FeatureSpec:
         """Raise ValueError unless the decoder can supply this window and K."""
         if self.previous > DECODABLE_PREVIOUS or self.next > DECODABLE_NEXT or self.k > RECORD_SIZE:
             raise ValueError(
-                f"decoding supplies windows up to ({DECODABLE_PREVIOUS}, {DECODABLE_NEXT}) of {RECORD_SIZE} values, "
+                f"decoding supports windows up to ({DECODABLE_PREVIOUS}, {DECODABLE_NEXT}) of {RECORD_SIZE} values, "
                 f"got ({self.previous}, {self.next}) of {self.k}; train an evaluator with previous=1, next=1"
             )
 
     def assemble(self, records: Sequence[Record], table: torch.Tensor | None = None) -> torch.Tensor:
-        """Features float32 [B, size] of B positions.
+        """Return features float32 [B, size] of B positions.
 
         Args:
             records: one of B rows for each position of the window, oldest first; a position that does not exist is a
                 record of probability 0 (`Record.empty`).
             table: see `masses`.
 
-        Raises ValueError for another number of records, for too short ones, and for classes without a table.
+        Raises ValueError for a wrong number of records, for records that are too short, and for classes without a
+        table.
         """
         if len(records) != self.positions:
             raise ValueError(f"expected {self.positions} records, got {len(records)}; pass one per window position")
         kept = min(record.probs.shape[1] for record in records)
         if kept < self.k:
             raise ValueError(f"expected records of at least {self.k} values, got {kept}; pad them as topk_softmax does")
-        values = features_ref([r.probs for r in records], self.k, TRANSFORMS.index(self.transform))
+        values = window_features([r.probs for r in records], self.k, TRANSFORMS.index(self.transform))
         masses = self.masses(records, table)
         return values if masses is None else torch.cat([values, masses], dim=1)
 
     def masses(self, records: Sequence[Record], table: torch.Tensor | None) -> torch.Tensor | None:
-        """Log of each class's probability at every position, float32 [B, positions * classes]; None without classes.
+        """Return the log of each class's probability at every position, float32 [B, positions * classes]; None without
+        classes.
 
         Args:
             records: as for `assemble`.
@@ -114,10 +116,10 @@ class FeatureSpec:
         if not self.classes:
             return None
         if table is None:
-            raise ValueError("features of token classes need a table of them, got none; pass Evaluator.token_class")
+            raise ValueError("features of token classes require a class table, got none; pass Evaluator.token_class")
         parts = [r.probs for r in records], [r.ids for r in records]
-        return masses_ref(*parts, table, self.k, self.classes)
+        return window_masses(*parts, table, self.k, self.classes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The layout as it is stored with the weights."""
+        """Return the layout as stored with the weights."""
         return asdict(self)

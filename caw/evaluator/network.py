@@ -1,5 +1,6 @@
 """The evaluator network: three fully connected layers, inputs -> h -> h -> 1, sigmoid (paper, appendix "Details of
-Watermark Capacity Evaluator")."""
+Watermark Capacity Evaluator").
+"""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch.nn.functional import dropout
 
 from caw.defaults import BETA, BETA_BY_MODEL
 from caw.evaluator.features import FeatureSpec
-from caw.evaluator.token_classes import CLASSES, class_table
+from caw.evaluator.file_format import read_file
+from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table
 from caw.io.files import write_whole
+from caw.io.vocabulary import Vocabulary, names_tokens
 from caw.io.warn import warn_caller
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+# in the order of `Evaluator.weights`
+WEIGHTS = ("mean", "scale", *(f"layer{n}.{part}" for n in (1, 2, 3) for part in ("weight", "bias")))
 GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03
 GREATEST_SUM = 1e30  # float32 ends at 3.4e38, and kernels may sum in any order
 
@@ -28,10 +32,15 @@ class Evaluator(torch.nn.Module):
     """Predicts capacity from features; inputs are standardised by the training set's mean and scale.
 
     Args:
-        spec: what the inputs are.
+        spec: layout of the inputs.
         hidden: width h.
-        provenance: what it was trained on; `provenance["model"]` names the model it is for.
-        token_class: class of every token id, uint8 [V]; needed if the spec counts classes. It belongs to a tokenizer.
+        provenance: its training data; `provenance["model"]` names the model that it is for.
+        token_class: class of every token id, uint8 [V]; required if the spec has classes. Belongs to one tokenizer.
+        vocabulary: vocabulary of the model that it is for; None = unknown.
+        universal: whether it supports every model: no warning for another model, and no error for another vocabulary,
+            except for token classes.
+
+    source: the file it was loaded from, or "".
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -46,6 +55,8 @@ class Evaluator(torch.nn.Module):
         hidden: int = 128,
         provenance: dict[str, Any] | None = None,
         token_class: torch.Tensor | None = None,
+        vocabulary: Vocabulary | None = None,
+        universal: bool = False,
     ) -> None:
         super().__init__()
         if bool(spec.classes) != (token_class is not None):
@@ -59,6 +70,7 @@ class Evaluator(torch.nn.Module):
         if not isinstance(provenance, dict | None):
             raise TypeError(f"provenance must be a dict, got {type(provenance).__name__}; leave it out")
         self.spec, self.hidden, self.provenance = spec, hidden, dict(provenance or {})
+        self.vocabulary, self.universal, self.source = vocabulary, universal, ""
         self.register_buffer("mean", torch.zeros(spec.size))
         self.register_buffer("scale", torch.ones(spec.size))
         self.layer1 = torch.nn.Linear(spec.size, hidden)
@@ -67,14 +79,14 @@ class Evaluator(torch.nn.Module):
         self.dropout = 0.0  # of hidden units, while training only
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:
-        """Features float32 [B, size] -> capacity before the sigmoid, float32 [B]."""
+        """Map features float32 [B, size] to capacity before the sigmoid, float32 [B]."""
         x = (features - self.mean) / self.scale
         x = dropout(torch.relu(self.layer1(x)), self.dropout, self.training)
         x = dropout(torch.relu(self.layer2(x)), self.dropout, self.training)
         return self.layer3(x).squeeze(-1)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Features float32 [B, size] -> capacity float32 [B] in (0, 1); high = important = protect."""
+        """Map features float32 [B, size] to capacity float32 [B] in (0, 1); high = important = protect."""
         return self.logits(features).sigmoid()
 
     @torch.no_grad()
@@ -84,8 +96,9 @@ class Evaluator(torch.nn.Module):
         Scales must be positive, and the greatest sums that any features can reach stay far inside float32.
         """
         tensors = [t.detach().double().cpu() for t in self.weights()]
-        if not all(bool(t.isfinite().all()) for t in tensors):
-            raise ValueError(f"evaluator weights must be finite, {name} holds others; train again")
+        for which, tensor in zip(WEIGHTS, tensors, strict=True):
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(f"evaluator weights must be finite, {which} of {name} is not; train again")
         mean, scale, *layers = tensors
         if not bool((scale > 0).all()):
             raise ValueError(
@@ -100,37 +113,40 @@ class Evaluator(torch.nn.Module):
         if not reached < GREATEST_SUM:
             raise ValueError(
                 f"evaluator weights must keep every sum below {GREATEST_SUM:g}, those of {name} can reach "
-                f"{reached:.0e}, where capacities are no numbers; train again with `caw train-evaluator`"
+                f"{reached:.0e} and give NaN; train again with `caw train-evaluator`"
             )
 
     def weights(self) -> list[torch.Tensor]:
-        """What the op `evaluate_capacity` takes: mean, scale, W1, b1, W2, b2, W3, b3."""
+        """Arguments of the op `evaluate_capacity`: mean, scale, W1, b1, W2, b2, W3, b3."""
         layers = (self.layer1, self.layer2, self.layer3)
         return [self.mean, self.scale, *(t for layer in layers for t in (layer.weight, layer.bias))]
 
     def for_tokenizer(self, tokenizer: Any, vocab_size: int) -> Evaluator:
-        """The same network with token classes of another tokenizer, to be tried on another model.
+        """Return the same network with the token classes of another tokenizer, to try on another model.
 
         Args:
             tokenizer: of that model.
-            vocab_size: number of its logits.
+            vocab_size: size of its logits.
 
         Returns:
-            A new evaluator in eval mode, which no gradient reaches; this one is left as it is.
+            A new evaluator in eval mode, without gradients; this one is unchanged.
         """
         table = class_table(tokenizer, vocab_size, self.spec.line_ends) if self.spec.classes else None
-        other = Evaluator(self.spec, self.hidden, self.provenance, table)
+        other = Evaluator(self.spec, self.hidden, self.provenance, table, Vocabulary.of(tokenizer), self.universal)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
         other.load_state_dict(tensors, strict=False)
         return other.eval().requires_grad_(False)
 
     def save(self, path: str | Path) -> None:
-        """Write weights, spec and provenance to one .safetensors file."""
+        """Write weights, spec, provenance and supported models to one .safetensors file."""
         metadata = {
             "spec": json.dumps(self.spec.to_dict()),
             "hidden": str(self.hidden),
             "provenance": json.dumps(self.provenance),
+            "universal": json.dumps(self.universal),
         }
+        if self.vocabulary is not None:
+            metadata["vocabulary"] = self.vocabulary.as_text()
         tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
         tensors = {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
         # safetensors' save_file makes a file that only its owner may read, whatever the umask: no good in a package
@@ -138,10 +154,11 @@ class Evaluator(torch.nn.Module):
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Evaluator:
-        """Load shipped weights by name ("smollm2-135m") or any .safetensors file that `save` wrote.
+        """Load shipped weights by name ("smollm2-135m") or any .safetensors file written by `save`.
 
         Raises FileNotFoundError or ValueError in one sentence: no such file, a file of something else, features this
-        version does not know, weights of another shape, weights that are not finite or cannot give capacities.
+        version does not know, a tensor that is missing, too many or of another shape or dtype, weights that are not
+        finite or cannot give capacities.
         """
         path = WEIGHTS_FOLDER / f"{name_or_path}.safetensors" if str(name_or_path) in shipped() else Path(name_or_path)
         if not path.is_file():
@@ -149,23 +166,10 @@ class Evaluator(torch.nn.Module):
                 f"evaluator must be a .safetensors file or one of {', '.join(shipped()) or 'none shipped'}, got "
                 f"{str(name_or_path)!r}; train one with `caw train-evaluator`"
             )
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            spec = FeatureSpec(**json.loads(metadata["spec"]))
-            provenance, table = json.loads(metadata["provenance"]), tensors.get("token_class")
-            hidden = int(metadata["hidden"])
-            if tensors["layer1.bias"].shape != (hidden,) or not hidden:  # before memory is asked for
-                raise ValueError(f"width {hidden} in its metadata and weights of another")
-            network = cls(spec, hidden, provenance, table)
-            network.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
-            found = f"no {error} in its metadata" if isinstance(error, KeyError) else str(error).replace("\n", " ")
-            raise ValueError(
-                f"expected evaluator weights of this version in {path}, found: {found}; train again with "
-                "`caw train-evaluator`"
-            ) from error
+        about, tensors = read_file(path)
+        network = cls(about.spec, about.hidden, about.provenance, tensors.get("token_class"))
+        network.load_state_dict(tensors)
+        network.vocabulary, network.universal, network.source = about.vocabulary, about.universal, str(name_or_path)
         network.check_numbers(str(path))
         return network.eval().requires_grad_(False)
 
@@ -178,36 +182,62 @@ def _check_classes(table: torch.Tensor) -> None:
         )
 
 
+def check_serves(evaluator: Evaluator, model_name: str | Path, tokenizer: Any) -> None:
+    """Raise ValueError if the evaluator is for a model with another vocabulary; warn if it is for another model with
+    the same.
+
+    model_name: "" = unknown. tokenizer: of the model, None = unknown. Universal evaluators are not checked. A file of
+    an earlier version does not name its vocabulary: it gives a warning, and its token classes, if any, are compared.
+    """
+    if model_name:
+        warn_of_other_model(evaluator, model_name)
+    if tokenizer is None:
+        return
+    name = f"evaluator {evaluator.source}" if evaluator.source else "the evaluator"
+    if evaluator.vocabulary is not None and not evaluator.universal:
+        remedy = "train one for this model with `caw train-evaluator`, or try Evaluator.for_tokenizer"
+        evaluator.vocabulary.check(tokenizer, f"{name} was", remedy)
+    elif evaluator.vocabulary is None and evaluator.source and not evaluator.universal:
+        warn_caller(
+            f"{name} is from an earlier version and does not name its vocabulary; train it again or, if it is for "
+            "this model, save it again: Evaluator.load(...).for_tokenizer(tokenizer, V).save(...)"
+        )
+    if evaluator.token_class is not None and names_tokens(tokenizer):
+        check_tokenizer(evaluator.token_class.cpu(), tokenizer, evaluator.spec.line_ends)
+
+
 def warn_of_other_model(evaluator: Evaluator, model_name: str | Path) -> None:
     """Warn, once per call, if the evaluator was trained on another model than `model_name`.
 
-    Names are compared without folders, file endings, quantisation and case, so that a .gguf file or a copy in a
-    folder of the model's own name is the model. An evaluator that names no model says nothing.
+    Names are compared without folders, file extensions, quantization and case, so that a .gguf file, or a copy in a
+    folder with the model's name, is the same model. No warning for an evaluator that names no model or is universal.
     """
-    trained = str(evaluator.provenance.get("model") or "")
+    trained = "" if evaluator.universal else str(evaluator.provenance.get("model") or "")
     if trained and _plain_name(trained) != _plain_name(model_name):
         warn_caller(
-            f"this evaluator was trained on {trained} and will read {model_name}: capacities may be off; train one for "
-            "this model with `caw train-evaluator`"
+            f"this evaluator was trained on {trained}, not on {model_name}, so capacities may be inaccurate; train "
+            "one for this model with `caw train-evaluator`"
         )
 
 
 def _plain_name(name: str | Path) -> str:
-    """The last part of a hub id or path, lower case, without .gguf, quantisation mark and "-instruct"."""
+    """Return the last part of a hub id or path, lower case, without .gguf, quantization mark and "-instruct"."""
     last = str(name).rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
     return re.sub(r"[-._](i?q\d\w*|f16|f32|bf16|fp16)$", "", last).removesuffix("-instruct")
 
 
 def shipped_for(model_name: str | Path) -> str | None:
-    """Name of the shipped evaluator of a model, however it is named (hub id, folder, .gguf file); None without one."""
+    """Return the name of the shipped evaluator of a model given by hub id, folder or .gguf file; None if there is
+    none.
+    """
     plain = _plain_name(model_name)
     return plain if plain in shipped() else None
 
 
 def default_beta(evaluator: Evaluator | str | Path) -> float:
-    """The beta of a capacity policy that names none: that of the model which the evaluator was trained for.
+    """Return the default beta of a capacity policy: that of the model that the evaluator was trained for.
 
-    Weights that cannot be read get the general default; loading them will say what is wrong.
+    Unreadable weights get the general default; loading them will report the error.
     """
     if not isinstance(evaluator, Evaluator):
         try:
@@ -218,10 +248,10 @@ def default_beta(evaluator: Evaluator | str | Path) -> float:
 
 
 def beta_for(model_name: str | Path) -> float:
-    """The beta that suits evaluators of a model, however it is named."""
+    """Return the beta that suits evaluators of a model, given by any of its names."""
     return BETA_BY_MODEL.get(_plain_name(model_name), BETA)
 
 
 def shipped() -> list[str]:
-    """Names of the evaluators that come with the library."""
+    """Return the names of the shipped evaluators."""
     return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))

@@ -1,14 +1,15 @@
-"""Coarse classes of tokens by their own text: digits, operators, names, words.
+"""Coarse token classes by text: digits, operators, names, words.
 
-What matters in a text is often a number or a name. A distribution that puts its probability on digits is about to name
-one, whatever its shape. Features count probability per class (`FeatureSpec.classes`); the table from token id to class
-is made once from the tokenizer and travels with the evaluator's weights, so that decoding needs no text.
+What matters in a text is often a number or a name, and a distribution that puts its probability on digits is about to
+write one, whatever its shape. Features count probability per class (`FeatureSpec.classes`); the table from token id to
+class is made once from the tokenizer and stored with the evaluator's weights, so decoding needs no text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
@@ -36,10 +37,10 @@ SAMPLE = 256  # ids that are compared to tell one tokenizer from another
 
 
 def classify(text: str, line_ends: bool = False) -> int:
-    """Index into CLASSES of a token's text, as the tokenizer decodes it alone.
+    """Return the index into CLASSES of a token's text, as the tokenizer decodes it alone.
 
-    line_ends: every text with a line break in it is a "line break", not only one of nothing else. Tokenizers that merge
-    punctuation with the break behind it (".\\n") end most lines with such tokens.
+    line_ends: every text that contains a line break is a "line break", not only pure ones. Tokenizers that merge
+    punctuation with the following break (".\n") end most lines with such tokens.
     """
     return LINE_BREAK if line_ends and ("\n" in text or "\r" in text) else CLASSES.index(_name(text))
 
@@ -65,9 +66,9 @@ def _name(text: str) -> str:
 
 
 def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> torch.Tensor:
-    """Class of every token id, uint8 [vocab_size]; ids that the tokenizer does not know are "space".
+    """Return the class of every token id, uint8 [vocab_size]; ids unknown to the tokenizer are "space".
 
-    line_ends: see `classify`; then the tokenizer's tokens that end a text are line breaks too.
+    line_ends: see `classify`; the tokenizer's end tokens are then line breaks too.
     """
     known = min(vocab_size, len(tokenizer))
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
@@ -85,13 +86,23 @@ def _classes(tokenizer: Any, ids: Sequence[int], line_ends: bool) -> torch.Tenso
 def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False) -> None:
     """Raise ValueError if the table was made for another tokenizer; a sample of ids is compared.
 
-    line_ends: how the table was made, see `class_table`.
+    line_ends: how the table was made, see `class_table`. A table that passed passes again, unless the tokenizer has
+    gained tokens since: comparing takes as long as a step of a small model.
     """
+    about = (len(tokenizer), line_ends)
+    passed, table_then = _passed.get(tokenizer, (None, None))
+    if passed == about and table_then is not None and table_then() is table:
+        return
     known = min(len(table), len(tokenizer))
     ids = torch.linspace(0, known - 1, min(SAMPLE, known)).long().tolist()
     differing = int((_classes(tokenizer, ids, line_ends) != table[ids]).sum())
     if differing or len(tokenizer) > len(table):
         raise ValueError(
-            f"the evaluator's token classes must belong to this model's tokenizer, got {differing} of {len(ids)} "
-            "sampled tokens of another class; train an evaluator for this model, or try Evaluator.for_tokenizer"
+            f"the evaluator's token classes must match this model's tokenizer, {differing} of {len(ids)} sampled "
+            "tokens differ; train an evaluator for this model, or try Evaluator.for_tokenizer"
         )
+    _passed[tokenizer] = (about, ref(table))
+
+
+# of each tokenizer the last table that matched it, which nobody writes to, and its length then
+_passed: WeakKeyDictionary[Any, tuple[tuple[int, bool], ref[torch.Tensor]]] = WeakKeyDictionary()

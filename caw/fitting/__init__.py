@@ -1,1 +1,1 @@
-"""What trains and tunes evaluators: labels, training, ablation, choice of theta and beta."""
+"""Training and tuning of evaluators: labels, training, ablation, choice of theta and beta."""

@@ -1,9 +1,8 @@
-"""Which inputs make an evaluator good: the paper's ablation, from stored positions.
+"""The paper's ablation of evaluator inputs, from stored positions.
 
-Trained variants differ in the window (no context, N- only, N+ only, N- = N+ = 1, 2, 3), in the transform of the
-probabilities, in how many of them are kept, and in whether the network sees token classes. They are compared with
-evaluators that need no training. Thresholds of precision, recall and F1 are chosen on validation documents; all figures
-are of held-out documents.
+Trained variants differ in the window (no context, N- only, N+ only, N- = N+ = 1, 2, 3), the transform of the
+probabilities, their number, and token classes. They are compared with baselines without training. Thresholds of
+precision, recall and F1 are chosen on validation documents; all metrics are on held-out documents.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from caw.fitting.positions import Positions
 from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
 from caw.fitting.train import fit, predict
 from caw.io.figures import save_figure
+from caw.op_indices import Transform
 from caw.record import RECORD_SIZE
 from caw.requirements import require
 
@@ -62,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Parts:
-    """The tokens, int64 [n], to train on, to choose thresholds and the end of training on, and to measure on."""
+    """The tokens, int64 [n], for training, for choosing thresholds and the end of training, and for measuring."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -73,7 +73,7 @@ class Parts:
         """Split the tokens by documents. unseen: no evaluator was trained on this data set, so every third document
         chooses thresholds and the others are measured.
 
-        Raises ValueError if a part that is needed holds one class only.
+        Raises ValueError if a required part has one class only.
         """
         if unseen:
             third = np.asarray(positions.arrays["document"]) % 3 == 0
@@ -86,12 +86,12 @@ class Parts:
 
 
 def variants(
-    transforms: Sequence[str],
+    transforms: Sequence[Transform],
     window: str | None = None,
     line_ends: bool = False,
     top_ks: Sequence[int] = (RECORD_SIZE,),
 ) -> dict[str, FeatureSpec]:
-    """Specs by name: each window (or this one) with each transform, e.g. "window_1_log".
+    """Return specs by name: each window (or this one) with each transform, e.g. "window_1_log".
 
     The windows of WITH_CLASSES come with token classes too, e.g. "window_1_log_classes". line_ends: of these classes,
     see `FeatureSpec`. top_ks: probabilities kept of each position; all but 100 are named, e.g. "window_1_log_k10".
@@ -139,7 +139,7 @@ def ablate(
 
 
 def untrained(positions: Positions, parts: Parts) -> dict[str, Measured]:
-    """Measure what needs no training: entropy, logit delta, and "all tokens are key"."""
+    """Measure the baselines without training: entropy, logit delta, and "all tokens are key"."""
     scores = {**positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
     return {name: _measure(positions, [score], parts) for name, score in scores.items()}
 
@@ -171,13 +171,14 @@ def _measure(
 
 
 def best_variant(results: Mapping[str, Measured]) -> str:
-    """The trained variant with the greatest mean validation AUROC among those that decoding can use; ties: the first.
+    """Return the trained variant with the greatest mean validation AUROC among those that decoding supports; ties: the
+    first.
 
     Raises ValueError if there is none.
     """
     usable = {n: m.validation for n, m in results.items() if m.spec is not None and _decodable(m.spec)}
     if not usable:
-        raise ValueError("expected a variant that decoding can use, got none; add window_1")
+        raise ValueError("at least one variant must support decoding, got none; add window_1")
     return max(usable, key=usable.__getitem__)
 
 
@@ -190,7 +191,9 @@ def _decodable(spec: FeatureSpec) -> bool:
 
 
 def as_json(results: Mapping[str, Measured]) -> dict[str, Any]:
-    """{"evaluators": {name: means of FIGURES over seeds}}; with several seeds also "half_widths" of intervals."""
+    """Return {"evaluators": {name: means of FIGURES over seeds}}; with several seeds also "half_widths" of
+    intervals.
+    """
     found: dict[str, Any] = {"evaluators": {name: {f: m.mean(f) for f in FIGURES} for name, m in results.items()}}
     trained = {name: {f: m.half_width(f) for f in FIGURES} for name, m in results.items() if len(m.rows) > 1}
     if trained:
@@ -199,7 +202,7 @@ def as_json(results: Mapping[str, Measured]) -> dict[str, Any]:
 
 
 def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> str:
-    """A page with the table, its intervals, and how it was made. about: see `about_run`."""
+    """Return a page with the table, its intervals, and the command that made it. about: see `about_run`."""
     lines = [f"# {about['title']}", "", *(f"- {name}: {value}" for name, value in about.items() if name != "title")]
     lines += ["", "| evaluator | " + " | ".join(f.replace("_", " ") for f in FIGURES) + " | AUROC over documents |"]
     lines.append("| --- |" + " ---: |" * (len(FIGURES) + 1))
@@ -212,7 +215,7 @@ def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> st
 
 
 def cell(measured: Measured, name: str) -> str:
-    """A figure; with several seeds, also half of its interval over seeds."""
+    """Format a figure; with several seeds, with half of its interval over seeds."""
     half = measured.half_width(name)
     return f"{measured.mean(name):.3f}" + ("" if half is None else f" ± {half:.3f}")
 
@@ -220,7 +223,9 @@ def cell(measured: Measured, name: str) -> str:
 def about_run(
     positions: Positions, parts: Parts, seeds: int, settings: TrainSettings, command: str, line_ends: bool = False
 ) -> dict[str, Any]:
-    """What a reader must know about a table, title first. seeds: 0 = nothing was trained. line_ends: those are key."""
+    """Return the facts that a reader of a table needs, title first. seeds: 0 = nothing was trained. line_ends: whether
+    those are key.
+    """
     documents = "the last column is a 95 % bootstrap over documents of the AUROC (of the first seed)"
     about = {
         "title": f"Evaluators of {positions.meta['model']} on held-out documents",

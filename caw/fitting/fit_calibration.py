@@ -1,4 +1,4 @@
-"""A calibration of `ModelWeights` for unknown prompts, learned from texts that are marked with other keys."""
+"""Fit the calibration of `ReaderWeights` for unknown prompts, on texts marked with other keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from caw.detection.calibration import Calibration, most_level, signal_features
 from caw.detection.detector import Detector
 from caw.io.progress import Bar
-from caw.models import ModelWeights
+from caw.models import ReaderWeights
 from caw.requirements import require
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
@@ -21,18 +21,18 @@ PENALTY = 1e-3  # of its gamma regression
 
 def fit_calibration(
     texts: Mapping[Watermark, Sequence[Any]],
-    weights: ModelWeights,
+    weights: ReaderWeights,
     provenance: dict[str, Any] | None = None,
     *,
     progress: bool = True,
 ) -> Calibration:
-    """Learn what a reader without the prompt may believe of its distributions.
+    """Fit the correction of a reader's distributions for texts with unknown prompts.
 
     Args:
         texts: strings or id lists by the watermark they are marked with; watermarks of one kind, with different keys,
             none of which will be tested.
         weights: the reader, with the policy that marked the texts and no prompt.
-        provenance: what else to write into the calibration about its origin.
+        provenance: further information about its origin to store in the calibration.
         progress: show a bar if stderr is a terminal.
 
     Deterministic. Raises ImportError without scikit-learn; ValueError for a reader that knows a prompt or has a
@@ -45,9 +45,9 @@ def fit_calibration(
             "expected marked texts of one watermark that differ in the key alone, got others; make one each"
         )
     if weights.prompt is not None or weights.calibration is not None:
-        raise ValueError("the reader must know no prompt and no calibration, got one; leave it out")
+        raise ValueError("the reader must have no prompt and no calibration, got one; leave it out")
     features, values = [], []
-    with Bar(sum(map(len, texts.values())), "reading texts", "texts", enabled=progress) as advance:
+    with Bar(sum(map(len, texts.values())), "reading texts", "texts", enabled=progress, announced=True) as advance:
         for watermark, items in texts.items():
             detector = Detector(weights.tokenizer, watermark)
             weights.check_for(watermark)

@@ -1,6 +1,6 @@
-"""An evaluator trained on damage instead of importance: will the answer change if this token does?
+"""Train an evaluator of damage instead of importance: will the answer change if this token does?
 
-Labels need no annotator (`damage.py`, `benchmarks/bench_damage.py`): a candidate took a token's place, the model went
+Labels need no annotator (`lab/damage.py`): a candidate took a token's place, the model went
 on, the final answer stayed or changed. A few hundred such labels are too few for a network, so a logistic regression
 is fitted on the inputs of an evaluator that was trained on key segments. It is stored in the same form (two
 hidden units that carry a sum and its negative through the rectifiers), so everything that takes an evaluator takes it.
@@ -15,6 +15,7 @@ import torch
 
 from caw.evaluator.network import Evaluator
 from caw.fitting.metrics import auroc
+from caw.io.progress import watched
 from caw.requirements import require
 
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)  # scikit-learn's C: smaller is stronger
@@ -28,7 +29,7 @@ def fit_damage(
     questions: np.ndarray,
     provenance: dict[str, Any] | None = None,
 ) -> tuple[Evaluator, dict[str, float]]:
-    """(evaluator of damage, its cross-validated figures).
+    """Return (evaluator of damage, its cross-validated metrics).
 
     Args:
         evaluator: gives spec, standardisation, hidden size and token classes; not changed.
@@ -49,7 +50,10 @@ def fit_damage(
         )
     with torch.inference_mode():
         own = evaluator.logits(features).double().numpy()
-    scored = {penalty: auroc(changed, _crossed(x, changed, questions, penalty)) for penalty in PENALTIES}
+    scored = {
+        penalty: auroc(changed, _crossed(x, changed, questions, penalty))
+        for penalty in watched(PENALTIES, "fitting a regression", "penalties", announced=True)
+    }
     best = max(scored, key=lambda penalty: scored[penalty])
     weight, bias = _regression(x, changed, best)
     sums = x @ weight + bias
@@ -73,7 +77,9 @@ def _crossed(x: np.ndarray, changed: np.ndarray, questions: np.ndarray, penalty:
 
 
 def _regression(x: np.ndarray, changed: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
-    """Weights [n] and bias of the log odds, with the inputs' deviation over these rows folded into the weights."""
+    """Return weights [n] and bias of the log odds, with the inputs' deviation over these rows folded into the
+    weights.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -85,8 +91,10 @@ def _regression(x: np.ndarray, changed: np.ndarray, penalty: float) -> tuple[np.
 
 
 def _as_network(evaluator: Evaluator, weight: np.ndarray, bias: float, provenance: dict[str, Any] | None) -> Evaluator:
-    """log odds = weight . x + bias, with x the standardised inputs, as relu(s) - relu(-s) through both layers."""
-    made = Evaluator(evaluator.spec, evaluator.hidden, provenance, evaluator.token_class)
+    """Build a network with log odds = weight . x + bias, x the standardised inputs, as relu(s) - relu(-s) through both
+    layers.
+    """
+    made = Evaluator(evaluator.spec, evaluator.hidden, provenance, evaluator.token_class, evaluator.vocabulary)
     with torch.no_grad():
         made.mean.copy_(evaluator.mean)
         made.scale.copy_(evaluator.scale)

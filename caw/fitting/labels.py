@@ -1,4 +1,4 @@
-"""Key-segment labels: which characters of a reference answer carry its quality, and which tokens those are.
+"""Key-segment labels: the characters of a reference answer that carry its quality, and their tokens.
 
 A label file is JSONL, one document a line, offsets only:
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.io.inputs import lines_of, open_input, too_long
+from caw.io.jsonl import ARRAY, over_lines
 
 NOTE = re.compile(r"<<.*?>>")
 FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *([^\s#].*?)\s*$")
@@ -59,13 +60,13 @@ class EncodedText:
 
     @classmethod
     def unlabelled(cls, name: str, prompt: Sequence[int], written: Sequence[int]) -> EncodedText:
-        """What a model wrote behind a prompt, as token ids; nothing is key."""
+        """Return a model's text after a prompt, as token ids; nothing is key."""
         text = LabelledText(name, "", 0, "", "", ())
         return cls(text, (*prompt, *written), len(prompt), (False,) * len(written))
 
 
 def strip_notes(answer: str) -> str:
-    """The answer without its `<<...>>` calculator notes."""
+    """Return the answer without its `<<...>>` calculator notes."""
     return NOTE.sub("", answer)
 
 
@@ -100,12 +101,12 @@ def read_labels(labels_path: str | Path, data_dir: str | Path) -> list[LabelledT
         spans = _spans(row.get("spans"), len(solution), f"{where} ({dataset}/{split}/{index})")
         texts.append(LabelledText(dataset, split, index, question, solution, spans))
     if not texts:
-        raise ValueError(f"label file must hold at least one document, {path} holds none; label some first")
+        raise ValueError(f"a label file must have at least one document, {path} has none; label some first")
     return texts
 
 
 def restate(text: LabelledText, statement: str) -> LabelledText:
-    """The reference with its `#### N` line restated as the task's answers put it; all of that line is key.
+    """Return the reference with its `#### N` line in the task's form; all of that line is key.
 
     An evaluator knows only what it was trained on: trained on `####`, it takes "The answer is" for filler and
     misjudges answers that state their number that way.
@@ -114,7 +115,7 @@ def restate(text: LabelledText, statement: str) -> LabelledText:
     for one that does not, and for a reference without such a line.
     """
     if "{answer}" not in statement:
-        raise ValueError(f"statement must hold '{{answer}}', got {statement!r}; use 'The answer is {{answer}}.'")
+        raise ValueError(f"statement must contain '{{answer}}', got {statement!r}; use 'The answer is {{answer}}.'")
     found = FINAL_LINE.search(text.solution)
     if not found:
         raise ValueError(
@@ -127,17 +128,17 @@ def restate(text: LabelledText, statement: str) -> LabelledText:
 
 
 def digest(content: str | Sequence[LabelledText]) -> str:
-    """sha256 of a text, or of labelled texts and their spans: what stored positions and weights were made from."""
+    """Return sha256 of a text, or of labelled texts and their spans: the source of stored positions and weights."""
     if not isinstance(content, str):
         content = json.dumps([[t.name, t.question, t.solution, t.spans] for t in content])
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _rows(path: Path, what: str) -> list[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) of every line that is not blank."""
+    """Yield (line number from 1, object) of every line that is not blank."""
     if not path.is_file():
         raise FileNotFoundError(f"expected a {what} at {path}, found nothing; check the path")
-    rows = []
+    rows = list[tuple[int, dict[str, Any]]]()
     with open_input(path) as file:
         for number, line in enumerate(lines_of(file), 1):
             if line is None:
@@ -148,8 +149,11 @@ def _rows(path: Path, what: str) -> list[tuple[int, dict[str, Any]]]:
                 row = json.loads(line)
             except ValueError as error:
                 found = " ".join(str(error).split())
-                raise ValueError(f"{path}, line {number}: expected one JSON object, found {found}; fix it") from error
+                said = (over_lines(line) if not rows else "") or f"expected one JSON object, found {found}; fix it"
+                raise ValueError(f"{path}, line {number}: {said}") from error
             if not isinstance(row, dict):
+                if isinstance(row, list) and any(isinstance(each, dict) for each in row):
+                    raise ValueError(f"{path}, line {number}: {ARRAY}")
                 found = type(row).__name__
                 raise ValueError(f"{path}, line {number}: expected a JSON object, got {found}; fix the line")
             rows.append((number, row))
@@ -169,7 +173,7 @@ def _identity(row: dict[str, Any], where: str) -> tuple[str, str, int]:
 
 
 def read_corpus(path: Path) -> list[tuple[str, str]]:
-    """(question, solution without notes) of every document of a data file."""
+    """Return (question, solution without notes) of every document of a data file."""
     documents = []
     for number, row in _rows(path, "data file"):
         question, answer = row.get("question"), row.get("answer")
@@ -200,7 +204,7 @@ def _spans(spans: Any, length: int, where: str) -> tuple[tuple[int, int], ...]:
 
 
 def key_tokens(text: str, offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[bool]:
-    """Whether each token, given by its offsets [start, end) in `text`, overlaps a span.
+    """Return whether each token, given by its offsets [start, end) in `text`, overlaps a span.
 
     Leading white space does not count, so that " and" is not key because the word before it is. A token of nothing
     but white space counts as it is: tokenizers that split digits put a token " " before every number, and inside a
@@ -223,11 +227,11 @@ def encode(tokenizer: Any, text: LabelledText, template: str = TEMPLATE, prefix:
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f"labels need a tokenizer that knows character offsets (is_fast), got {type(tokenizer).__name__}; load it "
+            f"labels require a tokenizer with character offsets (is_fast), got {type(tokenizer).__name__}; load it "
             "with use_fast=True"
         )
     if "{question}" not in template:
-        raise ValueError(f"template must hold '{{question}}', got {template!r}; use {TEMPLATE!r}")
+        raise ValueError(f"template must contain '{{question}}', got {template!r}; use {TEMPLATE!r}")
     prompt = prefix + template.replace("{question}", text.question)
     start = len(prompt) if prompt[-1].isspace() else len(prompt) + 1
     full = prompt.ljust(start) + text.solution

@@ -1,7 +1,7 @@
-"""How well scores tell key tokens from others: ranking figures, figures at a threshold, calibration.
+"""How well scores separate key tokens from others: ranking metrics, metrics at a threshold, calibration.
 
-F1 alone flatters where most tokens are key (calling every token key already has F1 = 2r / (1 + r) at base rate r):
-judge by AUROC and average precision. All on scikit-learn, which the extra `eval` brings.
+F1 alone is misleading if most tokens are key (calling every token key already has F1 = 2r / (1 + r) at base rate r):
+judge by AUROC and average precision. Uses scikit-learn, from the extra `eval`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ def _sklearn() -> Any:
 
 
 def auroc(key: np.ndarray, score: np.ndarray) -> float:
-    """Chance that a key token (bool [n]) has a higher score [n] than another; ties count half. Both classes needed."""
+    """Return the probability that a key token (bool [n]) has a higher score [n] than another; ties count half. Requires
+    both classes.
+    """
     return float(_sklearn().roc_auc_score(key, score))
 
 
 def best_threshold(key: np.ndarray, score: np.ndarray) -> float:
-    """The score at and above which calling tokens key gives the greatest F1; the greatest such score on ties."""
+    """Return the score threshold (inclusive) with the greatest F1; the greatest such score on ties."""
     precision, recall, thresholds = _sklearn().precision_recall_curve(key, score)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     best = f1[:-1].max()  # the last point is "no token", without a threshold
@@ -38,7 +40,7 @@ def best_threshold(key: np.ndarray, score: np.ndarray) -> float:
 
 
 def figures(key: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, float]:
-    """AUROC, average precision, and precision, recall, F1 of "score >= threshold", rounded to 4 digits."""
+    """Return AUROC, average precision, and precision, recall, F1 of "score >= threshold", rounded to 4 digits."""
     metrics = _sklearn()
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(
         key, score >= threshold, average="binary", zero_division=0.0
@@ -55,7 +57,7 @@ def figures(key: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, f
 
 
 def compare(positions: Positions, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Figures of each score [N] on the test part, thresholds chosen on the validation part.
+    """Return metrics of each score [N] on the test part, with thresholds chosen on the validation part.
 
     Adds the evaluators that need no training: entropy, logit_delta, and all_tokens_key (every score equal).
     Returns {"tokens", "base_rate", "evaluators": {name: figures}} for all tokens and, under "agree", for those whose
@@ -84,18 +86,19 @@ def compare(positions: Positions, scores: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def require_both_classes(key: np.ndarray, what: str) -> None:
-    """Raise ValueError unless `key` holds key tokens and others."""
+    """Raise ValueError unless `key` has key tokens and others."""
     if not key.any() or key.all():
         raise ValueError(
-            f"the {what} must hold key tokens and others, got {int(key.sum())} key of {key.size}; label more documents"
+            f"the {what} must have key tokens and others, got {int(key.sum())} key of {key.size}; label more documents"
         )
 
 
 def document_interval(
     positions: Positions, score: np.ndarray, part: str | np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % bootstrap interval of the AUROC on a part (its name, or tokens int64 [n]); whole documents are drawn, those
-    of one name together: their tokens are not independent."""
+    """Return the 95 % bootstrap interval of the AUROC on a part (its name, or tokens int64 [n]); whole documents are
+    drawn, those of one name together, because their tokens are not independent.
+    """
     return _interval(positions, part, lambda key, some: _fast_auroc(key, score[some]), resamples, seed)
 
 
@@ -107,7 +110,7 @@ def gain_interval(
     resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """`document_interval` of how much greater the AUROC of `score` is than that of `other`, on the same draws."""
+    """Return `document_interval` of the AUROC of `score` minus that of `other`, on the same draws."""
 
     def gain(key: np.ndarray, some: np.ndarray) -> float:
         return _fast_auroc(key, score[some]) - _fast_auroc(key, other[some])
@@ -122,7 +125,7 @@ def _interval(
     resamples: int,
     seed: int,
 ) -> tuple[float, float]:
-    """95 % of the figures, each of the labels bool [n] of drawn tokens int64 [n]."""
+    """Return the 95 % interval of the metric, called with the labels bool [n] of drawn tokens int64 [n]."""
     inside = np.flatnonzero(positions.part == part) if isinstance(part, str) else part
     group, labels = positions.group[inside], positions.key
     groups = [inside[group == g] for g in np.unique(group)]
@@ -137,7 +140,7 @@ def _interval(
 
 
 def _fast_auroc(key: np.ndarray, score: np.ndarray) -> float:
-    """Mann-Whitney form, ties count half; ten times as fast in the bootstrap as scikit-learn's."""
+    """Return the AUROC in Mann-Whitney form, ties count half; ten times faster in the bootstrap than scikit-learn's."""
     rank = np.unique(score, return_inverse=True)[1]
     counts = np.bincount(rank)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2
@@ -147,8 +150,9 @@ def _fast_auroc(key: np.ndarray, score: np.ndarray) -> float:
 
 
 def reliability(key: np.ndarray, capacity: np.ndarray, bins: int = BINS) -> dict[str, Any]:
-    """Reliability diagram of capacity [n] in (0, 1): per bin [mean capacity, share of key tokens, tokens], and the
-    expected calibration error, the mean distance of the two weighted by tokens."""
+    """Return the reliability diagram of capacity [n] in (0, 1): per bin [mean capacity, share of key tokens, tokens],
+    and the expected calibration error, the token-weighted mean difference of the two.
+    """
     place = np.minimum((capacity * bins).astype(int), bins - 1)
     rows, error = [], 0.0
     for b in range(bins):

@@ -1,4 +1,4 @@
-"""Texts that a model wrote itself: what an evaluator is trained on that needs no labels."""
+"""Texts written by the model itself, to train an evaluator without labels."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from caw.fitting.labels import EncodedText
 from caw.fitting.settings import OwnTexts
 from caw.io.inputs import open_input
 from caw.io.jsonl import Row, read_rows, text_field
+from caw.io.progress import naming
 from caw.models.facts import ModelFacts
 
 T = TypeVar("T")
@@ -23,18 +24,19 @@ EVERYDAY = Path(__file__).parent / "everyday_prompts.jsonl"
 
 @dataclass(frozen=True)
 class OwnText:
-    """coded: a prompt and what the model wrote behind it; texts of one prompt have one name. temperature: of sampling;
-    None = greedy."""
+    """coded: a prompt and the model's continuation; texts of one prompt have one name. temperature: of sampling; None =
+    greedy.
+    """
 
     coded: EncodedText
     temperature: float | None = None
 
 
 def own_texts(model: Any, tokenizer: Any, settings: OwnTexts, *, progress: bool = True) -> list[OwnText]:
-    """The model's continuations of the prompts, greedy and sampled, and the texts that were written before.
+    """Return the model's continuations of the prompts, greedy and sampled, and existing texts.
 
-    Deterministic for the settings. Raises FileNotFoundError, or ValueError naming file and line, for what is no prompt
-    or text.
+    Deterministic for the settings. Raises FileNotFoundError, or ValueError naming file and line, for invalid prompts or
+    texts.
     """
     facts, found = ModelFacts.of(model, tokenizer), list[OwnText]()
     if settings.continues:
@@ -42,10 +44,13 @@ def own_texts(model: Any, tokenizer: Any, settings: OwnTexts, *, progress: bool 
         chat = bool(getattr(tokenizer, "chat_template", None)) if settings.chat is None else settings.chat
         ids = encode_prompts(tokenizer, prompts, facts, chat=chat)
         for temperature in dict.fromkeys((None, settings.temperature)):
-            out = generate(
-                model, tokenizer, ids, max_new_tokens=settings.max_new_tokens, do_sample=temperature is not None,
-                temperature=temperature or 1.0, seed=settings.seed, return_trace=False, progress=progress,
-            )  # fmt: skip
+            with naming(
+                "writing greedy texts" if temperature is None else f"writing texts at temperature {temperature:g}"
+            ):
+                out = generate(
+                    model, tokenizer, ids, max_new_tokens=settings.max_new_tokens, do_sample=temperature is not None,
+                    temperature=temperature or 1.0, seed=settings.seed, return_trace=False, progress=progress,
+                )  # fmt: skip
             for prompt, given, written in zip(prompts, ids, out.sequences, strict=True):
                 found.append(OwnText(EncodedText.unlabelled(_name(prompt), given, written), temperature))
     if settings.written is not None:
@@ -54,31 +59,31 @@ def own_texts(model: Any, tokenizer: Any, settings: OwnTexts, *, progress: bool 
 
 
 def sources(settings: OwnTexts) -> list[Path]:
-    """The files that texts are made from."""
+    """Return the files that texts are made from."""
     continued = [settings.prompts or EVERYDAY] if settings.continues else []
     return [Path(path) for path in (*continued, settings.written) if path is not None]
 
 
 def licences(settings: OwnTexts) -> list[str]:
-    """Who owns what texts are made from; what the model wrote is not stored."""
+    """Return the licences of the sources; the model's texts are not stored."""
     owned = "Apache-2.0, of this library; what the model wrote is not stored"
     return [f"{path.name}: {owned if path == EVERYDAY else 'not known to this library'}" for path in sources(settings)]
 
 
 def digest(settings: OwnTexts) -> str:
-    """sha256 of what the texts are made from besides the model."""
+    """Return sha256 of the sources of the texts, without the model."""
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources(settings)]
     kept = asdict(replace(settings, prompts=None, written=None)) if settings.continues else None
     return hashlib.sha256(json.dumps([settings.written is not None, contents, kept]).encode()).hexdigest()
 
 
 def _name(prompt: str) -> str:
-    """What decides the part of the split that a prompt's texts belong to."""
+    """Return the name that assigns a prompt's texts to a part of the split."""
     return f"prompt/{hashlib.sha256(prompt.encode()).hexdigest()[:16]}"
 
 
 def _each(path: str | Path, read: Callable[[dict[str, Any]], T]) -> list[T]:
-    """What is read of each line; there is at least one."""
+    """Yield what is read of each line; there is at least one."""
     found = []
     with open_input(path) as lines:
         for row in read_rows(lines):
@@ -89,12 +94,12 @@ def _each(path: str | Path, read: Callable[[dict[str, Any]], T]) -> list[T]:
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {row.number}: {error}") from error
     if not found:
-        raise ValueError(f"expected at least one line in {path}, found none; add some")
+        raise ValueError(f"{path} must have at least one line, found none; add some")
     return found
 
 
 def _written(line: dict[str, Any], tokenizer: Any, facts: ModelFacts) -> OwnText:
-    """The text in a line of `caw generate --with-prompt`."""
+    """Return the text in a line of `caw generate --with-prompt`."""
     prompt, said = text_field(line, "prompt"), line.get("settings") or {}
     sampling, tokens = said.get("sampling") or {}, line.get("tokens")
     if sampling.get("top_k", 0) or sampling.get("top_p", 1.0) != 1.0:

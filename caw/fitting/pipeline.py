@@ -1,4 +1,4 @@
-"""From a label file and a model's name to saved evaluator weights with their provenance: `caw train-evaluator`."""
+"""`caw train-evaluator`: from a label file and a model's name to saved evaluator weights with provenance."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from caw.fitting.recording import record_positions
 from caw.fitting.settings import LabelFile, Reading, TrainSettings
 from caw.fitting.train import choose_transform, predict, train
 from caw.io.files import write_text
-from caw.io.progress import doing
+from caw.io.progress import doing, silent
+from caw.io.vocabulary import Vocabulary
 from caw.models import load_model, load_tokenizer
+from caw.op_indices import TRANSFORMS
 from caw.record import RECORD_SIZE
 from caw.requirements import require
-from caw.triton_kernels.op_indices import TRANSFORMS
 
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 
@@ -43,14 +44,14 @@ def train_evaluator(
     command: str = "",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Train an evaluator for the model that reads, and write OUTPUT.safetensors with OUTPUT.json beside it.
+    """Train an evaluator for a model, and write OUTPUT.safetensors with OUTPUT.json next to it.
 
     Args:
         output_path: ends in .safetensors; its folder must exist.
         spec: features, or several that differ in their transform, of which `choose_transform` keeps the best on
             validation; None = `default_specs()`.
         line_ends: label tokens that end a line as key too; see `protect_line_ends`.
-        command: what to write down as the command that made the weights.
+        command: command to record with the weights.
 
     Returns what the JSON holds. Raises FileNotFoundError or ValueError in one sentence before the model runs where
     that is possible.
@@ -71,11 +72,11 @@ def train_evaluator(
             },
             "data": {**_data(texts, positions, Path(labels.path)), "line_ends": line_ends},
         }
-        return write_evaluator(evaluator, output, positions, about, measured, command)
+        return write_evaluator(evaluator, output, positions, about, measured, command, reading.model)
 
 
 def specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: bool) -> list[FeatureSpec]:
-    """The specs to choose from; `default_specs()` if none is given. Raises ValueError where their classes differ."""
+    """Return the specs to choose from; `default_specs()` if none is given. ValueError if their classes differ."""
     specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec
     if len({(s.classes, s.line_ends) for s in specs}) > 1:
         raise ValueError("specs must differ in their transform only, got several kinds of token classes; use one kind")
@@ -85,11 +86,12 @@ def specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: boo
 def train_best(
     positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None, model_name: str | Path
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """`train` of the one spec, or `choose_transform` of several, with the token classes of the model's tokenizer."""
+    """`train` the one spec, or `choose_transform` of several, with the token classes of the model's tokenizer."""
     table = table_for(model_name, positions, specs[0].line_ends) if specs[0].classes else None
     if len(specs) > 1:
         return choose_transform(positions, specs, settings, table=table)
-    return train(positions, specs[0], settings, table)
+    with doing("training the network", announced=True):
+        return train(positions, specs[0], settings, table)
 
 
 def write_evaluator(
@@ -99,12 +101,16 @@ def write_evaluator(
     about: dict[str, Any],
     measured: dict[str, Any],
     command: str,
+    model_name: str | Path,
 ) -> dict[str, Any]:
-    """Write the weights, and beside them what they were made of (`about`) and what was measured; returns the latter."""
+    """Write the weights, and their provenance (`about`) and metrics next to them; return the latter.
+
+    model_name: name or path of the model that they are for.
+    """
     evaluator.provenance = {
         "model": positions.meta["model"],
         "dtype": positions.meta["dtype"],
-        **({"quantised": quantised} if (quantised := positions.meta.get("quantised")) else {}),
+        **({"quantization": quantization} if (quantization := positions.meta.get("quantization")) else {}),
         **about,
         "features": evaluator.spec.to_dict(),
         "parameters": sum(p.numel() for p in evaluator.parameters()),
@@ -112,20 +118,22 @@ def write_evaluator(
         "command": command,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
+    evaluator.vocabulary = Vocabulary.of(load_tokenizer(model_name))
     evaluator.save(output)
     write_text(output.with_suffix(".json"), json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
     return evaluator.provenance
 
 
 def labelled(labels: LabelFile) -> list[LabelledText]:
-    """Labelled texts as they are trained on."""
+    """Return labelled texts as used in training."""
     texts = read_labels(labels.path, labels.data_dir)
     return texts if labels.statement is None else [restate(text, labels.statement) for text in texts]
 
 
 def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
-    """Figures of a trained evaluator on the test part of stored positions, by their labels (`protect_line_ends` for one
-    that was trained so); see `metrics.compare`."""
+    """Return metrics of a trained evaluator on the test part of stored positions, by their labels (with
+    `protect_line_ends` if it was trained so); see `metrics.compare`.
+    """
     every = np.arange(len(positions))
     capacity = predict(evaluator, positions.features(evaluator.spec, every, evaluator.token_class))
     return {
@@ -137,31 +145,31 @@ def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, 
 def default_specs(
     previous: int = 1, next: int = 1, classes: int = len(CLASSES), line_ends: bool = True, k: int = RECORD_SIZE
 ) -> list[FeatureSpec]:
-    """One spec for each transform, with token classes unless `classes` is 0."""
+    """Return one spec for each transform, with token classes unless `classes` is 0."""
     ends = line_ends and bool(classes)
     return [FeatureSpec(previous, next, k, transform=name, classes=classes, line_ends=ends) for name in TRANSFORMS]
 
 
 def protect_line_ends(positions: Positions, model_name: str | Path) -> Positions:
-    """The positions with every token that ends a line labelled key.
+    """Return the positions with every token that ends a line labelled key.
 
-    Key segments are parts of a text, and a line break is between them: labelled by overlap it would count as
-    unimportant, though where a line ends, and a text with it, is as much the model's decision as any word. Marked as
-    strongly as filler, lines run on into needless clauses and answers run out of tokens.
+    Key segments are parts of a text, with line breaks between them: labelled by overlap a line break would count as
+    unimportant, although where a line or a text ends is as much the model's decision as any word. Marked as strongly as
+    filler, lines run on into needless clauses and answers run out of tokens.
     """
     table = table_for(model_name, positions, line_ends=True).numpy()
     return positions.with_key(table[np.asarray(positions.arrays["token"])] == LINE_BREAK)
 
 
 def table_for(model_name: str | Path, positions: Positions, line_ends: bool = False) -> torch.Tensor:
-    """Token classes of a model's tokenizer, long enough for every id that the model was seen to give."""
+    """Return token classes of a model's tokenizer, long enough for every id that the model produced."""
     tokenizer = load_tokenizer(model_name)
     seen = max(int(positions.arrays[name].max()) for name in ("ids", "token"))
     return class_table(tokenizer, max(len(tokenizer), seen + 1), line_ends)
 
 
 def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -> Evaluator:
-    """The evaluator as it reads this model: with token classes of the model's tokenizer, where it has another's."""
+    """Return the evaluator for this model, with token classes of the model's tokenizer if it differs."""
     if evaluator.token_class is None:
         return evaluator
     tokenizer = load_tokenizer(model_name)
@@ -174,10 +182,11 @@ def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -
 
 @contextlib.contextmanager
 def stored_positions(reading: Reading, texts: Sequence[LabelledText], *, progress: bool = True) -> Iterator[Positions]:
-    """Stored positions of these texts: those in the reading's folder if it is complete, else made by running the model.
+    """Return stored positions of these texts: those in the reading's folder if it is complete, otherwise from running
+    the model.
 
-    Without a folder they are gone when the block ends. Raises ValueError if the folder was made from another model,
-    precision, label file or prompt.
+    Without a folder they are deleted when the block ends. Raises ValueError if the folder was made from another model,
+    dtype, label file or prompt.
     """
     if reading.folder is not None:
         yield _obtain(reading, texts, Path(reading.folder), progress)
@@ -188,19 +197,19 @@ def stored_positions(reading: Reading, texts: Sequence[LabelledText], *, progres
 
 def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progress: bool) -> Positions:
     if not (folder / "meta.json").is_file():
-        with doing(f"loading {reading.model}"):
+        with silent(not progress), doing(f"loading {reading.model}", announced=True):
             model, tokenizer = load_model(
-                reading.model, device=reading.device, dtype=reading.dtype, weights=reading.quantised
+                reading.model, device=reading.device, dtype=reading.dtype, quantization=reading.quantization
             )
         return record_positions(
             model, tokenizer, texts, folder, template=reading.template, prefix=reading.prefix,
-            quantised=reading.quantised, progress=progress,
+            quantization=reading.quantization, progress=progress,
         )  # fmt: skip
     positions = Positions.open(folder)
     wanted = {
         "model": str(reading.model),
         "dtype": reading.dtype,
-        "quantised": reading.quantised,
+        "quantization": reading.quantization,
         "template": reading.template,
         "labels_sha256": digest(texts),
         "prefix_sha256": digest(reading.prefix) if reading.prefix else None,
@@ -208,8 +217,8 @@ def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progr
     for name, value in wanted.items():
         if positions.meta.get(name) != value:
             raise ValueError(
-                f"stored positions in {folder} were made with {name} {positions.meta.get(name)!r}, asked for is "
-                f"{value!r}; name another folder or remove this one"
+                f"stored positions in {folder} were made with {name} {positions.meta.get(name)!r}, requested is "
+                f"{value!r}; use another folder or remove this one"
             )
     return positions
 
@@ -217,9 +226,9 @@ def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progr
 def checked_output(path: str | Path) -> Path:
     output = Path(path)
     if output.suffix != ".safetensors":
-        raise ValueError(f"output must end in .safetensors, got {str(path)!r}; add the ending")
+        raise ValueError(f"output must end in .safetensors, got {str(path)!r}; add the extension")
     if not output.parent.is_dir():
-        raise FileNotFoundError(f"expected a folder {output.parent} to write the evaluator to; make it first")
+        raise FileNotFoundError(f"the output folder {output.parent} must exist; create it first")
     return output
 
 
@@ -240,7 +249,7 @@ def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> 
 
 
 def split_of(positions: Positions, rule: str) -> dict[str, Any]:
-    """How many documents and tokens each part of the split has."""
+    """Return the number of documents and tokens in each part of the split."""
     part, document = positions.part, np.asarray(positions.arrays["document"])
     parts = {
         name: {"documents": len(np.unique(document[part == name])), "tokens": int((part == name).sum())}

@@ -1,4 +1,4 @@
-"""Stored records of a teacher-forced pass: read the model once, train evaluators with many feature specs.
+"""Stored records of a teacher-forced pass: run the model once, train evaluators with many feature specs.
 
 A folder holds, memory-mapped, one row per kept position of each document (R rows; a document's rows are contiguous,
 from three positions before its reference to one behind it) and one entry per reference token (N tokens):
@@ -34,7 +34,7 @@ CHUNK = 4096  # rows per gather: bounds the memory beside the result
 
 @dataclass(frozen=True)
 class Positions:
-    """The folder's arrays (see the module) and its meta data.
+    """The folder's arrays (see the module) and its metadata.
 
     bounds: int64 [documents + 1], where each document's rows start. meta: model, prompt, document names, counts.
     """
@@ -45,7 +45,9 @@ class Positions:
 
     @classmethod
     def create(cls, folder: Path, rows: np.ndarray, tokens: int) -> Positions:
-        """Empty arrays for documents of `rows` rows each and `tokens` tokens in all; `close` completes the folder."""
+        """Create empty arrays for documents of `rows` rows each and `tokens` tokens in total; `close` completes the
+        folder.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "meta.json").unlink(missing_ok=True)
         bounds = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
@@ -74,7 +76,7 @@ class Positions:
         folder = Path(folder)
         if not (folder / "meta.json").is_file():
             raise FileNotFoundError(
-                f"expected a complete folder of stored positions at {folder}, found no meta.json; run the pass again"
+                f"{folder} must be a complete folder of stored positions, meta.json is missing; run the pass again"
             )
         meta = json.loads((folder / "meta.json").read_text())
         if meta.get("version") != VERSION:
@@ -94,26 +96,28 @@ class Positions:
         return np.array(self.arrays["key"])
 
     def with_key(self, also: np.ndarray) -> Positions:
-        """The same positions with more tokens labelled key: those where `also`, bool [N], is true."""
+        """Return the same positions with more tokens labelled key: those where `also`, bool [N], is true."""
         key = self.key | also
         return Positions({**self.arrays, "key": key}, self.bounds, {**self.meta, "key_tokens": int(key.sum())})
 
     def only(self, tokens: np.ndarray, key: np.ndarray) -> Positions:
-        """Only these tokens, int64 [n] in any order and as often as they are named, labelled anew by key, bool [n]."""
+        """Return only these tokens, int64 [n] in any order and with repeats, relabelled by key, bool [n]."""
         chosen = {name: np.asarray(self.arrays[name])[tokens] for name in TOKEN_ARRAYS}
         arrays = {**self.arrays, **chosen, "key": key}
         return Positions(arrays, self.bounds, {**self.meta, "tokens": len(tokens), "key_tokens": int(key.sum())})
 
     @property
     def group(self) -> np.ndarray:
-        """Of each token the first document of its document's name, int64 [N]: texts of one prompt have one name."""
+        """For each token the first document with its document's name, int64 [N]: texts of one prompt have one name."""
         first: dict[str, int] = {}
         groups = np.array([first.setdefault(name, i) for i, name in enumerate(self.meta["documents"])])
         return groups[np.asarray(self.arrays["document"])]
 
     @property
     def agree(self) -> np.ndarray:
-        """Whether the model's own choice a_0 is the reference token, bool [N]: there features are decoding's own."""
+        """Whether the model's own choice a_0 is the reference token, bool [N]: there features equal those of
+        decoding.
+        """
         return np.asarray(self.arrays["ids"][:, 0][self.arrays["row"]] == self.arrays["token"])
 
     @property
@@ -123,7 +127,7 @@ class Positions:
         return parts[np.asarray(self.arrays["document"])]
 
     def baselines(self) -> dict[str, np.ndarray]:
-        """Scores [N] of the evaluators that need no training, high = key: minus entropy (nats), logit delta."""
+        """Scores [N] of the baselines without training, high = key: minus entropy (nats), logit delta."""
         row = np.asarray(self.arrays["row"])
         delta = self.arrays["values"][:, 0] - self.arrays["values"][:, 1]
         # a one-token vocabulary has no second logit: the gap is infinite, which sklearn refuses
@@ -131,7 +135,7 @@ class Positions:
         return {"entropy": -np.asarray(self.arrays["entropy"])[row], "logit_delta": delta[row]}
 
     def record(self, rows: np.ndarray) -> Record:
-        """The stored records of rows int64 [n]; row -1 is a position that does not exist."""
+        """Return the stored records of rows int64 [n]; row -1 is a position that does not exist."""
         there = torch.from_numpy(rows >= 0)
         take = np.maximum(rows, 0)
         values = torch.from_numpy(np.asarray(self.arrays["values"][take]))
@@ -142,14 +146,14 @@ class Positions:
         return Record.empty(len(rows), values.device).where(there, found)
 
     def window(self, tokens: np.ndarray, offset: int) -> np.ndarray:
-        """Rows int64 [n] of position i + offset of each token int64 [n]; -1 where its document has none."""
+        """Return rows int64 [n] of position i + offset of each token int64 [n]; -1 if its document has none."""
         row = np.asarray(self.arrays["row"])[tokens] + offset
         document = np.asarray(self.arrays["document"])[tokens]
         inside = (row >= self.bounds[document]) & (row < self.bounds[document + 1])
         return np.where(inside, row, -1)
 
     def features(self, spec: FeatureSpec, tokens: np.ndarray, table: torch.Tensor | None = None) -> torch.Tensor:
-        """Features float32 [n, spec.size] of tokens int64 [n], through `FeatureSpec.assemble` as in decoding.
+        """Return features float32 [n, spec.size] of tokens int64 [n], through `FeatureSpec.assemble` as in decoding.
 
         table: uint8 [V], needed if the spec counts token classes.
         """
@@ -172,7 +176,9 @@ def _take_room(path: Path) -> None:
 
 
 def part_of(document: str) -> str:
-    """The part of the split a document belongs to: by a hash of its name, the same for every model and label file."""
+    """Return the part of the split that a document belongs to: by a hash of its name, the same for every model and
+    label file.
+    """
     place = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") / 2**64
     for name, share in SPLIT.items():
         if place < share:

@@ -1,4 +1,4 @@
-"""Records of a model's distributions along reference answers, stored: what evaluators are trained on.
+"""Record a model's distributions along reference answers: the training data of evaluators.
 
 Texts are read by the teacher-forced pass (`caw.models.teacher`). Records are made by `Record.from_logits`, features
 later by `FeatureSpec.assemble`: decoding's own code.
@@ -32,7 +32,7 @@ def record_positions(
     *,
     template: str = TEMPLATE,
     prefix: str = "",
-    quantised: str | None = None,
+    quantization: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> Positions:
@@ -41,7 +41,7 @@ def record_positions(
     Args:
         model, tokenizer: as `caw.load_model` gives them.
         template, prefix: the prompt; see `labels.encode`.
-        quantised: the `weights` that the model was loaded with, for the folder's meta data.
+        quantization: the `weights` that the model was loaded with, for the folder's meta data.
         batch_tokens: tokens of a forward; see `teacher_forced`. What all texts begin with is read once.
         progress: show a bar if stderr is a terminal.
 
@@ -55,7 +55,7 @@ def record_positions(
         "template": template,
         "prefix_sha256": digest(prefix) if prefix else None,
         "labels_sha256": digest(texts),
-        "quantised": quantised,
+        "quantization": quantization,
     }
     return record_encoded(model, coded, folder, made_from, batch_tokens=batch_tokens, progress=progress)
 
@@ -69,7 +69,7 @@ def record_encoded(
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> Positions:
-    """`record_positions` of texts that are tokens already; `made_from` goes into the folder's meta data."""
+    """Run `record_positions` on texts that are tokens already; `made_from` goes into the folder's metadata."""
     # p_j exists for j >= 1 only: nothing comes before the first token
     firsts = np.array([max(1, c.first - MAX_PREVIOUS) for c in coded])
     given = [(c.ids, int(first)) for c, first in zip(coded, firsts, strict=True)]
@@ -79,7 +79,7 @@ def record_encoded(
     folder = Path(folder)
     store = Positions.create(folder, ends - firsts, sum(len(c.key) for c in coded))
     _store_tokens(store, coded, firsts)
-    with Bar(len(coded), "reading references", "documents", enabled=progress) as advance, torch.inference_mode():
+    with Bar(len(coded), "reading texts", "texts", enabled=progress, announced=True) as advance, torch.inference_mode():
         for i, logits in read:
             _store_rows(store, logits, int(store.bounds[i]), names[i])
             advance()
@@ -111,7 +111,7 @@ def _store_rows(store: Positions, logits: torch.Tensor, start: int, name: str) -
         some = logits[begin : begin + ROWS]
         record = Record.from_logits(some)
         if not bool(record.logsumexp.isfinite().all()):
-            raise ValueError(f"expected finite logits, the model gives others on {name}; use float32")
+            raise ValueError(f"the model's logits must be finite, they are not on {name}; use float32")
         here = slice(start + begin, start + begin + some.shape[0])
         store.arrays["values"][here] = record.values.cpu().numpy()
         store.arrays["ids"][here] = record.ids.cpu().numpy()

@@ -1,7 +1,7 @@
-"""What the rest of a text loses when one of its tokens is replaced: the text stays as it is, that token apart.
+"""Effect of replacing one token on the rest of a text, which is otherwise unchanged.
 
-The labeler by counterfactuals and the evaluator that needs no labels both measure this. What stands before a replaced
-token is read once; each replacement is a row of one forward over a horizon.
+Used by the counterfactual labeler and by the evaluator without labels. The text before a replaced token is read once;
+each replacement is a row of one forward over a horizon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def replaced_logits(
     horizon: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """(index, logits [n, V]) of each change: the distributions of the n tokens that follow its place.
+    """Yield (index, logits [n, V]) of each change: the distributions of the n tokens that follow its position.
 
     Args:
         ids: the text. changes: by ascending place. read: what was read of the text (`teacher.read_and_keep`).
@@ -50,7 +50,7 @@ def replaced_logits(
 def _groups(
     places: Sequence[int], length: int, horizon: int | None, batch_tokens: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Runs [first, last) of changes whose rows fit a forward, and where those rows end."""
+    """Yield runs [first, last) of changes whose rows fit a forward, and where those rows end."""
     behind = length if horizon is None else horizon
     first = 0
     while first < len(places):

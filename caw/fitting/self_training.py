@@ -1,8 +1,8 @@
-"""An evaluator that needs no labels: from a model's name to saved weights, `caw train-evaluator --self`.
+"""`caw train-evaluator --self`: train an evaluator without labels, from a model's name to saved weights.
 
 The model continues prompts. Random keys swap tokens as a watermark would (`swaps.py`). A swap is positive if its harm
-is in the highest decile. The records around its place, which know nothing of the key, are what the network reads, as
-everywhere; everything from there on is the training of any evaluator.
+is in the highest decile. The network reads the records around its position, which do not depend on the key; everything
+from there on is the same as in any evaluator's training.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from caw.fitting.settings import OwnTexts, Reading, TrainSettings
 from caw.fitting.stored_swaps import settings_of, stored_swaps
 from caw.fitting.swaps import SwapSettings
 from caw.fitting.train import predict
+from caw.io.progress import doing, silent
 from caw.requirements import require
 
 POSITIVE = 0.1  # share of the swaps that are positive: those of the greatest harm
@@ -49,23 +50,25 @@ def train_on_own_texts(
     command: str = "",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Train an evaluator on what swapped tokens cost, and write OUTPUT.safetensors with OUTPUT.json beside it.
+    """Train an evaluator on the effect of swapped tokens, and write OUTPUT.safetensors with OUTPUT.json next to it.
 
     Args:
         reading: the model; template and prefix mean nothing here. Its folder keeps texts and swaps too.
         texts: what the model continues. swaps: which swaps are measured.
         spec, settings, command: see `pipeline.train_evaluator`.
 
-    Capacity is the chance that a swap is positive if positive and other places were equally many: .5 is a place like
-    any other. Returns what the JSON holds. Raises FileNotFoundError or ValueError in one sentence.
+    Capacity is the probability that a swap is positive if positive and other positions were equally frequent: 0.5 is an
+    average position. Returns what the JSON holds. Raises FileNotFoundError or ValueError in one sentence.
     """
     require("scikit-learn", "training evaluators")
     output, swaps = checked_output(output_path), swaps or SwapSettings()
     specs = specs_given(spec, line_ends=True)
     with stored_swaps(reading, texts, swaps, progress=progress) as (positions, harm):
         positions, bound = label_swaps(positions, harm)
-        evaluator, measured = train_network_or_line(positions, specs, settings, reading.model)
-        measured |= figures_of(positions, harm, evaluator)
+        with silent(not progress):
+            evaluator, measured = train_network_or_line(positions, specs, settings, reading.model)
+            with doing("measuring on held-out prompts", announced=True):
+                measured |= figures_of(positions, harm, evaluator)
         even_odds(evaluator, float(positions.key.mean()))
         about = {
             "trained_on": "harm of swaps that random keys make in the model's own texts",
@@ -82,11 +85,11 @@ def train_on_own_texts(
                 "split": split_of(positions, "whole prompts, by the sha256 of their text"),
             },
         }
-        return write_evaluator(evaluator, output, positions, about, measured, command)
+        return write_evaluator(evaluator, output, positions, about, measured, command, reading.model)
 
 
 def label_swaps(positions: Positions, harm: np.ndarray) -> tuple[Positions, float]:
-    """Swaps with a harm in the train part's highest decile labelled key, and that decile's bound in nats."""
+    """Label swaps with a harm in the train part's highest decile key; also return that decile's bound in nats."""
     train = positions.part == "train"
     if not train.any():
         raise ValueError("expected swaps of at least one prompt to train on, got none; give more prompts")
@@ -97,8 +100,9 @@ def label_swaps(positions: Positions, harm: np.ndarray) -> tuple[Positions, floa
 def train_network_or_line(
     positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None, model_name: str | Path
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """The network, or the regression on its inputs (`fit_damage`) where that ranks the validation part better: a few
-    thousand swaps are few for a network. "learner" in what was measured says which."""
+    """Return the network, or the regression on its inputs (`fit_damage`) if that ranks the validation part better: a
+    few thousand swaps are few for a network. "learner" in the metrics says which.
+    """
     network, measured = train_best(positions, specs, settings, model_name)
     features = positions.features(network.spec, np.arange(len(positions)), network.token_class)
     train, validation = (positions.part == name for name in ("train", "validation"))
@@ -114,7 +118,8 @@ def train_network_or_line(
 
 
 def figures_of(positions: Positions, harm: np.ndarray, evaluator: Evaluator) -> dict[str, Any]:
-    """Figures on the test part besides those of `metrics.compare`: intervals over prompts, and harm left.
+    """Return metrics on the test part in addition to those of `metrics.compare`: intervals over prompts, and remaining
+    harm.
 
     "harm_left": share of all harm that is left when this share of the swaps is forbidden, those of the highest score.
     """
@@ -138,8 +143,8 @@ def figures_of(positions: Positions, harm: np.ndarray, evaluator: Evaluator) -> 
 
 @torch.no_grad()
 def even_odds(evaluator: Evaluator, base_rate: float) -> None:
-    """Shift the logits, in place, to what they would be with as many positives as others; the order stays.
+    """Shift the logits, in place, to equal numbers of positives and others; the order stays.
 
-    One swap in ten is positive, so calibrated capacities would hardly reach any theta that one uses.
+    One swap in ten is positive, so calibrated capacities would hardly reach any usual theta.
     """
     evaluator.layer3.bias -= float(np.log(base_rate / (1 - base_rate)))

@@ -1,4 +1,4 @@
-"""What may be chosen when an evaluator is trained, and what the ablation compares; reading it needs no PyTorch."""
+"""Options of training an evaluator, and of the ablation; importing this needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEYS_PER_TEXT = 1  # random keys: on one budget, more texts teach more than more
 
 @dataclass(frozen=True)
 class LabelFile:
-    """Labelled texts as they are on disk.
+    """Labelled texts on disk.
 
     path: the labels. data_dir: the folder with the texts; see `labels.read_labels`.
     statement: how answers are stated in the task, in place of a reference's `#### N`; see `labels.restate`.
@@ -26,10 +26,10 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class Reading:
-    """Which model reads labelled texts, behind which prompt, and where what it says is kept.
+    """The model that reads labelled texts, its prompt, and where to store its records.
 
     model, device, dtype: as `caw.load_model` takes them. template, prefix: the prompt; see `labels.encode`.
-    quantised: `weights` of `caw.load_model`.
+    quantized: `weights` of `caw.load_model`.
     folder: a complete one made from the same model, texts and prompt is used instead of running the model; None = a
         temporary one.
     """
@@ -40,12 +40,12 @@ class Reading:
     folder: str | Path | None = None
     device: str | None = None
     dtype: str = "float32"
-    quantised: str | None = None
+    quantization: str | None = None
 
 
 @dataclass(frozen=True)
 class OwnTexts:
-    """Texts that a model writes to be trained on, without labels.
+    """Texts that a model writes for training without labels.
 
     prompts: JSONL, {"prompt": ...} a line; None = none if texts are given in `written`, else the everyday prompts that
         come with the library. count: how many of them, from the start; None = all. chat: wrap them in the model's chat

@@ -1,7 +1,7 @@
-"""A model's own texts, their swaps and the records around them, kept in a folder: each is made once.
+"""A model's own texts, their swaps and the surrounding records, stored in a folder: each is computed once.
 
-Beside stored positions (`positions.py`) there are `made_from.json`, `texts.jsonl`, and `swaps.jsonl`, a line a text.
-Measuring is the long part: one that was interrupted goes on where it stopped.
+Stored next to positions (`positions.py`): `made_from.json`, `texts.jsonl`, and `swaps.jsonl`, one line per text.
+Measuring takes longest; after an interruption it continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from caw.fitting.settings import OwnTexts, Reading
 from caw.fitting.swaps import SwapSettings, measure_swaps
 from caw.io.files import write_text
 from caw.io.jsonl import JsonlWriter
-from caw.io.progress import Bar, doing
+from caw.io.progress import Bar, doing, silent
 from caw.models import load_model
 from caw.models.ends import end_token_ids
 
@@ -35,8 +35,8 @@ DIGITS = 5  # of the nats that are kept
 def stored_swaps(
     reading: Reading, texts: OwnTexts, swaps: SwapSettings, *, progress: bool = True
 ) -> Iterator[tuple[Positions, np.ndarray]]:
-    """A position for each swap, and the swaps' harm in nats, float64 [n]: from the reading's folder, as far as it has
-    them, and by running the model.
+    """Return a position for each swap, and the swaps' harm in nats, float64 [n]: from the reading's folder as far as
+    available, otherwise from running the model.
 
     Without a folder they are gone when the block ends. Raises ValueError if the folder was made from another model,
     precision, texts or swaps, or if no text is long enough to have swaps.
@@ -44,7 +44,7 @@ def stored_swaps(
     with contextlib.ExitStack() as stack:
         folder = Path(reading.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="caw-swaps-")))
         made_from = {
-            "model": str(reading.model), "dtype": reading.dtype, "quantised": reading.quantised,
+            "model": str(reading.model), "dtype": reading.dtype, "quantization": reading.quantization,
             "texts_sha256": digest(texts), "swaps": settings_of(swaps),
         }  # fmt: skip
         _check_folder(folder, made_from)
@@ -66,7 +66,7 @@ def stored_swaps(
 
 
 def settings_of(swaps: SwapSettings) -> dict[str, Any]:
-    """What is measured, without the key, which is none."""
+    """Return the settings of the measurement, without the placeholder key."""
     mark = swaps.watermark
     return {
         "watermark": mark.name, "full_strength": mark.full, "strength": swaps.strength, "keys": swaps.keys,
@@ -93,16 +93,18 @@ def _check_folder(folder: Path, made_from: dict[str, Any]) -> None:
 def _record(
     reading: Reading, texts: OwnTexts, swaps: SwapSettings, folder: Path, made_from: dict[str, Any], progress: bool
 ) -> None:
-    with doing(f"loading {reading.model}"):
+    with silent(not progress), doing(f"loading {reading.model}", announced=True):
         model, tokenizer = load_model(
-            reading.model, device=reading.device, dtype=reading.dtype, weights=reading.quantised
+            reading.model, device=reading.device, dtype=reading.dtype, quantization=reading.quantization
         )
     if not (folder / TEXTS).exists():
         _write_texts(folder / TEXTS, own_texts(model, tokenizer, texts, progress=progress))
     written, ends = _read_texts(folder / TEXTS), end_token_ids(model, tokenizer)
     with (
         JsonlWriter(folder / SWAPS, resume=True, keep=lambda line: line["id"], made_by="caw train-evaluator") as writer,
-        Bar(len(written), "measuring swaps", "texts", enabled=progress) as advance,
+        Bar(
+            len(written), "measuring swaps", "texts", enabled=progress, announced=True, done=len(set(writer.existing))
+        ) as advance,
     ):
         done = set(writer.existing)
         for i, text in enumerate(written):
@@ -110,7 +112,7 @@ def _record(
                 found = measure_swaps(model, text.coded, swaps, text.temperature, ends)
                 falls = found.falls.round(DIGITS).tolist()
                 writer.write({"id": i, "place": found.place.tolist(), "token": found.token.tolist(), "falls": falls})
-            advance()
+                advance()
     about = {**made_from, "written_tokens": sum(len(text.coded.key) for text in written)}
     record_encoded(model, [text.coded for text in written], folder, about, progress=progress)
 

@@ -1,8 +1,8 @@
-"""Swaps that random keys would make in a model's texts, and the harm of each: training data that needs no labels.
+"""Swaps that random keys would make in a model's texts, and the harm of each: training data without labels.
 
-At a place of a text that the model wrote, the greatest strength of a policy puts another token in the place of a_0
-under some keys. Its harm is how much less likely the model then finds what it had written behind that place: nats over
-the next `horizon` tokens, the swapped token itself left out.
+At a position of a text written by the model, the policy's maximum strength replaces a_0 by another token under some
+keys. The harm is how much less likely the model's own continuation becomes: nats over the next `horizon` tokens,
+excluding the swapped token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYS = 2**63
 
 @dataclass(frozen=True)
 class SwapSettings:
-    """Which swaps are measured, and how.
+    """Which swaps to measure, and how.
 
     watermark: what marks; its key is replaced by random ones. strength: the greatest of the policy, which multiplies
     delta or top_k. keys: random keys a text. places: the most places of a text that are looked at, a run that starts
@@ -59,7 +59,7 @@ class SwapSettings:
 
 @dataclass(frozen=True)
 class Swaps:
-    """The swaps of one text, by place; every key's own, so that a likely swap is there several times.
+    """The swaps of one text, by position; each key's own, so that a likely swap occurs several times.
 
     place: int64 [n], index of the written token. token: int64 [n], what takes its place. falls: float64 [n, horizon],
     nats that each of the following tokens loses.
@@ -71,7 +71,7 @@ class Swaps:
 
     @property
     def harm(self) -> np.ndarray:
-        """Nats that the following tokens lose in sum, float64 [n]."""
+        """Sum of nats that the following tokens lose, float64 [n]."""
         return self.falls.sum(axis=1)
 
 
@@ -83,7 +83,7 @@ def measure_swaps(
     temperature: float | None = None,
     ends: Collection[int] = (),
 ) -> Swaps:
-    """The swaps of one text that the model wrote, and their harm.
+    """Measure the swaps of one text written by the model, and their harm.
 
     Args:
         text: a prompt and what was written behind it (`EncodedText.unlabelled`).
@@ -126,7 +126,9 @@ def _swapped(
     temperature: float | None,
     ends: Collection[int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Place and token, int64 [n] each, of the swaps of every key at the first `count` of the `written` tokens."""
+    """Return position and token, int64 [n] each, of the swaps of every key at the first `count` of the `written`
+    tokens.
+    """
     rng = np.random.default_rng([settings.seed, *written.tolist()])
     watermark = settings.watermark.with_vocabulary(logits.shape[1])
     keyed = [watermark.with_key(int(key)) for key in rng.integers(KEYS, size=settings.keys)]
@@ -159,7 +161,7 @@ def _position(
     noise: torch.Generator,
     ends: torch.Tensor,
 ) -> Position:
-    """What a watermark looks at when it builds the ladders of rows of logits [n, V] whose tokens are `own` [n]."""
+    """Return a watermark's inputs for the ladders of rows of logits [n, V] whose tokens are `own` [n]."""
     logits = logits.index_fill(1, ends, -torch.inf)
     if temperature is None:
         record = Record.from_logits(logits)
@@ -171,7 +173,7 @@ def _position(
 
 
 def _noisy(logits: torch.Tensor, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Logits + Gumbel noise [n, V], given that the sum is greatest at `own` [n].
+    """Return logits + Gumbel noise [n, V], given that the sum is greatest at `own` [n].
 
     The greatest sum is a Gumbel draw about logsumexp, whichever token has it; the others are draws cut off there
     (Maddison, Tarlow and Minka, "A* Sampling", 2014).

@@ -73,13 +73,13 @@ def choose_transform(
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Train `seeds` evaluators for each spec (seed, seed + 1, …) and choose by validation AUROC.
 
-    The spec with the greatest mean is kept, the first on ties, and of its evaluators the best: seeds differ by as much
-    as transforms do, so one draw of each would choose by luck. What was measured gains "choice": validation AUROC of
+    The spec with the greatest mean wins, the first on ties, and its best evaluator is returned: seeds differ by as much
+    as transforms do, so a single draw of each would choose by luck. The metrics gain "choice": validation AUROC of
     every seed, by transform.
     """
     settings = settings or TrainSettings()
     trained: list[list[tuple[Evaluator, dict[str, Any]]]] = [[] for _ in specs]
-    with Bar(len(specs) * seeds, "training", "networks") as bar:
+    with Bar(len(specs) * seeds, "training", "networks", announced=True) as bar:
         for spec, of_spec in zip(specs, trained, strict=True):
             for s in range(seeds):
                 bar.begin(f"training on {spec.transform} probabilities, seed {settings.seed + s}")
@@ -100,9 +100,9 @@ def fit(
     settings: TrainSettings,
     table: torch.Tensor | None = None,
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """The network that fits features float32 [n, spec.size] to key float32 [n], calibrated on the validation arrays.
+    """Fit a network of features float32 [n, spec.size] to key float32 [n], calibrated on the validation arrays.
 
-    Leaves the global random state alone. Returns it with {"epochs", "losses" (validation, per epoch), "temperature"}.
+    Leaves the global random state unchanged. Also returns {"epochs", "losses" (validation, per epoch), "temperature"}.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -123,7 +123,7 @@ def _descend(
     validation: tuple[torch.Tensor, torch.Tensor],
     settings: TrainSettings,
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Weights of the epoch with the least validation loss, and every epoch's validation loss."""
+    """Return the weights of the epoch with the smallest validation loss, and every epoch's validation loss."""
     features, key = data
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     best: dict[str, torch.Tensor] = {}
@@ -144,8 +144,9 @@ def _descend(
 
 
 def calibrate(network: Evaluator, features: torch.Tensor, key: torch.Tensor) -> float:
-    """Divide the network's logits by the temperature with the least cross-entropy, folded into its last layer in
-    place; returns the temperature."""
+    """Divide the network's logits by the temperature with the smallest cross-entropy, folded into its last layer in
+    place; return the temperature.
+    """
     logits = _logits(network, features).double()
 
     def loss(log_temperature: float) -> float:
@@ -159,7 +160,7 @@ def calibrate(network: Evaluator, features: torch.Tensor, key: torch.Tensor) -> 
 
 
 def predict(network: Evaluator, features: torch.Tensor) -> np.ndarray:
-    """Capacity float32 [n] of features [n, spec.size]."""
+    """Return the capacity float32 [n] of features [n, spec.size]."""
     return _logits(network, features).sigmoid().numpy()
 
 

@@ -1,22 +1,23 @@
 """Choose theta and beta of the capacity policy for your own prompts.
 
-One unwatermarked pass gives the capacity of every token the model writes, and so the share of tokens that each theta
-protects. How well the mark is then found can only be seen in watermarked texts: a few short runs, chosen by bisection,
-because more theta (less protection) and more beta (a stronger mark) can only make the mark easier to find.
+One unwatermarked pass gives the capacity of every token that the model writes, and so the share of tokens that each
+theta protects. The detection rate can only be measured on watermarked texts: a few short runs, chosen by bisection,
+because a greater theta (less protection) and a greater beta (a stronger mark) can only make the mark easier to detect.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from caw.decoding.prompts import encode_prompts
+from caw.capacity import CAPACITY_FLOOR
+from caw.decoding.prompts import Prompts, encode_prompts
 from caw.defaults import BETA
 from caw.detection import Detector
 from caw.detection.power import expected_power
@@ -26,15 +27,16 @@ from caw.fitting.labels import EncodedText
 from caw.fitting.recording import record_encoded
 from caw.fitting.train import predict
 from caw.io.figures import save_figure
+from caw.io.progress import naming
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy
 from caw.requirements import require
 from caw.settings import Settings
-from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR
 from caw.watermarks import Watermark
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # protected; the curve, and the thetas that are tried
 BETAS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+MOST_RUNS = 5  # the strongest setting, and four halvings of the nine or ten others
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Point:
 
 @dataclass
 class Tuned:
-    """The chosen setting (the strongest one if none reached the wanted power), and the curve over theta."""
+    """The chosen setting (the strongest one if none reached the requested power), and the curve over theta."""
 
     chosen: Point
     reached: bool
@@ -73,14 +75,13 @@ class Tuned:
 
 @dataclass
 class Tuner:
-    """What all settings share.
+    """The parts that all settings share.
 
     Args:
         model, tokenizer: as `caw.load_model` gives them. prompts: token ids, a list each.
         evaluator: the network behind the policy.
         settings: of every run.
         watermark: needed for power only. fpr, tokens: power is the share of texts of `tokens` tokens found at `fpr`.
-        say: called with what is generated next.
 
     Raises ValueError if the model continues none of the prompts.
     """
@@ -93,22 +94,22 @@ class Tuner:
     watermark: Watermark | None = None
     fpr: float = 1e-3
     tokens: int = 200
-    say: Callable[[str], None] = lambda doing: None
+    runs: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.capacities = self._capacities()
 
     def _capacities(self) -> np.ndarray:
         """Capacity of every token of the unwatermarked texts, ascending."""
-        self.say("texts without a mark")
-        out = self._generate(return_trace=False)
+        with naming("texts without a mark"):
+            out = self._generate(return_trace=False)
         coded = [
             EncodedText.unlabelled(f"prompt {i}", prompt, new)
             for i, (prompt, new) in enumerate(zip(self.prompts, out.sequences, strict=True))
             if new
         ]
         if not coded:
-            raise ValueError("expected prompts that the model continues, it wrote nothing; give others")
+            raise ValueError("the model wrote nothing for these prompts; give others")
         with tempfile.TemporaryDirectory(prefix="caw-tune-") as folder:
             positions = record_encoded(self.model, coded, Path(folder))
             spec, table = self.evaluator.spec, self.evaluator.token_class
@@ -119,26 +120,29 @@ class Tuner:
         return generate(self.model, self.tokenizer, list(self.prompts), **{**asdict(self.settings), **options})
 
     def protected(self, theta: float) -> float:
-        """Share of the unwatermarked tokens whose capacity is at least theta."""
+        """Return the share of the unwatermarked tokens whose capacity is at least theta."""
         return float(np.mean(self.capacities >= theta))
 
     def theta_for(self, share: float) -> float:
-        """The greatest theta, cut to 4 digits, that protects at least this share of tokens; 1 for share 0."""
+        """Return the greatest theta, truncated to 4 digits, that protects at least this share of tokens; 1 for share
+        0.
+        """
         needed = math.ceil(share * len(self.capacities) - 1e-9)
         if needed <= 0:
             return 1.0
         return math.floor(float(self.capacities[-needed]) * 1e4) / 1e4
 
     def point(self, theta: float, beta: float) -> Point:
-        """A setting without texts."""
+        """Return a setting without texts."""
         return Point(theta, beta, round(self.protected(theta), 4))
 
     def measure(self, theta: float, beta: float) -> Point:
-        """Generate with this setting, and measure how well the mark is found."""
+        """Generate with this setting, and measure its detection rate."""
         assert self.watermark is not None
-        self.say(f"texts at theta {theta:g}, beta {beta:g}")
+        self.runs += 1
         policy = CapacityPolicy(self.evaluator, theta, beta)
-        out = self._generate(watermark=self.watermark, policy=policy)
+        with naming(f"marked texts, run {self.runs} of at most {MOST_RUNS}, theta {theta:g}, beta {beta:g}"):
+            out = self._generate(watermark=self.watermark, policy=policy)
         # a detector sees the text only, and an end token is not part of it
         ended = zip(out.sequences, out.finish_reasons, strict=True)
         texts = [np.array(t, dtype=np.int64) for s, why in ended if (t := s[:-1] if why == "eos" else s)]
@@ -157,7 +161,7 @@ class Tuner:
 
 
 def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None, beta: float = BETA) -> Tuned:
-    """The setting with the wanted share of protected tokens, or the wanted power, or both.
+    """Return the setting with the requested share of protected tokens, or the requested power, or both.
 
     share alone gives theta, without watermarked texts. power alone gives the most protection (least theta) that reaches
     it at this beta. With both, theta comes from the share, and beta is the least that reaches the power. It takes at
@@ -166,7 +170,7 @@ def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None
     Raises ValueError for shares outside [0, 1], powers outside (0, 1), and neither given.
     """
     if share is None and power is None:
-        raise ValueError("expected a wanted share of protected tokens or a wanted power, got neither; give one")
+        raise ValueError("a share of protected tokens or a power is required, got neither; give one")
     if share is not None and not 0 <= share <= 1:
         raise ValueError(f"the share of protected tokens must be in [0, 1], got {share}; give e.g. 0.6")
     if power is not None and not 0 < power < 1:
@@ -176,7 +180,7 @@ def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None
     if power is None:
         assert share is not None
         return Tuned(tuner.point(tuner.theta_for(share), beta), True, curve, **about)  # type: ignore[arg-type]
-    assert tuner.watermark is not None, "power needs a watermark"
+    assert tuner.watermark is not None, "power requires a watermark"
     if share is not None:
         theta = tuner.theta_for(share)
         settings = [(theta, b) for b in BETAS if _allowed(tuner, theta, b)]
@@ -191,7 +195,7 @@ def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None
 
 
 def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float) -> list[Point]:
-    """The settings that were tried: first the strongest (last), then by halving towards the weakest that is enough."""
+    """Return the settings tried: first the strongest (last), then by halving towards the weakest that is sufficient."""
     tried = [tuner.measure(*settings[-1])]
     low, high = 0, len(settings) - 1  # the answer is in [low, high] if the strongest is enough
     while low < high and (tried[0].power or 0.0) >= power:
@@ -205,7 +209,7 @@ def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float)
 
 
 def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
-    """Whether the watermark can be as strong as this setting asks."""
+    """Return whether the watermark supports this setting's strength."""
     assert tuner.watermark is not None
     try:
         tuner.watermark.check_strength(CapacityPolicy(tuner.evaluator, theta, beta).max_strength)
@@ -214,8 +218,8 @@ def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
     return True
 
 
-def encode(model: Any, tokenizer: Any, prompts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
-    """Token ids of prompts, as `caw.generate` encodes them."""
+def encode(model: Any, tokenizer: Any, prompts: Prompts, *, chat: bool = False) -> list[list[int]]:
+    """Return token ids of prompts, as `caw.generate` encodes them."""
     return [list(ids) for ids in encode_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), chat=chat)]
 
 

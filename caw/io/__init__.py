@@ -1,1 +1,1 @@
-"""Files, lines and terminals: nothing here knows of models."""
+"""Files, lines and terminals; independent of models."""

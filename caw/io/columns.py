@@ -1,4 +1,4 @@
-"""Objects of a file by column: numbers of one kind beside each other take a tenth to a third less after compression.
+"""Columnar storage of a file's objects: similar numbers next to each other compress a tenth to a third better.
 
 A text of JSON lines: {"fields": [the fields of lines of kind 0, of kind 1, ...]}, the kind of each line, then for each
 field, in the order in which they first come, its values in the lines that have it. Every line and the order of its
@@ -18,7 +18,9 @@ def small(value: Any) -> str:
 
 
 def to_columns(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """Raises ValueError for NaN, infinity and half of a surrogate pair, which JSON and UTF-8 do not have."""
+    """Convert lines to columns. ValueError for NaN, infinity and half of a surrogate pair, which JSON and UTF-8 cannot
+    represent.
+    """
     kinds: dict[tuple[str, ...], int] = {}
     kind_of: list[int] = []
     columns: dict[str, list[Any]] = {}
@@ -31,7 +33,7 @@ def to_columns(lines: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def from_columns(content: bytes) -> list[dict[str, Any]]:
-    """The lines again. Raises ValueError for anything that `to_columns` does not make."""
+    """Return the lines. ValueError for anything that `to_columns` does not produce."""
     try:
         lines = _lines(*[json.loads(line) for line in content.splitlines()])
         same = to_columns(lines) == content

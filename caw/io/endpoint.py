@@ -1,6 +1,6 @@
-"""Ask a model behind an OpenAI-compatible endpoint.
+"""Client of a model behind an OpenAI-compatible endpoint.
 
-The official client does the talking: time-outs, retries with exponential back-off and jitter, `Retry-After`.
+The official client handles timeouts, retries with exponential back-off and jitter, and `Retry-After`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EndpointError(ValueError):
 
 
 class RequestRefused(EndpointError):
-    """Status 400 or 422: this text's length or content, or an argument that the endpoint does not know."""
+    """Status 400 or 422: because of this text's length or content, or an argument that the endpoint does not know."""
 
     def __init__(self, status: int, remedy: str = "leave the text out") -> None:
         super().__init__(f"the endpoint refused the request ({status}); {remedy}")
@@ -29,7 +29,7 @@ class RequestRefused(EndpointError):
 
 
 class RateLimit:
-    """Lets at most `per_minute` requests begin in a minute, evenly spaced; shared by threads. None = no limit."""
+    """Allows at most `per_minute` requests to start per minute, evenly spaced; thread-safe. None = no limit."""
 
     def __init__(self, per_minute: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         if per_minute is not None and not per_minute > 0:
@@ -52,9 +52,9 @@ class Endpoint:
 
     Args:
         model: its name at the endpoint. key: the endpoint's key. base_url: None = the client's own default.
-        timeout: seconds a request may take. retries: of a request that failed for a while (time-out, 429, 5xx).
+        timeout: seconds per request. retries: of transient failures (timeout, 429, 5xx).
         requests_per_minute: limit over all threads; the client's own retries are spaced by its back-off.
-        purpose: what the client is needed for, for the message where it is missing.
+        purpose: purpose of the client, for the message if it is not installed.
         model_option: the command line's name of `model`, for messages.
 
     `used` counts the tokens the endpoint says were used: [input, output]. Raises ImportError without the client,
@@ -83,7 +83,7 @@ class Endpoint:
         self.used, self.lock = [0, 0], threading.Lock()
 
     def ask(self, messages: Sequence[Mapping[str, str]], **arguments: Any) -> str:
-        """The model's reply, not empty. arguments: of the request besides model and messages.
+        """Return the model's reply, not empty. arguments: of the request besides model and messages.
 
         Raises EndpointError for this request, ValueError where every other one would fail in the same way. No message
         holds the key or a text.
@@ -97,9 +97,9 @@ class Endpoint:
         except openai.APIStatusError as error:
             raise self._status_error(error.status_code) from None  # its own message may quote the key or the text
         except openai.APITimeoutError:
-            raise EndpointError("the endpoint took too long, retries included; run again, or allow more time") from None
+            raise EndpointError("the endpoint timed out, including retries; run again or raise the timeout") from None
         except openai.APIConnectionError:
-            raise EndpointError("the endpoint could not be reached, retries included; check --base-url") from None
+            raise EndpointError("the endpoint could not be reached, including retries; check --base-url") from None
         except (openai.OpenAIError, ValueError):
             raise EndpointError(NO_COMPLETION) from None
         return self._reply(completion)
@@ -127,7 +127,7 @@ class Endpoint:
         if status in (400, 422):
             return RequestRefused(status)
         if status not in FATAL:
-            return EndpointError(f"the endpoint answered with status {status}, retries included; run again later")
+            return EndpointError(f"the endpoint returned status {status}, including retries; run again later")
         reasons = {
             401: "a valid key, it refused ours (401); set the variable of --key-env",
             403: f"a key that may use the model, it refused ours (403); check {self.model_option} and the key",

@@ -1,4 +1,4 @@
-"""Figures as files: small SVG that is the same for the same figure, or an image where the name asks for one."""
+"""Figures as files: small, reproducible SVG, or an image if the extension says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, by one process at a time, and never over what is being read."""
+"""Files that are written whole or not at all, by one process at a time, and never over an input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL_PARTS = re.compile(
 
 
 def write_whole(path: StrPath, content: bytes) -> None:
-    """Put a file in place at once: whatever happens, `path` holds what it held before or all of `content`.
+    """Write a file atomically: whatever happens, `path` has its old content or all of `content`.
 
     Written beside, synced and renamed. An existing file keeps its mode, a symbolic link stays and its target is
     replaced; a pipe, a terminal or an open descriptor (/dev/stdout) gets the content as it is. Raises OSError with the
@@ -46,13 +46,13 @@ def write_whole(path: StrPath, content: bytes) -> None:
 
 
 def replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Put other content in the place of a regular file, as `write_whole` does, a part at a time."""
+    """Replace the content of a regular file, as `write_whole` does, one part at a time."""
     with naming(path):
         _replace(Path(os.path.realpath(path)), os.stat(path), parts)
 
 
 def write_text(path: StrPath, text: str) -> None:
-    """`write_whole` of UTF-8; text that is no valid Unicode raises before anything is written."""
+    """Run `write_whole` on UTF-8; invalid Unicode raises before anything is written."""
     write_whole(path, text.encode("utf-8"))
 
 
@@ -107,7 +107,7 @@ def _keep_owner_and_mode(handle: int, found: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power cut, where the file system allows it."""
+    """Make the new name survive a power failure, if the file system supports that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -118,7 +118,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: StrPath) -> Iterator[None]:
-    """OSErrors of the block name `path`, not a descriptor or the file beside it."""
+    """Make OSErrors of the block name `path`, not a descriptor or temporary file."""
     try:
         yield
     except OSError as error:
@@ -128,7 +128,7 @@ def naming(path: StrPath) -> Iterator[None]:
 
 
 def lock(file: Any, busy: str, *, wait: bool = False) -> None:
-    """Hold an open file for this process until it is closed or the process ends, however it ends.
+    """Hold an open file for this process until it is closed or the process ends.
 
     Raises ValueError(busy) if another one holds it, unless told to wait. Warns where there are no locks.
     """
@@ -147,6 +147,14 @@ def lock(file: Any, busy: str, *, wait: bool = False) -> None:
         warnings.warn("this file system has no locks; let one process at a time write an output", stacklevel=2)
 
 
+def unlock(file: Any) -> None:
+    """Release a lock; the file stays open."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Wait for and hold a lock file, for a file that is replaced as a whole and so cannot be locked itself."""
@@ -157,7 +165,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def check_paths(inputs: Mapping[str, StrPath | None], outputs: Mapping[str, StrPath | None]) -> None:
-    """Refuse, before any work, outputs that cannot be written or that are the same file as an input or each other.
+    """Reject, before any work, outputs that cannot be written or that are the same file as an input or each other.
 
     Names are what the user knows the paths by ("--html"). "-" among the inputs is stdin. The same file is found through
     links, too. Inputs that do not exist are left to those who read them; devices are refused here. Raises OSError or
@@ -187,7 +195,7 @@ def check_paths(inputs: Mapping[str, StrPath | None], outputs: Mapping[str, StrP
 
 
 def check_output(path: StrPath, name: str = "output") -> None:
-    """Raise OSError or ValueError in one sentence where no file can be written at `path`."""
+    """Raise OSError or ValueError in one sentence if no file can be written at `path`."""
     with naming(path):
         found = _status(path)
     if found is not None and stat.S_ISDIR(found.st_mode):
@@ -261,7 +269,7 @@ def _same(output: StrPath, other: StrPath, there: os.stat_result | None) -> bool
 
 
 def _is_part(output: StrPath, folder: StrPath) -> bool:
-    """Whether the output is an existing file that a model's folder consists of."""
+    """Return whether the output is an existing file of a model's folder."""
     target = Path(os.path.realpath(output))
     return bool(
         os.path.isdir(folder)
@@ -278,3 +286,8 @@ def _is_stdout(path: StrPath) -> bool:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return found is not None and stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.fstat(1))
     return False
+
+
+def cache_root() -> Path:
+    """Return the cache folder of converted models, tokenizers and tuned products: CAW_CACHE, or ~/.cache/caw."""
+    return Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw")

@@ -1,4 +1,4 @@
-"""Reading files and pipes, line by line, with limits and never from a device."""
+"""Read files and pipes line by line, with limits; devices are rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE = 2**20
 
 @contextlib.contextmanager
 def open_input(source: StrPath) -> Iterator[Any]:
-    """A binary file to read; - is stdin. Raises ValueError for folders and devices, OSError where there is nothing."""
+    """Open a binary file to read; - is stdin. ValueError for folders and devices, OSError for missing files."""
     if source == "-":
         if sys.stdin is None:
             raise ValueError("stdin must be open, it is closed; name a file")
@@ -30,10 +30,21 @@ def open_input(source: StrPath) -> Iterator[Any]:
         yield file
 
 
+def line_count(source: StrPath) -> int | None:
+    """Return the number of lines of a file; None for stdin and anything but a regular file, which can be read only
+    once.
+    """
+    if source == "-" or not os.path.isfile(source):
+        return None
+    with open(source, "rb") as file:
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(PIECE), b""))
+
+
 def lines_of(file: Any, longest: int = LONGEST) -> Iterator[bytes | None]:
-    """Lines of a binary file, their "\\n" included; None in place of one beyond `longest` bytes.
+    """Yield lines of a binary file, including "\n"; None in place of one beyond `longest` bytes.
 
     Raises ValueError for a stream that does not end and has no line breaks.
+
     """
     piece = min(PIECE, longest + 1)
     while line := file.readline(piece):
@@ -43,7 +54,7 @@ def lines_of(file: Any, longest: int = LONGEST) -> Iterator[bytes | None]:
 
 
 def _rest_of(file: Any, start: bytes, longest: int) -> bytes | None:
-    """A long line in pieces: until it is too long, from there on only its length is kept."""
+    """Read a long line in pieces: beyond the limit only its length is counted."""
     pieces, size = [start], len(start)
     while piece := file.readline(PIECE):
         size += len(piece)
@@ -56,12 +67,12 @@ def _rest_of(file: Any, start: bytes, longest: int) -> bytes | None:
 
 
 def too_long(longest: int = LONGEST) -> str:
-    """What is wrong with a line that `lines_of` gives None for."""
+    """Return the error for a line that `lines_of` yields None for."""
     return f"a line must have at most {longest >> 20} MiB, it has more; shorten it or leave it out"
 
 
 def read_bounded(source: StrPath, longest: int = LONGEST) -> bytes:
-    """All bytes of a file or pipe; - is stdin. Raises ValueError beyond `longest` bytes; no more are kept."""
+    """Read all bytes of a file or pipe; - is stdin. ValueError beyond `longest` bytes."""
     with open_input(source) as file:
         content: bytes = file.read(longest + 1)
     if len(content) > longest:
@@ -82,5 +93,5 @@ def read_text(source: StrPath, *, translate: bool = False) -> str:
 
 
 def name_of(source: StrPath) -> str:
-    """What messages call a file; - is stdin."""
+    """Return the name of a file in messages; - is stdin."""
     return "stdin" if source == "-" else str(source)

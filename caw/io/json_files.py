@@ -1,4 +1,5 @@
-"""JSON files, and files of JSON lines, which may be kept by column and compressed: scores.jsonl, or scores.columns.xz.
+"""JSON files, and files of JSON lines, which may be stored by column and compressed: scores.jsonl, or
+scores.columns.xz.
 
 xz (`lzma` of the standard library; `xz -d` undoes it) makes half of the published scores of what gzip does; by column
 they are a tenth to a seventh smaller than line by line, and answers a third. Older copies have compressed lines
@@ -24,28 +25,30 @@ T = TypeVar("T")
 
 
 def packed_path(path: Path) -> Path:
-    """Where the lines of the plain file `path` are published: by column, compressed."""
+    """Return the published form of the plain file `path`: by column, compressed."""
     return path.with_suffix(COLUMNS + SUFFIX)
 
 
 def forms_of(path: Path) -> tuple[Path, ...]:
-    """Every name under which the lines of the plain file `path` may be kept, that one first."""
+    """Return every name under which the lines of the plain file `path` may be stored, that one first."""
     columns = path.with_suffix(COLUMNS)  # what `xz -d` leaves
     return path, path.with_name(path.name + SUFFIX), columns, packed_path(path)
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file of lines is there, however it is kept."""
+    """Return whether a file of lines exists in any form."""
     return any(form.exists() for form in forms_of(path))
 
 
 def kept_at(path: Path) -> Path:
-    """The file that holds the lines of `path`, that one if there is none. Raises ValueError for several."""
+    """Return the file with the lines of `path`, that one if there is none. ValueError for several."""
     return _only(forms_of(path), "these lines")
 
 
 def _only(forms: Sequence[Path], what: str) -> Path:
-    """The form that is there, the first if none is. Raises ValueError for several: nothing says which one counts."""
+    """Return the existing form, the first if there is none. ValueError for several, since it is unclear which
+    counts.
+    """
     found = [form for form in forms if form.exists()]
     if len(found) > 1:
         names = " and ".join(form.name for form in found)
@@ -54,7 +57,7 @@ def _only(forms: Sequence[Path], what: str) -> Path:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file to read, compressed where its name says so.
+    """Open a file to read, decompressed if its name says so.
 
     Raises FileNotFoundError, and ValueError for a compressed file that is not whole.
     """
@@ -68,7 +71,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def compress(content: bytes) -> bytes:
-    """As an .xz file; the same bytes for the same content and liblzma."""
+    """Return an .xz file; the same bytes for the same content and liblzma."""
     lzma = _lzma(None)
     # pb=0: letters and digits have no period of four bytes
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "pb": 0}]
@@ -86,7 +89,7 @@ def _lzma(path: Path | None) -> Any:
 
 
 def read_lines(path: Path, made_by: str = MADE_BY, *, missing_ok: bool = False) -> list[dict[str, Any]]:
-    """The objects of a file of lines, however it is kept (`forms_of`), which another process may be writing.
+    """Return the objects of a file of lines in any form (`forms_of`), which another process may be writing.
 
     A last line without its line end counts only if it is whole. Raises ValueError for any other line that holds no
     object (made_by: the command that writes such lines, for the message), and FileNotFoundError unless missing_ok.
@@ -102,7 +105,7 @@ def read_lines(path: Path, made_by: str = MADE_BY, *, missing_ok: bool = False) 
                 raise ValueError(f"{path}, line {number}: {too_long()}")
             try:
                 value = json.loads(raw)
-            except ValueError:
+            except (ValueError, RecursionError):
                 if not raw.endswith(b"\n"):
                     break
                 value = None
@@ -122,7 +125,7 @@ def _by_column(path: Path, content: bytes) -> list[dict[str, Any]]:
 
 
 def parse(kind: type[T], line: Mapping[str, Any], path: Path) -> T:
-    """A dataclass from a line of `caw evaluate run`; fields that the class does not have are left out.
+    """Build a dataclass from a line of `caw evaluate run`; unknown fields are ignored.
 
     Raises ValueError naming the fields that are missing.
     """
@@ -135,12 +138,12 @@ def parse(kind: type[T], line: Mapping[str, Any], path: Path) -> T:
 
 
 def packed_json(path: Path) -> Path:
-    """Where the object of the plain file `path` is published: compressed."""
+    """Return the published, compressed form of the plain file `path`."""
     return path.with_name(path.name + SUFFIX)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file or its compressed form; None if there is neither.
+    """Return the object in a file or its compressed form; None if there is neither.
 
     Raises ValueError for both, for a compressed file that is not whole and for anything but an object.
     """
@@ -151,7 +154,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object in {kept}, found something else; remove the file")
@@ -164,7 +167,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_lists(path: Path, value: Mapping[str, Any], *, packed: bool = False) -> None:
-    """An object without indents, with a line for each entry of its lists: small, and a diff shows what changed.
+    """Write an object without indents, with a line for each entry of its lists: small, with readable diffs.
 
     packed: compressed, a tenth of it. The file's other form is removed, as readers refuse both.
     """
@@ -180,6 +183,6 @@ def _entries(value: Any) -> str:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, see `write_whole`; its folder is made if it is not there."""
+    """Write a file whole or not at all, see `write_whole`; its folder is created if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)

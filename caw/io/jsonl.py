@@ -1,6 +1,7 @@
-"""JSONL in and out: one object a line, bad lines named by number, output that survives a kill.
+"""JSONL input and output: one object per line, bad lines reported by number, output that survives a kill.
 
-Lines end in "\n" alone, are counted from 1, and blank ones are skipped but counted. A row's id is its field "id"
+Lines end in "
+" alone, are counted from 1, and blank ones are skipped but counted. A row's id is its field "id"
 (text or integer) or else its line number.
 """
 
@@ -11,24 +12,27 @@ import errno
 import json
 import os
 import stat
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from caw.io.files import check_output, lock, naming, replace_file, write_all
-from caw.io.inputs import lines_of, too_long
+from caw.io.files import StrPath, check_output, naming, replace_file
+from caw.io.inputs import lines_of, name_of, too_long
+from caw.io.lines import BYTE_ORDER_MARK, LineFile
 from caw.io.unicode import is_unicode
+from caw.io.warn import warn_caller
 
 RowId = str | int
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ARRAY = "expected one JSON object a line, found a JSON array; write one object a line, e.g. with jq -c '.[]'"
+HARD_LINKS = "the file has hard links, which a new file would not have"
+SHOWN = 5  # numbers of lines in a message
 LINE_START = b'{"id": '  # how every line of `caw generate` begins
 
 
 @dataclass(frozen=True)
 class Row:
-    """One good line: its number, its id, and the object it holds."""
+    """A good line: its number, its id, and its object."""
 
     number: int
     id: RowId
@@ -37,16 +41,21 @@ class Row:
 
 @dataclass(frozen=True)
 class BadLine:
-    """One line that cannot be used, and why: expected, found, remedy."""
+    """A line that cannot be used, and why: expected, found, remedy."""
 
     number: int
     message: str
 
 
-def read_rows(lines: Any, *, unique: bool = True) -> Iterator[Row | BadLine]:
+def read_rows(lines: Any, *, unique: bool = True, field: str = "prompt") -> Iterator[Row | BadLine]:
     """Rows and bad lines, in order, of a binary file or of its lines. A line too long to be held is bad, and where ids
-    have to be unique, a repeated one."""
+    have to be unique, a repeated one.
+
+    field: what a line must hold, for the hint of a bad one. A file that is one JSON value over several lines gives one
+    bad line, which says how to convert it.
+    """
     seen: dict[RowId, int] = {}
+    begun = False
     found: Iterable[bytes | None] = lines_of(lines) if hasattr(lines, "readline") else lines
     for number, raw in enumerate(found, 1):
         if raw is None:
@@ -56,7 +65,11 @@ def read_rows(lines: Any, *, unique: bool = True) -> Iterator[Row | BadLine]:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
         if not raw.strip():
             continue
-        row = _parse(number, raw)
+        if not begun and (said := over_lines(raw)):
+            yield BadLine(number, said)
+            return
+        begun = True
+        row = _parse(number, raw, field)
         if unique and isinstance(row, Row) and row.id in seen:
             row = BadLine(number, f"id {row.id!r} must be used once, line {seen[row.id]} has it already; change one")
         if unique and isinstance(row, Row):
@@ -64,7 +77,21 @@ def read_rows(lines: Any, *, unique: bool = True) -> Iterator[Row | BadLine]:
         yield row
 
 
-def _parse(number: int, raw: bytes) -> Row | BadLine:
+def over_lines(first: bytes) -> str:
+    """Return the error for a file whose first line opens a value that ends on a later line; "" for every other file."""
+    start = first.strip()
+    if start == b"{":
+        return "expected one JSON object a line, found one over several lines; convert it, e.g. with jq -c ."
+    if not start.startswith(b"["):
+        return ""
+    try:
+        json.loads(start)
+    except (ValueError, RecursionError):
+        return ARRAY
+    return ""
+
+
+def _parse(number: int, raw: bytes, field: str = "prompt") -> Row | BadLine:
     try:
         value = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -74,8 +101,10 @@ def _parse(number: int, raw: bytes) -> Row | BadLine:
         return BadLine(
             number, f"expected one JSON object, found something else ({reason}); write the object on one line"
         )
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return BadLine(number, ARRAY)
     if not isinstance(value, dict):
-        return BadLine(number, f'expected a JSON object, found {_kind(value)}; write {{"prompt": "..."}}')
+        return BadLine(number, f"expected a JSON object, found {_kind(value)}; write {{{json.dumps(field)}: ...}}")
     row_id = value.get("id", number)
     if isinstance(row_id, bool) or not isinstance(row_id, (str, int)):
         return BadLine(number, f"id must be text or an integer, found {_kind(row_id)}; change it or leave it out")
@@ -85,7 +114,7 @@ def _parse(number: int, raw: bytes) -> Row | BadLine:
 
 
 def text_field(value: dict[str, Any], name: str) -> str:
-    """The text in field `name`.
+    """Return the text in field `name`.
 
     Raises ValueError if it is missing, no text, or holds half of a surrogate pair, which no tokenizer reads.
     """
@@ -110,7 +139,7 @@ def _whole(line: dict[str, Any]) -> Any:
 
 
 def line_id(line: dict[str, Any]) -> Any:
-    """What names a line of most files."""
+    """Return the name of a line in most files."""
     return line.get("id")
 
 
@@ -124,9 +153,9 @@ class JsonlWriter:
         unique: what names a line, None = nothing does; a file that has a name twice is refused.
         busy: what to say if another process writes the file. wait: wait for it instead.
 
-    The file is this process's alone until `close` or the process's end, however it ends. With resume, a last line cut
-    short by a kill is dropped from the file; `existing` is about the lines before it. A file that was made here and got
-    no line because of an exception is removed again. Raises OSError or ValueError in one sentence.
+    The file is this process's alone until `close` or the process's end, however it ends. With resume, lines cut short
+    are dropped from the file (a warning names those before the last); `existing` is about the others. A file that was
+    made here and got no line because of an exception is removed again. Raises OSError or ValueError in one sentence.
     """
 
     def __init__(
@@ -143,62 +172,36 @@ class JsonlWriter:
     ) -> None:
         self.path, self.existing = Path(path), list[Any]()
         _check_writable(self.path, resume)
-        busy = busy or f"{self.path} is being written by another process; wait for it, or name another output"
-        # O_EXCL would refuse a dangling link, which may be made into a file
-        self._target = Path(os.path.realpath(path))
-        with naming(self.path):
-            self._open(resume, busy, wait)
-            try:
-                if resume:
-                    self.existing = recover(self.path, line_start, made_by, keep, unique)
-            except BaseException:
-                self._file.close()
-                raise
-        _close_in_children(self)
-
-    def _open(self, resume: bool, busy: str, wait: bool) -> None:
-        alone = 0 if resume else os.O_EXCL  # another process made it at the same moment
-
-        def opener(name: str, flags: int) -> int:
-            return os.open(name, flags | alone, 0o666)
-
-        while True:
-            self._made = not self._target.exists()
-            # unbuffered: one write call a line, so a kill between two lines loses nothing
-            self._file = open(self._target, "ab", buffering=0, opener=opener)  # noqa: SIM115  closed by close()
-            try:
-                lock(self._file, busy, wait=wait)
-            except BaseException:
-                self._file.close()
-                raise
-            if not self._removed():  # by the process that held the lock
-                return
-            self._file.close()
-
-    def _removed(self) -> bool:
-        """Whether the file was deleted meanwhile, so that lines would be lost."""
-        found = os.fstat(self._file.fileno())
-        if found.st_nlink:
-            return False
-        with contextlib.suppress(OSError):  # some file systems do not count links
-            return not os.path.samestat(found, os.stat(self._target))
-        return True
+        self._lines = LineFile(path, line_start=line_start, made_by=made_by, new=not resume, busy=busy, wait=wait)
+        if not resume:
+            return
+        torn: list[int] = []
+        try:
+            self._lines.mend()
+            with naming(self.path):
+                self.existing = recover(self.path, line_start, made_by, keep, unique, torn)
+            if torn:
+                warn_caller(f"{named_lines(self.path, torn)}; what they held is made again")
+                self.rewrite(_whole)
+        except BaseException:
+            self._lines.let_go()
+            raise
 
     def write(self, value: dict[str, Any]) -> None:
-        """Append one line, all of it or, if that cannot be, nothing of it; then OSError is raised."""
-        line = encode(value)
-        with naming(self.path):
-            if self._removed():
-                raise OSError(errno.ENOENT, "it was removed while it was being written")
-            size = os.fstat(self._file.fileno()).st_size
-            try:
-                write_all(self._file, line)
-            except BaseException:
-                try:
-                    self._file.truncate(size)
-                except OSError:  # nothing may be appended to half a line
-                    self._file.close()
-                raise
+        """Append one line whole or not at all; in the latter case OSError is raised."""
+        self._lines.append(encode(value))
+
+    def rewrite(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        """Put what `change` returns in the place of each line (None = nothing), in another file that takes the place of
+        this one at once. Lines that hold no object are left out. `existing` stays as it was.
+
+        Raises OSError where there is no room, and for a file with hard links, which a new one would not have.
+        """
+        with naming(self.path), open(self._lines.target, "rb") as file:
+            if os.fstat(file.fileno()).st_nlink > 1:
+                raise OSError(errno.EMLINK, HARD_LINKS)
+            replace_file(self._lines.target, _changed(file, change))
+        self._lines.reopen()
 
     def close_in_order(self, names: Iterable[Hashable]) -> str:
         """Put the lines in the order of these ids, those of others before them, and close: a run that was killed and
@@ -207,55 +210,41 @@ class JsonlWriter:
         Returns "", or one sentence where this cannot be done (no room, no permission, hard links): the lines then stay
         as they are. Raises OSError, as `close` does, if they could not be written.
         """
-        with naming(self.path):
+        try:
+            self._lines.sync()
             try:
-                self._sync()
-                try:
-                    if not self._removed():
-                        self._put_in_order({name: place for place, name in enumerate(names)})
-                except OSError as error:
-                    why = error.strerror or error
-                    return f"the lines of {self.path} are all written, and stay in the order in which they were: {why}"
-                return ""
-            finally:
-                self._file.close()
+                if not self._lines.removed:
+                    self._put_in_order({name: place for place, name in enumerate(names)})
+            except OSError as error:
+                why = error.strerror or error
+                return f"the lines of {self.path} are all written, and stay in the order in which they were: {why}"
+            return ""
+        finally:
+            self._lines.let_go()
 
     def _put_in_order(self, places: dict[Hashable, int]) -> None:
         found, end = list[tuple[int, int, int]](), 0
-        with open(self._target, "rb") as file:
+        with open(self._lines.target, "rb") as file:
             for line in file:
                 bare, end = line.removeprefix(BYTE_ORDER_MARK), end + len(line)
                 found.append((places.get(line_id(json.loads(bare)), -1), end - len(bare), len(bare)))
             ordered = sorted(found, key=lambda each: each[0])
             if ordered != found:
                 if os.fstat(file.fileno()).st_nlink > 1:
-                    raise OSError(errno.EMLINK, "the file has hard links, which a new file would not have")
-                replace_file(self._target, (_part(file, start, size) for _, start, size in ordered))
+                    raise OSError(errno.EMLINK, HARD_LINKS)
+                replace_file(self._lines.target, (_part(file, start, size) for _, start, size in ordered))
 
     def close(self) -> None:
         """Hand everything to the disk and let go of the file. Raises OSError if it could not be written."""
-        if self._file.closed:
-            return
-        with naming(self.path):
-            try:
-                self._sync()
-            finally:
-                self._file.close()
-
-    def _sync(self) -> None:
-        try:
-            os.fsync(self._file.fileno())  # network file systems report only now that they are full
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                raise
+        self._lines.close()
 
     def __enter__(self) -> JsonlWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        if kind is not None and self._made and not self._file.closed and not os.fstat(self._file.fileno()).st_size:
+        if kind is not None and self._lines.made and not self._lines.closed and not self._lines.size:
             with contextlib.suppress(OSError):
-                self._target.unlink()
+                self._lines.target.unlink()
         self.close()
 
 
@@ -276,17 +265,12 @@ def _check_writable(path: Path, resume: bool) -> None:
         raise FileExistsError(f"output must be a new file, {path} exists; add --resume to continue it, or remove it")
 
 
-def _close_in_children(writer: JsonlWriter) -> None:
-    """A forked child may outlive this process and must not keep the lock."""
-    there = weakref.ref(writer)
-
-    def close() -> None:
-        mine = there()
-        if mine is not None:
-            mine._file.close()
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=close)
+def _changed(file: BinaryIO, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Iterator[bytes]:
+    for number, raw in enumerate(file, 1):
+        bare = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
+        row = _parse(number, bare)
+        if isinstance(row, Row) and (value := change(row.value)) is not None:
+            yield bare if value is row.value else encode(value)
 
 
 def encode(value: dict[str, Any]) -> bytes:
@@ -304,25 +288,24 @@ def recover(
     made_by: str = "caw generate",
     keep: Callable[[dict[str, Any]], Any] = _whole,
     unique: Callable[[dict[str, Any]], Hashable] | None = line_id,
+    torn: list[int] | None = None,
 ) -> list[Any]:
-    """What `keep` returns for each object of a file this library wrote; a half-written last line is cut off the file.
+    """Return what `keep` returns for each object of a file that this library wrote.
 
-    Raises ValueError for any other line that holds no JSON object, and where `unique` says two lines are the same.
+    torn: gets the numbers of lines that begin as ours do and are not whole, None = they are refused as all others that
+    hold no JSON object. Raises ValueError for those, and where `unique` says two lines are the same.
     """
-    kept, seen, end = list[Any](), dict[Hashable, int](), 0
+    kept, seen = list[Any](), dict[Hashable, int]()
     with open(path, "rb") as file:
         for number, raw in enumerate(lines_of(file), 1):
             if raw is None:
                 raise ValueError(f"{path}, line {number}: {too_long()}")
-            whole = raw.endswith(b"\n")
-            row: Row | BadLine | None
-            if whole:
-                row = _parse(number, raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw)
-            else:
-                row = _mend(path, number, end, raw, line_start, made_by)
-            if row is None:
-                break
+            bare = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
+            row = _parse(number, bare)
             if isinstance(row, BadLine):
+                if torn is not None and bare.startswith(line_start):
+                    torn.append(number)
+                    continue
                 raise ValueError(f"{path}, line {number}: {row.message}; resume continues files of `{made_by}` only")
             name = None if unique is None else unique(row.value)
             if name is not None and seen.setdefault(name, number) != number:
@@ -330,28 +313,11 @@ def recover(
                     f"{path} must hold each id once, line {number} repeats {name!r} of line {seen[name]}; remove one"
                 )
             kept.append(keep(row.value))
-            end += len(raw)
-            if not whole:  # the line break that was just added
-                break
     return kept
 
 
-def _mend(path: Path, number: int, start: int, raw: bytes, line_start: bytes, made_by: str) -> Row | None:
-    """The row of a last line without line break, which it gets; None if it was cut short, and is now cut off.
-
-    start: where it begins in the file. Zeros at its end are what a power cut leaves. Raises ValueError for a line that
-    is not the beginning of one of ours: cutting it off could lose somebody's data.
-    """
-    bare = raw.rstrip(b"\0")
-    row = _parse(number, bare.removeprefix(BYTE_ORDER_MARK) if number == 1 else bare)
-    if isinstance(row, BadLine) and not (bare[: len(line_start)] == line_start[: len(bare)] and (bare or number > 1)):
-        raise ValueError(f"{path} must be a file of `{made_by}`, its last line is none; name another output")
-    with open(path, "r+b", buffering=0) as file:
-        if isinstance(row, BadLine):
-            file.truncate(start)
-            return None
-        if bare != raw:
-            file.truncate(start + len(bare))
-        file.seek(0, os.SEEK_END)
-        write_all(file, b"\n")
-    return row
+def named_lines(source: StrPath, numbers: Sequence[int]) -> str:
+    """Describe skipped lines: how many, and which."""
+    shown = ", ".join(map(str, numbers[:SHOWN])) + (", ..." if len(numbers) > SHOWN else "")
+    said = "line is no whole JSON object and is" if len(numbers) == 1 else "lines are no whole JSON objects and are"
+    return f"{name_of(source)}: {len(numbers)} {said} left out (line {shown})"

@@ -1,4 +1,4 @@
-"""Pages from templates: what goes in is shown as text, nothing is fetched from elsewhere, and no script runs."""
+"""HTML pages from templates: values are escaped, nothing is fetched from elsewhere, and no script runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 
 def template(package: str, name: str, **filters: Callable[..., str]) -> Template:
-    """A template of a package's folder `templates`; filters: by the name that it calls them."""
+    """Load a template of a package's folder `templates`; filters: by name."""
     environment = Environment(
         loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -20,6 +20,6 @@ def template(package: str, name: str, **filters: Callable[..., str]) -> Template
 
 
 def content_policy(style: str, *more: str) -> str:
-    """A Content-Security-Policy under which a page has this one style sheet and nothing else. more: of its rules."""
+    """Return a Content-Security-Policy that allows a page only this style sheet. more: further rules."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return "; ".join(["default-src 'none'", f"style-src 'sha256-{digest}'", "base-uri 'none'", *more])

@@ -1,4 +1,4 @@
-"""Numbers and texts as people read them."""
+"""Formatting of numbers and texts for people."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ SHOWN = 60  # characters of a value in a message
 
 
 def visible(text: str) -> str:
-    """The text with control characters but line breaks and tabs as pictures, other invisible ones as [U+202E]."""
+    """Return the text with control characters except line breaks and tabs as pictures, other invisible ones as
+    [U+202E].
+    """
     return HIDDEN.sub(_code, text.translate(PICTURES))
 
 
 def format_p(p: float) -> str:
-    """A p-value with two digits; never "0", which no p-value is."""
+    """Format a p-value with two digits; never "0", which no p-value is."""
     if p < 1e-300:
         return "< 1e-300"
     return f"{p:.2g}" if p < 0.095 else f"{p:.2f}"
 
 
 def is_p(p: float) -> str:
-    """ "p = 0.0021", or "p < 1e-300"."""
+    """Return "p = 0.0021", or "p < 1e-300"."""
     said = format_p(p)
     return f"p {said}" if said.startswith("<") else f"p = {said}"
 
 
 def shown(value: Any) -> str:
-    """A value in a message: on one line, and short."""
+    """Format a value for a message: on one line, and short."""
     if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print very long integers
         return f"an integer of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
@@ -48,3 +50,12 @@ def shown(value: Any) -> str:
 
 def _code(found: re.Match[str]) -> str:
     return f"[U+{ord(found[0]):04X}]"
+
+
+MOST = 160  # characters of an error in a table; who needs more runs the case by itself
+
+
+def in_a_line(error: Exception) -> str:
+    """An error's kind and the beginning of its first line, for a table of cases."""
+    said = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {said.strip()[:MOST]}"

@@ -1,4 +1,4 @@
-"""What each token of a vocabulary adds to a text, and which tokens end one."""
+"""The text of each token of a vocabulary, and end tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds behind another one: alone, some tokenizers drop the space it begins with."""
+    """Return the text that each token adds after another one: alone, some tokenizers drop its leading space."""
     anchor = tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
     before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
     texts = tokenizer.batch_decode([[*anchor, i] for i in ids], clean_up_tokenization_spaces=False)
@@ -18,7 +18,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def tokenizer_end_ids(tokenizer: Any) -> set[int]:
-    """A tokenizer's end-of-text id and its well-known end tokens."""
+    """Return a tokenizer's end-of-text id and its well-known end tokens."""
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
     # unknown tokens become <unk>, which ends nothing, except where it is the end token itself

@@ -1,10 +1,10 @@
-"""Whether a str is valid Unicode: Python's may hold half of a surrogate pair, which UTF-8 cannot encode."""
+"""Unicode validity: Python's str may contain half of a surrogate pair, which UTF-8 cannot encode."""
 
 from __future__ import annotations
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8."""
+    """Return whether it can be encoded as UTF-8."""
     if not text.isascii():
         try:
             text.encode("utf-8")

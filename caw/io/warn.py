@@ -1,4 +1,4 @@
-"""Warnings that name the caller's line, not one of this library's."""
+"""Warnings that point to the caller's line, not to one of this library's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OURS_AND_BETWEEN = ("caw", "torch", "transformers", "contextlib")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of what a user's call of this library did; the warning names the line of that call."""
+    """Warn about a user's call; the warning points to the line of that call."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in OURS_AND_BETWEEN:
         frame, level = frame.f_back, level + 1

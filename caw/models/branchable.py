@@ -1,7 +1,7 @@
-"""Which models can branch; the others are refused by name, with the reason.
+"""Check which models can branch; others are rejected by name, with the reason.
 
-What the config shows is checked here, before anything runs. What shows only while attention runs is checked there
-(`decoding/forward/attention.py`).
+Everything that the config shows is checked here, before anything runs. What shows only while attention runs is checked
+in `decoding/forward/attention.py`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ def check_weights(model: Any) -> None:
 
 
 def refusal(kind: str, reason: str) -> NotImplementedError:
-    """The error for a model that cannot branch; `kind` is its model type."""
+    """Return the error for a model that cannot branch; `kind` is its model type."""
     return NotImplementedError(
-        f"expected a decoder whose candidates can share one forward pass, got {kind!r}: {reason}; use a model like "
+        f"the model must be a decoder whose candidates can share one forward pass, got {kind!r}: {reason}; use a "
+        "model like "
         "Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, GPT-2 or OPT"
     )
 
 
 def branchable_config(model: Any) -> Any:
-    """The text config of a model whose candidates can share one forward.
+    """Return the text config of a model whose candidates can share one forward.
 
-    Raises NotImplementedError with the model's name and the reason for the others.
+    Raises NotImplementedError with the model's name and the reason for others.
     """
     config = model.config.get_text_config(decoder=True)
     reason = _reason(model, config, config.model_type)

@@ -13,9 +13,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device to load to: the one asked for, else CUDA if there is one.
+    """Return the device to load to: the given one, otherwise CUDA if available.
 
-    Raises ValueError for a device that torch does not know or that is not there.
+    Raises ValueError for a device that torch does not know or that is not available.
     """
     import torch
 
@@ -31,7 +31,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """The torch dtype that "auto" or a name stands for on this device."""
+    """Return the torch dtype of "auto" or a name on this device."""
     import torch
 
     if isinstance(dtype, torch.dtype) and dtype.is_floating_point:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,14 +12,16 @@ DROPPING = ("dropout", "attention_dropout", "activation_dropout", "layerdrop", "
 
 
 class EvalMode:
-    """Inside the block every module of the model is in eval mode; afterwards each is in its own mode again.
+    """Put every module of the model in eval mode inside the block, and restore each afterwards.
 
-    Made once for a model and entered around every step, so that an abandoned iterator leaves the model as it was.
+    Created once per model and entered around every step, so that an abandoned iterator leaves the model unchanged.
+    below: the modules below it, if they are known (`ModelParts`).
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, below: Sequence[torch.nn.Module] | None = None) -> None:
         # __dict__ directly, for speed: hundreds of modules are checked in every step
-        self._modules = [module.__dict__ for module in model.modules()]
+        modules = model.modules() if below is None else (model, *below)
+        self._modules = [module.__dict__ for module in modules]
         self._changed: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
@@ -33,7 +35,7 @@ class EvalMode:
 
 
 def active_dropout(model: torch.nn.Module) -> str | None:
-    """Name of a module whose dropout is active, None if there is none."""
+    """Return the name of a module with active dropout, None if there is none."""
     return next(_active_dropouts(model), None)
 
 

@@ -1,8 +1,9 @@
-"""Everything that decoding asks about a model, asked once."""
+"""Facts about a model that decoding needs, collected once."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,8 @@ from caw.models.branchable import branchable_config, check_weights
 from caw.models.ends import end_token_ids
 from caw.models.eval_mode import active_dropout
 from caw.models.packed import PackedLinear
-from caw.models.quantised import QuantisedLinear
-from caw.models.rope import rope_limit
+from caw.models.parts import ModelParts
+from caw.models.quantized import QuantizedLinear
 from caw.models.tensor_parallel import mesh_of
 
 # settings of a generation config that change greedy output, each with the values that turn it off
@@ -63,15 +64,15 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None) -> ModelFacts:
-        """The facts of a model; with a tokenizer, its end tokens count too.
+        """Collect the facts of a model; with a tokenizer, its end tokens count too.
 
         Raises TypeError if it is not a model, NotImplementedError where candidates cannot share one forward, ValueError
         where weights lie on several devices without a device map, or have a dtype that no kernel supports.
         """
         if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
             raise TypeError(f"model must be a transformers causal LM, got {type(model).__name__}; see caw.load_model")
-        config = branchable_config(model)
-        check_weights(model)
+        config, parts = branchable_config(model), ModelParts.of(model)
+        parts.once("check_weights", lambda: check_weights(model))
         if tokenizer is not None:
             require_tokenizer(tokenizer)
         vocab_size = vocabulary_size(model)
@@ -79,7 +80,7 @@ class ModelFacts:
             kind=config.model_type,
             name=str(getattr(model.config, "_name_or_path", "") or ""),
             config=config,
-            device=decoding_device(model),
+            device=main_device(model) or parts.once("device", lambda: single_device(model)),
             spread=main_device(model) is not None,
             mesh=mesh_of(model),
             dtype=model.dtype,
@@ -87,46 +88,49 @@ class ModelFacts:
             ends=tuple(sorted(i for i in end_token_ids(model, tokenizer) if i < vocab_size)),
             positions=position_limit(model),
             rope_limit=rope_limit(model),
-            dropping=active_dropout(model),
+            dropping=active_dropout(model) if model.training or any(m.training for m in parts.below) else None,
             ignored=_ignored(getattr(model, "generation_config", None)),
-            dense_bytes=max((m.dense_bytes for m in model.modules() if isinstance(m, PackedLinear)), default=0),
+            dense_bytes=parts.once("dense_bytes", lambda: _dense_bytes(model)),
         )
 
     def ending_with(self, ends: tuple[int, ...]) -> ModelFacts:
-        """The same model whose texts end with these ids; ids that it does not have are left out."""
+        """Return the facts with these end tokens; ids that the model does not have are dropped."""
         return dataclasses.replace(self, ends=tuple(i for i in ends if i < self.vocab_size))
 
     def check_unchanged(self, model: Any) -> None:
-        """Raise RuntimeError if the model has another dtype or device by now."""
-        device = decoding_device(model)
+        """Raise RuntimeError if the model's dtype or device has changed.
+
+        One parameter tells: of a model that was moved in part, torch's own operators complain.
+        """
+        device = main_device(model) or next(model.parameters()).device
         if (model.dtype, device) != (self.dtype, self.device):
             raise RuntimeError(
-                f"expected the model as it was when generation was asked for ({self.dtype} on {self.device}), found "
-                f"{model.dtype} on {device}; ask again"
+                f"the model must stay on its dtype and device ({self.dtype} on {self.device}), found {model.dtype} on "
+                f"{device}; start generation again"
             )
 
 
 def vocabulary_size(model: Any) -> int:
-    """V: the width of the model's logits, which may exceed the tokenizer's."""
+    """Return V: the width of the model's logits, which may exceed the tokenizer's."""
     head = model.get_output_embeddings()
-    if isinstance(head, (QuantisedLinear, PackedLinear)):
+    if isinstance(head, (QuantizedLinear, PackedLinear)):
         return head.outputs
     return head.weight.shape[0] if head is not None else model.config.get_text_config(decoder=True).vocab_size
 
 
 def position_limit(model: Any) -> int | None:
-    """The longest text that the model has positions for; None = no limit."""
+    """Return the maximum text length in positions; None = no limit."""
     limit: int | None = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     return limit
 
 
 def decoding_device(model: Any) -> torch.device:
-    """Where ids go in and logits come out: the main device of a device map, else the one of all weights."""
+    """Return the device of ids and logits: the main device of a device map, otherwise that of all weights."""
     return main_device(model) or single_device(model)
 
 
 def main_device(model: Any) -> torch.device | None:
-    """Where ids of a model with a device map go in and logits come out; None if it has none, or one device only."""
+    """Return the device of ids and logits of a model with a device map; None without one, or with one device only."""
     places = set(getattr(model, "hf_device_map", {}).values())
     if len(places) < 2:
         return None
@@ -136,15 +140,46 @@ def main_device(model: Any) -> torch.device | None:
 
 
 def single_device(model: Any) -> torch.device:
-    """The device of all of a model's parameters; ValueError if they are spread over several."""
+    """Return the device of all of a model's parameters. ValueError if they are on several."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:
         raise ValueError(
-            f"the model must be on one device, found {', '.join(devices)}; load it again, with or without a device map"
+            f"the model must be on one device, found {', '.join(devices)}; load it on one device or with a device map"
         )
     return torch.device(devices[0])
+
+
+def _dense_bytes(model: Any) -> int:
+    return max((m.dense_bytes for m in model.modules() if isinstance(m, PackedLinear)), default=0)
 
 
 def _ignored(config: Any) -> tuple[str, ...]:
     found = {name: getattr(config, name, None) for name in IGNORED_SETTINGS}
     return tuple(f"{name}={value}" for name, value in found.items() if value not in IGNORED_SETTINGS[name])
+
+
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+ORIGINAL = "original_max_position_embeddings"
+
+
+def rope_limit(model: Any) -> int | None:
+    """Return the length in tokens beyond which the rotation of every position changes; None = never, 0 = the config
+    does not say.
+
+    Keys and values computed for a shorter text are wrong for a longer one, and in transformers the longest text of a
+    batch decides for all of them.
+    """
+    config = model.config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    by_layer = [
+        value for value in parameters.values() if isinstance(value, Mapping)
+    ]  # some models have one for each type of layer
+    limits = [_limit(each, config) for each in (parameters, *by_layer)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _limit(parameters: Mapping[str, Any], config: Any) -> int | None:
+    if (parameters.get("rope_type") or parameters.get("type")) not in LENGTH_DEPENDENT:
+        return None
+    original = parameters.get(ORIGINAL) or getattr(config, ORIGINAL, None)
+    return int(original or getattr(config, "max_position_embeddings", None) or 0)

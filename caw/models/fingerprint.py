@@ -1,4 +1,4 @@
-"""A digest of a model's numbers, in a moment: a sample of every weight tensor."""
+"""A fast digest of a model's weights, from a sample of every tensor."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-SAMPLES = 16  # of a tensor, evenly spaced; another training, precision or quantisation changes them
+SAMPLES = 16  # of a tensor, evenly spaced; another training, precision or quantization changes them
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256, in hex, of the names, shapes, dtypes and some values of a model's parameters and buffers."""
+    """Return SHA-256, in hex, of the names, shapes, dtypes and some values of a model's parameters and buffers."""
     found = hashlib.sha256()
     for name, parameter in chain(model.named_parameters(), model.named_buffers()):
         flat = parameter.detach().flatten()

@@ -1,4 +1,4 @@
-"""What a .gguf file says it holds, read with care: every length is checked against the file before it is believed.
+"""Header and tensors of a .gguf file; every length is checked against the file before it is used.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
@@ -6,7 +6,9 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 from __future__ import annotations
 
 import itertools
+import math
 import mmap
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ BFLOAT16 = 30
 MOST_DIMENSIONS, MOST_DEPTH = 4, 4
 MOST_NAME, MOST_KEY = 64, 65535  # bytes, by the format
 # architectures whose layers are known to products with blocks; a file calls Mistral's "llama"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "qwen2", "qwen3", "granite", "phi3", "starcoder2", "gemma", "gemma2", "gemma3")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class TensorInfo:
 
 
 def known_type(kind: int) -> bool:
-    """Whether tensors of ggml's type of that number can be read here."""
+    """Return whether tensors of this ggml type number are supported."""
     return kind in PLAIN or kind in BLOCK_TYPES
 
 
@@ -84,14 +86,14 @@ class GGUFFile:
 
     @property
     def architecture(self) -> str:
-        """What the file says it is; empty if it says nothing."""
+        """The file's architecture; empty if it names none."""
         found = self.settings.get("general.architecture")
         return found if isinstance(found, str) else ""
 
     def check_layers(self) -> None:
-        """Raise ValueError unless its tensors are those of as many layers as its settings speak of, numbered from 0.
+        """Raise ValueError unless its tensors form as many layers as its settings say, numbered from 0.
 
-        Others make every layer that the settings speak of, of random numbers where there are no tensors.
+        Other loaders fill missing layers with random numbers.
         """
         layers = self.settings.get(f"{self.architecture}.block_count")
         held = {name.split(".")[1] for name in self.tensors if name.startswith("blk.")}
@@ -101,7 +103,7 @@ class GGUFFile:
             raise self._broken(f"a block count of {shown(layers)} and tensors of layers {shown(numbers or 'none')}")
 
     def why_not_blocks(self) -> str:
-        """Why its blocks cannot be computed with as they are; empty if they can."""
+        """Return why its blocks cannot be used directly; empty if they can."""
         if self.architecture not in FAMILIES:
             return f"its architecture is {self.architecture!r}, known are {', '.join(FAMILIES)}"
         kinds = {info.kind: info.name for info in self.tensors.values()}
@@ -109,25 +111,37 @@ class GGUFFile:
         return f"it holds blocks that are not known here, ggml's {', '.join(unknown)}" if unknown else ""
 
     def array(self, info: TensorInfo) -> np.ndarray:
-        """A tensor's bytes, a view of the file, to be read only: uint8 [outputs, bytes of a row]."""
+        """Return a tensor's bytes, a read-only view of the file: uint8 [outputs, bytes per row]."""
         rows = info.shape[0] if len(info.shape) > 1 else 1
         return np.frombuffer(self._data, np.uint8, info.bytes, info.offset).reshape(rows, -1)
 
+    def bytes_of(self, info: TensorInfo, inputs: int, size: int) -> np.ndarray:
+        """Return the bytes of a tensor of an unknown type: blocks of this many numbers in this many bytes."""
+        row, rest = divmod(info.shape[-1], inputs)
+        rows = math.prod(info.shape[:-1])
+        if rest or info.offset + rows * row * size > len(self._data):
+            raise self._broken(f"its end inside {info.name!r}")
+        return np.frombuffer(self._data, np.uint8, rows * row * size, info.offset).reshape(rows, -1)
+
     def floats(self, info: TensorInfo) -> np.ndarray:
-        """A tensor of F32, F16 or BF16 as float32, a copy."""
+        """Return a tensor of F32, F16 or BF16 as float32, a copy."""
         plain = self.array(info).reshape(-1).view(PLAIN[info.kind])
         if info.kind == BFLOAT16:
             return (plain.astype("<u4") << 16).view("<f4").reshape(info.shape)
         return plain.astype(np.float32).reshape(info.shape)
 
     def forget(self, info: TensorInfo) -> None:
-        """Let the system take back the memory through which a tensor was read."""
+        """Let the system reclaim the memory through which a tensor was read."""
         if hasattr(self._data, "madvise") and info.bytes:
             begin = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
             self._data.madvise(mmap.MADV_DONTNEED, begin, info.offset + info.bytes - begin)
 
     def _broken(self, found: str) -> ValueError:
-        return ValueError(f"expected a whole GGUF file, found {found} in {self.path}; download it again")
+        part = re.search(r"-(\d{5})-of-(\d{5})\.gguf$", self.path.name)
+        remedy = (
+            f"it is named as part {int(part[1])} of {int(part[2])}: join the parts" if part else "download it again"
+        )
+        return ValueError(f"the GGUF file must be complete, found {found} in {self.path}; {remedy}")
 
     def _take(self, count: int) -> bytes:
         if count > len(self._data) - self._at:
@@ -136,7 +150,7 @@ class GGUFFile:
         return bytes(self._data[self._at - count : self._at])
 
     def _require_apart(self) -> None:
-        """Refuse tensors that share bytes."""
+        """Reject tensors that share bytes."""
         placed = sorted(self.tensors.values(), key=lambda info: info.offset)
         for one, following in itertools.pairwise(placed):
             if one.offset + one.bytes > following.offset:
@@ -165,7 +179,7 @@ class GGUFFile:
         return None
 
     def _skip_texts(self, count: int) -> None:
-        """Vocabularies have hundreds of thousands of texts: no call for each."""
+        """Skip text lists in bulk: vocabularies have hundreds of thousands of texts."""
         data, at, end = self._data, self._at, len(self._data)
         unpack: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
         for _ in range(count):
@@ -188,7 +202,7 @@ class GGUFFile:
         return TensorInfo(name, shape, kind, offset, 0)
 
     def _placed(self, info: TensorInfo, start: int, alignment: int) -> TensorInfo:
-        """The tensor with its place in the file; types that are unknown here have no size."""
+        """Return the tensor with its position in the file; unknown types have no size."""
         elements = 1
         for length in info.shape:
             elements *= length

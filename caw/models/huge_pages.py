@@ -1,9 +1,8 @@
-"""Weights side by side in huge pages.
+"""Weights placed consecutively in huge pages.
 
-A decoding step on a CPU reads all weights once. In pages of 4 KB it looks up tens of thousands of addresses on the way,
-and the processor does not prefetch from one page into the next. Linux gives pages of 2 MB to those who ask for them,
-but most matrices are smaller than one or begin in its middle, so they are put one after another into areas that hold
-many.
+A decoding step on a CPU reads all weights once. With 4 KB pages it looks up tens of thousands of addresses, and the
+processor does not prefetch across pages. Linux provides 2 MB pages on request, but most matrices are smaller than one
+or start in the middle of one, so they are placed one after another in areas that hold many.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ LINE, AREA, PAGE = 64, 1 << 26, 1 << 21  # bytes; what is not written of an area
 
 
 class HugePages:
-    """Areas of memory that are filled from their beginning."""
+    """Memory areas that are filled from the start."""
 
     def __init__(self) -> None:
         self._area: mmap.mmap | None = None
         self._at = 0
 
     def pack(self, blocks: torch.Tensor, kind: int, fast: bool = False) -> torch.Tensor:
-        """`ops.pack_blocks` of uint8 [outputs, bytes of a row] of ggml's type `kind`, written where it stays."""
+        """Run `ops.pack_blocks` on uint8 [outputs, bytes per row] of ggml's type `kind`, written to its final place."""
         out = self.empty(packed_bytes(blocks.shape[0], blocks.shape[1], kind))
         ops.pack_blocks_into(blocks, kind, fast, out)
         return out
 
     def empty(self, count: int) -> torch.Tensor:
-        """uint8 [count] in huge pages; where torch puts it if there are none (other systems, switched off).
+        """Return uint8 [count] in huge pages, or in torch's memory if there are none (other systems, switched off).
 
         Each is a storage of its own, begins at a multiple of 64 bytes and keeps its area alive.
         """

@@ -1,4 +1,4 @@
-"""Folders of the cache that are made once, so that a killed run leaves no half of one."""
+"""Cache folders that are created atomically, so that a killed run leaves no partial one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PARTIAL, LEFTOVER_SECONDS = ".partial-", 24 * 3600
 
 
 def has_config(target: Path) -> bool:
-    """Whether it is a folder with a config.json, which is written before a folder is moved in place."""
+    """Return whether it is a folder with a config.json, which is written before a folder is moved into place."""
     return (target / "config.json").is_file()
 
 
 def write_list(folder: Path, **facts: Any) -> None:
-    """Write the digests of the files in a folder into it, and facts about them."""
+    """Write the digests of a folder's files into it, and facts about them."""
     content = json.dumps({"facts": facts, "files": _digests(folder)})
     (folder / LIST).write_text(content, encoding="utf-8")
 
 
 def listed(folder: Path) -> dict[str, Any] | None:
-    """The facts that were written with the list of a folder; None unless it holds those files, and no others."""
+    """Return the facts stored with a folder's list; None unless it contains exactly those files."""
     try:
         found = json.loads((folder / LIST).read_text(encoding="utf-8"))
         return dict(found["facts"]) if found["files"] == _digests(folder) else None
@@ -42,9 +42,9 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def made_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool] = has_config) -> str:
-    """The folder `target`; where it is not `whole` yet, `make` fills a temporary one, which is moved in place.
+    """Return the folder `target`; if it is not `whole` yet, `make` fills a temporary one, which is moved into place.
 
-    Raises PermissionError, in one sentence, where the cache cannot be written, and what `make` raises.
+    Raises PermissionError, in one sentence, if the cache cannot be written, and what `make` raises.
     """
     if not whole(target):
         try:
@@ -59,7 +59,7 @@ def made_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path]
 
 
 def _drop_leftovers(target: Path, whole: Callable[[Path], bool]) -> None:
-    """Remove a target that is not whole, and old leftovers of killed runs."""
+    """Remove an incomplete target, and old leftovers of killed runs."""
     if target.exists() and not whole(target):
         shutil.rmtree(target, ignore_errors=True)
     for folder in target.parent.glob(f"{PARTIAL}*"):

@@ -1,4 +1,4 @@
-"""Loading with transformers, quietly: nothing is printed, and an error is one sentence."""
+"""Load with transformers quietly: nothing is printed, and errors are one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def one_sentence(name: str | Path) -> Iterator[None]:
-    """Turn an error of transformers while loading into one sentence that names the model."""
+    """Turn a transformers error while loading into one sentence that names the model."""
     try:
         yield
     except ImportError:
@@ -22,7 +22,7 @@ def one_sentence(name: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars or log messages of transformers inside the block."""
+    """Suppress progress bars and log messages of transformers inside the block."""
     from transformers.utils import logging as hf_logging
 
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()

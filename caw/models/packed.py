@@ -1,7 +1,7 @@
-"""Linear layers of a GPU whose weights have 4 or 8 bits: `weights="fp8"`, `"int8"` and `"int4"` there.
+"""Linear layers with 8-bit or 4-bit weights on a GPU: `quantization="fp8"`, `"int8"` and `"int4"`.
 
-int8 and int4 are rounded as on a CPU (`rounding`) and put in the order that a GPU reads; fp8 is float8_e4m3fn with a
-scale for each row. The embedding stays dense: of it a step reads a few rows.
+int8 and int4 are rounded as on a CPU (`rounding`) and reordered for a GPU; fp8 is float8_e4m3fn with a scale per row.
+The embedding stays dense, because a step reads only a few of its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST = 448.0  # of float8_e4m3fn
 
 
 class PackedLinear(torch.nn.Module):
-    """In place of torch.nn.Linear: x [..., inputs] -> [..., outputs] in x's dtype, which is the bias's.
+    """Replaces torch.nn.Linear: x [..., inputs] -> [..., outputs] in x's dtype, which is the bias's.
 
     Up to 64 rows are multiplied by the weights as they lie there, and a row has the same bits whatever rows come with
     it. For more the matrix is made dense first, or one part of it after another. No gradient. Stays on its kind of
@@ -46,7 +46,7 @@ class PackedLinear(torch.nn.Module):
         return BY_DTYPE[self.packed.dtype]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The product, plus the bias if there is one."""
+        """Return the product, plus the bias if there is one."""
         rows = x.reshape(-1, self.inputs)
         few = rows.shape[0] <= FEW_ROWS
         out = ops.packed_linear(rows.contiguous(), self.packed, self.bias) if few else self._by_dense(rows)
@@ -59,7 +59,7 @@ class PackedLinear(torch.nn.Module):
 
     @property
     def dense_bytes(self) -> int:
-        """What they take."""
+        """Their memory in bytes."""
         return self.dense_rows * self.inputs * self.dtype.itemsize
 
     def _by_dense(self, rows: torch.Tensor) -> torch.Tensor:
@@ -78,12 +78,12 @@ class PackedLinear(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Sizes, as torch.nn.Linear shows its own."""
+        """Return the sizes, as torch.nn.Linear does."""
         return f"outputs={self.outputs}, inputs={self.inputs}, weights={self.form.name}"
 
 
 class _Stays(torch.nn.Module):
-    """A child that moves come to before others: what packed weights refuse is refused before any part has moved."""
+    """A child that moves visit first: a move that packed weights reject is rejected before any part has moved."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ OF_HERE = (PackedLinear, _Stays)
 
 
 def _probed(fn: Callable[..., Any], dtype: torch.dtype, device: torch.device) -> torch.device:
-    """The device that `fn` moves to; ValueError if it is of another kind, or `fn` changes the dtype."""
+    """Return the device that `fn` moves to. ValueError if it is of another kind, or `fn` changes the dtype."""
     probe: torch.Tensor = fn(torch.zeros(1, dtype=dtype, device=device))
     if probe.dtype != dtype or probe.device.type != device.type:
         raise ValueError(
@@ -109,9 +109,10 @@ def _probed(fn: Callable[..., Any], dtype: torch.dtype, device: torch.device) ->
 
 
 def pack_model(model: Any, weights: str, device: torch.device) -> Any:
-    """The model on this device, in place, its linear layers with packed weights: "fp8", "int8" or "int4".
+    """Pack the weights of a model's linear layers in place, on this device: "fp8", "int8" or "int4".
 
-    A vocabulary that is the embedding too has 8 bits instead of 4. Layers whose rows are no whole blocks stay dense.
+    A vocabulary matrix that is also the embedding gets 8 bits instead of 4. Layers whose rows are not whole blocks stay
+    dense.
     """
     tables = {id(m.weight) for m in model.modules() if type(m) is torch.nn.Embedding}
     for name, module in list(model.named_modules()):
@@ -146,7 +147,7 @@ def _put_first(module: torch.nn.Module, stays: _Stays) -> None:
 
 
 def packed_layer(layer: torch.nn.Linear, form: Format, device: torch.device) -> PackedLinear:
-    """A linear layer on this device with its weights rounded; a layer on the meta device stays there."""
+    """Return a linear layer on this device with quantized weights; a layer on the meta device stays there."""
     weight, bias = layer.weight.data, None if layer.bias is None else layer.bias.data.to(device)
     outputs, inputs = weight.shape
     packed = pack_weight(weight.to(device), form)
@@ -154,7 +155,7 @@ def packed_layer(layer: torch.nn.Linear, form: Format, device: torch.device) -> 
 
 
 def pack_weight(weight: torch.Tensor, form: Format) -> torch.Tensor:
-    """[O, K] rounded and packed, [O, bytes] in the format's dtype; where it is."""
+    """Return [O, K] quantized and packed, [O, bytes] in the format's dtype, on its device."""
     if weight.is_meta:
         return torch.empty(weight.shape[0], form.row(weight.shape[1]), dtype=form.dtype, device="meta")
     return torch.cat([_packed_rows(rows.float(), form).view(torch.uint8) for rows in weight.split(ROWS)]).view(

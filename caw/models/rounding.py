@@ -1,6 +1,7 @@
-"""Rounding a model's matrices to blocks of 32 with a scale each, while it loads: `weights="int8"`, `weights="int4"`.
+"""Quantization of a model's matrices while loading, to blocks of 32 with a scale each: `quantization="int8"`, `"int4"`.
 
-The blocks are ggml's Q8_0 and Q4_1: the greatest number of a block becomes 127, or its least and greatest 0 and 15.
+The blocks are ggml's Q8_0 and Q4_1: the greatest magnitude of a block becomes 127, or its minimum and maximum become 0
+and 15.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from typing import Any
 import torch
 
 from caw.models.huge_pages import HugePages
-from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
+from caw.models.quantized import QuantizedEmbedding, QuantizedLinear
 from caw.ops_ref.block_types import BLOCK_TYPES, UNIT
 
 Q4_1, Q8_0 = 3, 8
 ROWS = 4096  # of a matrix at once, so that a great vocabulary is not held three times
 
 
-def quantise(model: Any, weights: str) -> Any:
-    """The model with linear layers and embeddings of whole blocks quantised, in place; "int8" or "int4".
+def quantize(model: Any, weights: str) -> Any:
+    """Quantize linear layers and embeddings of whole blocks in place: "int8" or "int4".
 
-    Equal tables stay one. The rest becomes float32, layers whose rows are no multiple of 32 among it. A matrix is read
-    4096 rows at a time and let go before the next, so that memory never holds all of them beside their blocks.
+    Shared tables stay shared. Everything else becomes float32, including layers whose rows are not a multiple of 32. A
+    matrix is read 4096 rows at a time and freed before the next, so that memory never holds all of them next to their
+    blocks.
     """
     pages = HugePages()
     for names in _matrices(model):
@@ -31,7 +33,9 @@ def quantise(model: Any, weights: str) -> Any:
 
 
 def _matrices(model: Any) -> list[list[str]]:
-    """Names of the layers to round, those of one matrix together; no layer, which would keep its matrix alive."""
+    """Return names of the layers to quantize, grouped by shared matrix; not the layers, which would keep their matrix
+    alive.
+    """
     found: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         if type(module) in (torch.nn.Linear, torch.nn.Embedding) and not module.weight.shape[1] % UNIT:
@@ -40,7 +44,7 @@ def _matrices(model: Any) -> list[list[str]]:
 
 
 def _replace(model: Any, names: list[str], weights: str, pages: HugePages) -> None:
-    """Put blocks in the place of these layers, which have one matrix."""
+    """Replace these layers, which share one matrix, by blocks."""
     first = model.get_submodule(names[0])
     outputs, inputs = first.weight.shape
     kind = Q8_0 if weights == "int8" or isinstance(first, torch.nn.Embedding) else Q4_1
@@ -49,16 +53,16 @@ def _replace(model: Any, names: list[str], weights: str, pages: HugePages) -> No
         module = model.get_submodule(name)
         bias = getattr(module, "bias", None)
         made = (
-            QuantisedEmbedding(packed, outputs, inputs)
+            QuantizedEmbedding(packed, outputs, inputs)
             if isinstance(module, torch.nn.Embedding)
-            else QuantisedLinear(packed, outputs, inputs, None if bias is None else bias.data.float())
+            else QuantizedLinear(packed, outputs, inputs, None if bias is None else bias.data.float())
         )
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, made)
 
 
 def blocks_of(weight: torch.Tensor, kind: int) -> torch.Tensor:
-    """Numbers [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks; K a multiple of 32."""
+    """Return numbers [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks; K a multiple of 32."""
     outputs, inputs = weight.shape
     made = torch.empty(outputs, inputs // UNIT * BLOCK_TYPES[kind].bytes, dtype=torch.uint8)
     for out, rows in zip(made.split(ROWS), weight.split(ROWS), strict=True):

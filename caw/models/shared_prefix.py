@@ -1,4 +1,4 @@
-"""What texts begin with, few-shot examples say, read once: its keys and values are copied into the rows of a batch."""
+"""Shared beginnings of texts, such as few-shot examples, read once and copied into the rows of a batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from caw.models.eval_mode import EvalMode
-from caw.models.facts import decoding_device
-from caw.models.rope import rope_limit
+from caw.models.facts import decoding_device, rope_limit
 
 MIN_SHARED = 32  # tokens; less costs more to copy than to read
 PREFIX_COPIES = 4  # 4096 tokens of keys and values at most: 9 copies of 450 tokens
@@ -19,17 +18,17 @@ PREFIX_COPIES = 4  # 4096 tokens of keys and values at most: 9 copies of 450 tok
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """length: its tokens; 0 = every text is read whole. cache: keys and values of at least that many, in one row."""
+    """length: its tokens; 0 = every text is read in full. cache: keys and values of at least that many, in one row."""
 
     length: int = 0
     cache: Any = None
 
     @classmethod
     def read(cls, model: Any, beginnings: Sequence[Sequence[int]]) -> SharedPrefix:
-        """The prefix of all `beginnings`, of which no logits are needed.
+        """Read the common prefix of all `beginnings`, whose logits are not needed.
 
-        Empty where it is not worth it, where the model keeps something other than plain keys and values (windows,
-        recurrent states), and where its rotary embedding depends on how long the whole text is.
+        Empty if it is not worth it, if the model stores something other than plain keys and values (windows, recurrent
+        states), or if its rotary embedding depends on the text's total length.
         """
         length = common_length(beginnings) if len(beginnings) > 1 else 0
         if length < MIN_SHARED or rope_limit(model) is not None:
@@ -41,11 +40,13 @@ class SharedPrefix:
         return cls(length, cache) if plain else NO_PREFIX
 
     def most_rows(self, batch_tokens: int) -> int:
-        """Rows whose copies of the prefix hold no more keys and values than PREFIX_COPIES batches without one."""
+        """Return the maximum rows whose copies of the prefix take no more memory than PREFIX_COPIES batches without
+        one.
+        """
         return max(1, PREFIX_COPIES * batch_tokens // max(self.length, 1))
 
     def copies(self, rows: int) -> DynamicCache | None:
-        """A cache for this many rows that holds the prefix and can be written to; None without a prefix."""
+        """Return a writable cache with the prefix for this many rows; None without a prefix."""
         if not self.length:
             return None
         copied = DynamicCache()
@@ -59,7 +60,7 @@ NO_PREFIX = SharedPrefix()
 
 
 def common_length(rows: Sequence[Sequence[int]]) -> int:
-    """How many tokens all rows (at least one) begin with."""
+    """Return the number of tokens that all rows (at least one) begin with."""
     ordered = [tuple(row) for row in rows]
     first, last = min(ordered), max(ordered)  # in lexicographic order: what these two share all share
     differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)

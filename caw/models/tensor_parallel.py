@@ -13,7 +13,7 @@ from torch import distributed
 
 
 def mesh_of(model: Any) -> Any:
-    """The device mesh of a model whose weights are split over processes; None for any other."""
+    """Return the device mesh of a model whose weights are split over processes; None for any other."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     from torch.distributed.tensor import DTensor
@@ -22,7 +22,9 @@ def mesh_of(model: Any) -> Any:
 
 
 def agree_on_smallest(number: int, mesh: Any, device: torch.device) -> int:
-    """The smallest of the processes' numbers: all must run the same batch, or they wait for each other forever."""
+    """Return the smallest of the processes' numbers: all must run the same batch, or they wait for each other
+    forever.
+    """
     agreed = torch.tensor(number, device=device)
     for group in mesh.get_all_groups():
         distributed.all_reduce(agreed, distributed.ReduceOp.MIN, group=group)

@@ -1,13 +1,13 @@
-"""What a policy would do along a finished text: strengths and distributions from the teacher-forced pass.
+"""Strengths and distributions of a policy along a finished text, from the teacher-forced pass.
 
-The pass gives p_{i+1} given the text's own token, where decoding looks ahead along its original one; the evaluator's
-features are otherwise those of decoding.
+The pass gives p_{i+1} given the text's own token, while decoding looks ahead along its original one; otherwise the
+evaluator's features are those of decoding.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from caw.detection.expected_signal import Reading
 from caw.evaluator import Evaluator
 from caw.evaluator.features import MAX_PREVIOUS
 from caw.models.shared_prefix import NO_PREFIX, SharedPrefix
-from caw.models.teacher import BATCH_TOKENS, check_lengths, forward, teacher_forced
+from caw.models.teacher import check_lengths, forward
 from caw.policies import CapacityPolicy, Policy, Signals
+from caw.policies.base import checked_strengths, refusal
 from caw.policies.entropy import entropy
 from caw.record import Record
 
@@ -27,11 +28,11 @@ SLICE = 256  # positions whose features are assembled at once
 
 
 class TextReader:
-    """Reads texts behind one prompt, each by itself, so that what it says of a text depends on no other.
+    """Reads texts after one prompt, each independently of the others.
 
     Args:
-        model: a causal LM. policy: whose strengths are wanted, as if it had no target.
-        prompt: token ids, at least one. Its keys and values are kept from the first text on.
+        model: a causal LM. policy: provides the strengths, without its target.
+        prompt: token ids, at least one. Its keys and values are cached from the first text on.
     """
 
     def __init__(self, model: Any, policy: Policy, prompt: Sequence[int]) -> None:
@@ -40,7 +41,7 @@ class TextReader:
 
     @torch.inference_mode()
     def __call__(self, tokens: np.ndarray) -> Reading:
-        """The reading of a text int64 [n], n > 0; ValueError if it and the prompt are longer than the positions."""
+        """Return the reading of a text int64 [n], n > 0. ValueError if prompt and text exceed the positions."""
         whole = [*self.prompt, *tokens.tolist()]
         check_lengths(self.model, [whole])
         if self._prefix is None:
@@ -52,30 +53,18 @@ class TextReader:
 
 
 def first_row(prompt: Sequence[int]) -> int:
-    """The first place whose distribution a policy may look at: those before the text's first token, as far as any."""
+    """Return the first position whose distribution a policy may use: those before the text's first token, as far as
+    available.
+    """
     return max(1, len(prompt) - MAX_PREVIOUS)
 
 
-@torch.inference_mode()
-def read_many(
-    model: Any, policy: Policy, texts: Sequence[tuple[Sequence[int], np.ndarray]], batch_tokens: int = BATCH_TOKENS
-) -> Iterator[tuple[int, Reading]]:
-    """(index, reading) of texts (prompt, tokens), in batches, what all prompts begin with read once.
-
-    Faster than one by one; readings differ from those by rounding.
-    """
-    given = [([*prompt, *tokens.tolist()], first_row(prompt)) for prompt, tokens in texts]
-    for i, logits in teacher_forced(model, given, batch_tokens=batch_tokens, share=True):
-        prompt, tokens = texts[i]
-        yield i, reading(logits, len(prompt) - given[i][1], tokens, policy)
-
-
 def reading(logits: torch.Tensor, before: int, tokens: np.ndarray, policy: Policy) -> Reading:
-    """The reading of a text from logits [before + n + 1, V], the last row of which is behind the text."""
+    """Return the reading of a text from logits [before + n + 1, V], the last row of which is after the text."""
     parts = [Record.from_logits(logits[at : at + ROWS]) for at in range(0, len(logits), ROWS)]
     records = Record(*(torch.cat(tensors) for tensors in zip(*(part.tensors for part in parts), strict=True)))
     if not bool(records.logsumexp.isfinite().all()):
-        raise ValueError("expected finite logits, the model gives others on this text; use float32")
+        raise ValueError("the model's logits must be finite, they are not on this text; use float32")
     n = len(tokens)
     capacity = capacities(policy.network, records, before, n) if isinstance(policy, CapacityPolicy) else None
     strengths, entropies = [], []
@@ -83,7 +72,7 @@ def reading(logits: torch.Tensor, before: int, tokens: np.ndarray, policy: Polic
         here = torch.arange(at, min(at + ROWS, n), device=logits.device)
         rows = logits[here + before].float()
         known = None if capacity is None else capacity[here]
-        strengths.append(policy.strength(Signals(records.take(here + before), rows, known)))
+        strengths.append(_strengths(policy, Signals(records.take(here + before), rows, known)))
         entropies.append(entropy(rows))
     own = records.take(torch.arange(before, before + n, device=logits.device))
     return Reading(
@@ -98,8 +87,17 @@ def reading(logits: torch.Tensor, before: int, tokens: np.ndarray, policy: Polic
     )
 
 
+def _strengths(policy: Policy, signals: Signals) -> torch.Tensor:
+    """Return the policy's strengths. ValueError for invalid ones."""
+    found = checked_strengths(policy, policy.strength(signals), signals.current.logsumexp)
+    outside = found[found.clamp(0.0, policy.max_strength) != found]
+    if outside.numel():
+        raise ValueError(refusal(policy, float(outside[0])))
+    return found
+
+
 def capacities(evaluator: Evaluator, records: Record, before: int, count: int) -> torch.Tensor:
-    """Capacity float32 [count] of the tokens whose own records begin at row `before`."""
+    """Return the capacity float32 [count] of the tokens whose own records begin at row `before`."""
     device, spec = records.values.device, evaluator.spec
     network = evaluator if evaluator.mean.device == device else copy.deepcopy(evaluator).to(device)
     rows, found = len(records.logsumexp), []

@@ -1,8 +1,8 @@
-"""A model's tokenizer for detection without transformers, whose import takes longer than the detection itself.
+"""A model's tokenizer for detection without transformers, whose import takes longer than detection itself.
 
 The ids are those of transformers' AutoTokenizer. Either the files show that it adds nothing to `tokenizer.json`, or its
-backend is loaded once, compared on PROBES and kept in the cache (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with
-logic of their own in Python, and hub ids, are loaded by transformers each time; the caller is told.
+backend is loaded once, compared on PROBES and cached (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic
+of their own, and hub ids, are loaded by transformers each time; the caller is told.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from caw.io.cache import cache_root
-from caw.io.files import write_whole
+from caw.io.files import cache_root, write_whole
 from caw.models.load import load_tokenizer
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
 
-KEPT_VERSION = 1
+KEPT_VERSION = 3
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # entries of a tokenizer_config.json that do not change the ids of text without special tokens
@@ -45,7 +44,7 @@ MISTRAL_FROM = 100_000  # vocabularies larger than this may be given another pre
 # methods between the caller and the backend; a class that overrides one is left to transformers
 METHODS = (
     "__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding", "decode", "_decode", "batch_decode",
-    "__len__",
+    "__len__", "convert_ids_to_tokens",
 )  # fmt: skip
 PROBES = (
     "The quick brown fox, 12 345.67 times; it's <b>bold</b>\n\n\tand  spaced  out.  ",
@@ -80,7 +79,9 @@ class FastTokenizer:
         return_offsets_mapping: bool = False,
         verbose: bool = True,
     ) -> dict[str, Any]:
-        """Lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of each of several."""
+        """Return lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of each of
+        several.
+        """
         several = not isinstance(text, str)
         found = self._backend.encode_batch(list(text) if several else [text], add_special_tokens=add_special_tokens)
         encoded: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}
@@ -94,7 +95,7 @@ class FastTokenizer:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool = False,
     ) -> str:
-        """The text of ids as they are; cleaning up needs transformers and is refused."""
+        """Return the text of ids, without cleanup, which requires transformers and is rejected."""
         if clean_up_tokenization_spaces:
             raise NotImplementedError("this tokenizer cleans nothing up; use transformers' AutoTokenizer")
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
@@ -104,14 +105,18 @@ class FastTokenizer:
         """`decode` of each."""
         return [self.decode(ids, **settings) for ids in sequences]
 
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+        """Return the vocabulary entry of each id; None for unused ids."""
+        return [self._backend.id_to_token(token) for token in ids]
+
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
 
 def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
-    """The tokenizer of a model as detection needs it; `name` as in `load_model`.
+    """Return a model's tokenizer for detection; `name` as in `load_model`.
 
-    report: called with one sentence if transformers has to be imported, which takes seconds, and why.
+    report: called with one sentence saying why, if transformers must be imported, which takes seconds.
 
     Raises as `load_model` does.
     """
@@ -130,7 +135,7 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     loaded = load_tokenizer(name)
     reason = why_not_fast(loaded)
     if reason:
-        report(f"the tokenizer of {name} needs transformers each time: {reason}")
+        report(f"the tokenizer of {name} requires transformers each time: {reason}")
         return loaded
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +146,7 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
 
 
 def why_not_fast(tokenizer: Any) -> str:
-    """Why a transformers tokenizer is more than its backend; empty if it is not."""
+    """Return why a transformers tokenizer is more than its backend; empty if it is not."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     if not isinstance(tokenizer, Fast):
@@ -164,7 +169,7 @@ def why_not_fast(tokenizer: Any) -> str:
 
 
 def _plain(folder: Path) -> Tokenizer | None:
-    """The backend in a folder whose files say that transformers adds nothing to it; None where they do not."""
+    """Return the backend in a folder whose files show that transformers adds nothing to it; otherwise None."""
     files = {path.name for path in folder.iterdir() if path.name.startswith(TOKENIZER_FILES)}
     if files != {"tokenizer.json", "tokenizer_config.json"}:
         return None
@@ -183,7 +188,7 @@ def _plain(folder: Path) -> Tokenizer | None:
 
 
 def _kept_file(source: TokenizerSource) -> Path:
-    """Where the backend of a local tokenizer is kept; another file when its own files or the libraries change."""
+    """Return the cache file of a local tokenizer's backend; it changes with the tokenizer's files and the libraries."""
     folder = Path(source.folder)
     files = [folder / source.gguf] if source.gguf else [f for f in sorted(folder.iterdir()) if f.suffix not in WEIGHTS]
     marks = [f"{f.resolve()} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files if f.is_file()]

@@ -1,4 +1,4 @@
-"""ggml's quantised block types, by number: what a block holds and how many bytes it takes, in a file and packed."""
+"""ggml's quantized block types, by number: what a block holds and how many bytes it takes, in a file and packed."""
 
 from __future__ import annotations
 

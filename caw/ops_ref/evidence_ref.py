@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from caw.ops_ref.score_tokens_ref import RACES, SELFHASH, score_tokens_ref
+from caw.op_indices import RACE_TOP_K, SELFHASH
+from caw.ops_ref.score_tokens_ref import score_tokens_ref
 
 
 def show_evidence_ref(
@@ -18,7 +19,7 @@ def show_evidence_ref(
     scheme: int,
     threshold: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What tokens would show if they came next, in a native format.
+    """Return the evidence that tokens would add if they came next, in a native format.
 
     Args:
         padded: int64 [B, W + N], W missing tokens (-1) and the text so far, of `counts` (int64 [B]) tokens.
@@ -39,12 +40,14 @@ def show_evidence_ref(
     if scheme == SELFHASH:
         evidence = torch.stack([seeds.view(batch, count), tokens], dim=2)
     else:
-        evidence = contexts.contiguous() if scheme >= RACES else texts
+        evidence = contexts.contiguous() if scheme >= RACE_TOP_K else texts
     return values.view(batch, count), evidence, known_ref(seen, distinct, evidence)
 
 
 def known_ref(seen: torch.Tensor, distinct: torch.Tensor, evidence: torch.Tensor) -> torch.Tensor:
-    """Which of evidence int64 [B, n, E] is among the first distinct[b] rows of seen int64 [B, N, E]: bool [B, n]."""
+    """Return which of evidence int64 [B, n, E] is among the first distinct[b] rows of seen int64 [B, N, E]: bool [B,
+    n].
+    """
     there = torch.arange(seen.shape[1], device=seen.device)[None] < distinct[:, None]
     equal = (seen[:, None] == evidence[:, :, None]).all(dim=3)
     return (equal & there[:, None]).any(dim=2)

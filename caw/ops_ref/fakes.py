@@ -1,4 +1,4 @@
-"""What ops return in shapes, dtypes and strides, where that takes more than a line."""
+"""Shapes, dtypes and strides of op results that take more than a line to compute."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from caw.triton_kernels.enumerate_candidates_ref import rungs
-from caw.triton_kernels.race_ladder_ref import race_width
+from caw.ladder import race_width, rungs
 
 
 def topk_softmax_fake(logits: torch.Tensor, k: int, rows: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
@@ -82,3 +81,10 @@ def green_argmax_fake(
 ) -> tuple[torch.Tensor, ...]:
     rows = scores.shape[0]
     return context.new_empty((rows,)), scores.new_empty((rows,), dtype=torch.float32)
+
+
+def draw_scores_fake(
+    warped: torch.Tensor, drawn: torch.Tensor, context: torch.Tensor, key: torch.Tensor, k: int, reach: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    batch = warped.shape[0]
+    return warped.new_empty(warped.shape), warped.new_empty((batch, k)), key.new_empty((batch, k))

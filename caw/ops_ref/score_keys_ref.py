@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from caw.ops_ref.score_tokens_ref import RACES, SELFHASH
-from caw.triton_kernels import prf_ref as prf
+from caw import prf
+from caw.op_indices import RACE_TOP_K, SELFHASH
 
 AT_ONCE = 1 << 18  # words worked out together; bounds memory to some tens of MB
 
@@ -28,7 +28,7 @@ def score_keys_ref(
     for some in keys.split(max(1, AT_ONCE // max(1, len(tokens)))):
         state = prf.absorb_context(some[:, None], [c[None] for c in contexts.unbind(1)])
         words = prf.token_word(some[:, None], state, tokens[None])
-        if scheme >= RACES:
+        if scheme >= RACE_TOP_K:
             sums.append(-torch.log1p(-prf.uniform(words)).sum(1))
         else:
             sums.append(((words >> (32 - prf.UNIFORM_BITS)) < threshold).sum(1).double())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from caw.triton_kernels import prf_ref as prf
+from caw import prf
+from caw.op_indices import RACE_TOP_K, SELFHASH
 
 MISSING = -1
-SELFHASH, RACES = 1, 2
 
 
 def score_tokens_ref(
@@ -33,6 +33,6 @@ def score_tokens_ref(
     else:
         words = prf.context_words(keys, contexts, ids)
     words = words[:, 0]
-    if scheme >= RACES:
+    if scheme >= RACE_TOP_K:  # both races
         return -torch.log1p(-prf.uniform(words)), seeds
     return ((words >> (32 - prf.UNIFORM_BITS)) < threshold).double(), seeds

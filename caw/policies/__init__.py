@@ -1,4 +1,4 @@
-"""Policies: how strongly each token is marked."""
+"""Policies: the strength of each token's mark."""
 
 from caw.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""What a policy is: a strength for each token, from what the model's distributions say."""
+"""The base of all policies: a strength for each token, from the model's distributions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from caw.checks import require_number
 from caw.policies.target import Target, read_target
 from caw.record import Record
 
@@ -16,7 +17,7 @@ MAX_STRENGTH = 100.0
 
 @dataclass
 class Signals:
-    """What a policy may look at, for the next token of B sequences.
+    """The inputs of a policy for the next token of B sequences.
 
     current: record of p_i: the 100 greatest logits with their ids and probabilities.
     logits: float32 [B, V], the logits it was taken from, before temperature, top-k and top-p.
@@ -32,11 +33,11 @@ class Policy(ABC):
     """Decides the strength of each token.
 
     looks_ahead: whether it needs `Signals.capacity`; the candidates then go through the model before the choice.
-    target: how far texts are to be marked: a p-value or a `Target`; strengths are then multiplied by what its law says
-        of the text so far. None = every token as it comes.
+    target: p-value that texts should reach, or a `Target`; its law multiplies strengths by a factor that depends on the
+    text so far. None = no target.
 
-    Strength 0 leaves the model's own token, 1 is the watermark's full strength (delta logits, top_k racing tokens).
-    A row's strength must depend on that row alone and not on chance: then a batch gives what each prompt alone gives.
+    Strength 0 leaves the model's own token, 1 is the watermark's full strength (delta logits, top_k racing tokens). A
+    row's strength must depend on that row alone and not on chance, so that a batch gives what each prompt alone gives.
     """
 
     looks_ahead: bool = False
@@ -45,23 +46,50 @@ class Policy(ABC):
     @property
     @abstractmethod
     def max_strength(self) -> float:
-        """The greatest strength this policy ever gives by itself."""
+        """The maximum strength of this policy, without its target."""
 
     @property
     def greatest(self) -> float:
-        """The greatest that its target makes of it. Ladders hold no candidates beyond it."""
+        """The maximum strength including its target. Ladders have no candidates beyond it."""
         target = read_target(self.target)
         return self.max_strength if target is None else scaled(self.max_strength, target.steering.max_factor)
 
     def keep_target(self) -> None:
-        """Check the target of a frozen policy and keep it as a `Target`."""
+        """Check the target of a frozen policy and store it as a `Target`."""
         object.__setattr__(self, "target", read_target(self.target))
 
     @abstractmethod
     def strength(self, signals: Signals) -> torch.Tensor:
-        """Strength of each token, float32 [B] in [0, max_strength]."""
+        """Return the strength of each token, float32 [B] in [0, max_strength]."""
+
+
+def check_declared(policy: Policy) -> None:
+    """Raise TypeError or ValueError unless its max_strength is a number that ladders can be built for."""
+    require_number(f"max_strength of policy {type(policy).__name__}", policy.max_strength, 0, MAX_STRENGTH, closed=True)
+
+
+def checked_strengths(policy: Policy, strength: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return strengths as float32. Raises TypeError or ValueError for another kind or shape than that of `like`,
+    [B].
+    """
+    name, expected = type(policy).__name__, f"must give a float tensor of shape {list(like.shape)}"
+    if not isinstance(strength, torch.Tensor) or not strength.is_floating_point():
+        found = f"of {strength.dtype}" if isinstance(strength, torch.Tensor) else type(strength).__name__
+        raise TypeError(f"policy {name} {expected}, got {found}; return one strength per row")
+    if strength.shape != like.shape or strength.device != like.device:
+        found = f"{list(strength.shape)} on {strength.device}"
+        raise ValueError(f"policy {name} {expected} on {like.device}, got {found}; return one strength per row")
+    return strength.float()
+
+
+def refusal(policy: Policy, strength: float, where: str = "") -> str:
+    """Return the error message for a strength out of range."""
+    return (
+        f"policy {type(policy).__name__} must give strengths in [0, {policy.max_strength:.9g}], up to its declared "
+        f"max_strength, got {strength:.9g}{where}; fix its strength or declare a greater max_strength"
+    )
 
 
 def scaled(strength: float, factor: float) -> float:
-    """A strength times a factor, rounded as the steps round it."""
+    """Return a strength times a factor, rounded as in the steps."""
     return strength if factor == 1 else float(np.float32(strength) * np.float32(factor))

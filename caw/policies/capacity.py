@@ -13,26 +13,26 @@ from pathlib import Path
 
 import torch
 
+from caw.capacity import CAPACITY_FLOOR, strength_of
 from caw.checks import require_number
 from caw.defaults import THETA
 from caw.evaluator import Evaluator, default_beta
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.policies.target import Target
-from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
 
 
 @dataclass(frozen=True)
 class CapacityPolicy(Policy):
-    """Marks a token the more strongly, the less important the evaluator says it is.
+    """Marks each token more strongly the less important the evaluator predicts it to be.
 
     Args:
-        evaluator: name of shipped weights, path of a .safetensors file, or an Evaluator.
-        theta: threshold in [0, 1]. Tokens with a capacity above it stay unmarked; 0 protects everything.
-        beta: strength of a token of no importance, in [0, 100]; None = what suits the evaluator's model, see
+        evaluator: name of a shipped evaluator, path of a .safetensors file, or an Evaluator.
+        theta: threshold in [0, 1]. Tokens with a capacity above it stay unmarked; 0 protects every token.
+        beta: strength of a token with zero importance, in [0, 100]; None = default of the evaluator's model, see
             `caw.defaults`.
-        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
+        target: p-value at which marking may stop, or a `Target`; None = no target.
 
-    Raises TypeError or ValueError naming the argument, and FileNotFoundError for weights that are not there.
+    Raises TypeError or ValueError naming the argument, and FileNotFoundError for a missing evaluator file.
     """
 
     evaluator: Evaluator | str | Path
@@ -64,8 +64,8 @@ class CapacityPolicy(Policy):
         if self.theta == 0:
             return 0.0
         floor = torch.tensor([CAPACITY_FLOOR], dtype=torch.float32)
-        return float(strength_ref(floor, self.theta, self.beta))
+        return float(strength_of(floor, self.theta, self.beta))
 
     def strength(self, signals: Signals) -> torch.Tensor:
         assert signals.capacity is not None
-        return strength_ref(signals.capacity.float(), self.theta, self.beta)
+        return strength_of(signals.capacity.float(), self.theta, self.beta)

@@ -1,4 +1,6 @@
-"""Mark only where the model is unsure: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy" baseline."""
+"""Mark only where the model is uncertain: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy"
+baseline.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ LEAST = -1e4  # nats; a log-probability below it belongs to a probability of 0, 
 
 @dataclass(frozen=True)
 class EntropyThreshold(Policy):
-    """Strength `value` where the entropy of p_i over the whole vocabulary is above `nats`, else 0.
+    """Strength `value` where the entropy of p_i over the whole vocabulary is above `nats`, otherwise 0.
 
-    SWEET marks where entropy is high. The CAW paper's sentence says the opposite, which must be a slip: it cites SWEET.
+    SWEET marks where entropy is high. The CAW paper says the opposite, which must be a slip, since it cites SWEET.
 
     Args:
         nats: threshold, in [0, 100] nats. Equal entropy stays unmarked.
         value: strength in [0, 100].
-        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
+        target: p-value at which marking may stop, or a `Target`; None = no target.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -46,9 +48,9 @@ class EntropyThreshold(Policy):
 
 
 def entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats of softmax(logits): [B, V] -> float32 [B]. Entries of -inf have probability 0.
+    """Return the entropy in nats of softmax(logits): [B, V] -> float32 [B]. Entries of -inf have probability 0.
 
-    On a CPU row by row: one row fits the cache, a hundred do not; and so none depends on the others there.
+    Row by row on a CPU: one row fits the cache, a hundred do not, and no row then depends on the others.
     """
     assert logits.dim() == 2
     if logits.device.type != "cpu" or torch.compiler.is_compiling():

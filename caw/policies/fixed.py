@@ -18,7 +18,7 @@ class FixedStrength(Policy):
 
     Args:
         value: strength in [0, 100].
-        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
+        target: p-value at which marking may stop, or a `Target`; None = no target.
 
     Raises TypeError or ValueError naming the argument.
     """

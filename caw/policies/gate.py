@@ -1,4 +1,4 @@
-"""Policies that mark by one comparison, in the form that a captured step's kernel takes."""
+"""Policies that reduce to one comparison, in the form that a captured step's kernel takes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,32 @@ from typing import NamedTuple
 import torch
 
 from caw.policies.base import Policy, Signals
+from caw.policies.capacity import CapacityPolicy
 from caw.policies.entropy import EntropyThreshold, entropy
 from caw.policies.fixed import FixedStrength
 from caw.policies.logit_delta import LogitDeltaThreshold
 
 
 class Gate(NamedTuple):
-    """Strength `value` where signal, float32 [B], is above `threshold`, else 0; signal None = everywhere."""
+    """Strength `value` where signal, float32 [B], is above `threshold`, otherwise 0; signal None = everywhere."""
 
     value: float
     signal: torch.Tensor | None = None
     threshold: float = 0.0
 
 
-def gate_of(policy: Policy, signals: Signals) -> Gate | None:
-    """What gives this policy's strengths, bit for bit; None where only `policy.strength` can say.
+def is_bounded(policy: Policy) -> bool:
+    """Return whether strengths are within [0, max_strength] by construction, so that steps need no check.
 
-    By exact types: a subclass may decide otherwise.
+    Compares exact types: a subclass may decide otherwise.
+    """
+    return type(policy) in (FixedStrength, EntropyThreshold, LogitDeltaThreshold, CapacityPolicy)
+
+
+def gate_of(policy: Policy, signals: Signals) -> Gate | None:
+    """Return the gate that gives this policy's strengths, bit for bit; None if only `policy.strength` can.
+
+    Compares exact types: a subclass may decide otherwise.
     """
     if type(policy) is FixedStrength:
         return Gate(policy.value)

@@ -14,12 +14,12 @@ from caw.policies.target import Target
 
 @dataclass(frozen=True)
 class LogitDeltaThreshold(Policy):
-    """Strength `value` where the greatest logit leads the second by less than `gap`, else 0.
+    """Strength `value` where the greatest logit leads the second by less than `gap`, otherwise 0.
 
     Args:
         gap: threshold in [0, 1e6], in logits. An equal lead stays unmarked.
         value: strength in [0, 100].
-        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
+        target: p-value at which marking may stop, or a `Target`; None = no target.
 
     Raises TypeError or ValueError naming the argument.
     """

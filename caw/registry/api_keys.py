@@ -1,7 +1,7 @@
-"""API keys: bearer tokens of 256 random bits. The database holds their digests, so it cannot give them away.
+"""API keys: bearer tokens of 256 random bits. The database stores only their digests.
 
-A token is caw_<id>_<secret>. Its id finds the row; the digest of the whole token is compared in constant time, for an
-unknown id too. A fast digest is enough: nobody guesses 256 bits, however many guesses a second they make.
+A token is caw_<id>_<secret>. Its id finds the row; the digest of the whole token is compared in constant time, also for
+an unknown id. A fast hash is enough, because 256 bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ TABLE = tables.api_keys
 
 @dataclass(frozen=True)
 class ApiKey:
-    """An API key as people see it. id: of the token. Times are in UTC. may_opt_out: whether it may ask for no mark."""
+    """Public data of an API key. id: of the token. Times are in UTC. may_opt_out: whether it may request unmarked
+    text.
+    """
 
     id: str
     tenant: str
@@ -40,7 +42,7 @@ class ApiKey:
         return self.revoked is None and (self.not_after is None or moment < self.not_after)
 
     def state(self, moment: datetime) -> str:
-        """In a word: revoked, over or valid."""
+        """One of revoked, over, valid."""
         return "revoked" if self.revoked is not None else "valid" if self.valid_at(moment) else "over"
 
 
@@ -53,33 +55,36 @@ class ApiKeys:
     def create(
         self, tenant: str, *, may_opt_out: bool = False, not_after: datetime | None = None
     ) -> tuple[ApiKey, str]:
-        """(the key, its token, which is shown this once and never again).
+        """Create a key; return (the key, its token, which is not stored).
 
-        Raises ValueError for a tenant without a marking key, and for an end that has passed.
+        Raises ValueError for a tenant without a marking key, and for an expiry in the past.
         """
         require_name("tenant", tenant)
         require_moments(not_after)
         with self.database.writing() as connection:
             if not_after is not None and not_after <= self.database.clock():
-                raise ValueError(f"an API key must end later, got {not_after.isoformat()}; choose a time to come")
+                raise ValueError(
+                    f"an API key must expire in the future, got {not_after.isoformat()}; choose a later time"
+                )
             known = sa.select(tables.tenants.c.id).where(tables.tenants.c.id == tenant)
             if connection.execute(known).first() is None:
-                raise ValueError(f"tenant {tenant} must have a marking key, found none; make that first")
+                raise ValueError(f"tenant {tenant} must have a marking key, found none; create it first")
             return self._add(connection, tenant, may_opt_out, not_after)
 
     def rotate(self, id: str, until: datetime | None = None) -> tuple[ApiKey, ApiKey, str]:
-        """(old, new, token of the new one): a new key of the same rights; the old one ends at `until` (None = now).
+        """Create a key with the same rights, and end the old one at `until` (None = now). Return (old, new, token of
+        the new one).
 
-        Raises ValueError for an unknown, revoked or ended key and for an end that has passed.
+        Raises ValueError for an unknown, revoked or expired key and for an expiry in the past.
         """
         require_moments(until)
         with self.database.writing() as connection:
             now = self.database.clock()
             old = self._known(connection, id)
             if not old.valid_at(now):
-                raise ValueError(f"API key {id} must be valid to be rotated, it is {old.state(now)}; make a new one")
+                raise ValueError(f"API key {id} must be valid to be rotated, it is {old.state(now)}; create a new one")
             if until is not None and until < now:
-                raise ValueError(f"an API key cannot end in the past, got {until.isoformat()}; leave the time out")
+                raise ValueError(f"an API key cannot expire in the past, got {until.isoformat()}; leave the time out")
             end = until or now
             if old.not_after is not None and old.not_after < end:
                 end = old.not_after
@@ -88,20 +93,20 @@ class ApiKeys:
             return self._known(connection, id), new, token
 
     def revoke(self, id: str) -> ApiKey:
-        """Let a key open nothing more, from now on. Raises ValueError for an unknown one."""
+        """Revoke a key immediately. ValueError for an unknown one."""
         with self.database.writing() as connection:
             fresh = sa.and_(TABLE.c.id == id, TABLE.c.revoked.is_(None))
             connection.execute(TABLE.update().where(fresh).values(revoked=self.database.clock()))
             return self._known(connection, id)
 
     def every(self, tenant: str | None = None) -> Sequence[ApiKey]:
-        """All keys, or a tenant's, oldest first."""
+        """Return all keys, or a tenant's, oldest first."""
         where = sa.true() if tenant is None else TABLE.c.tenant == tenant
         with self.database.reading() as connection:
             return [_shown(row) for row in connection.execute(sa.select(TABLE).where(where).order_by(TABLE.c.created))]
 
     def holder(self, connection: sa.Connection, token: str) -> ApiKey | None:
-        """The key of a token that is valid now; None for every other text."""
+        """Return the valid key of a token; None for any other text."""
         found = TOKEN.fullmatch(token)
         row = connection.execute(sa.select(TABLE).where(TABLE.c.id == (found[1] if found else ""))).first()
         same = hmac.compare_digest(digest_of(token), row.digest if row is not None else NOBODY)
@@ -123,12 +128,12 @@ class ApiKeys:
     def _known(self, connection: sa.Connection, id: str) -> ApiKey:
         row = connection.execute(sa.select(TABLE).where(TABLE.c.id == id)).first()
         if row is None:
-            raise ValueError(f"expected an API key of the registry, found none of id {id!r}; see `caw keys list`")
+            raise ValueError(f"the registry has no API key with id {id!r}; see `caw keys list`")
         return _shown(row)
 
 
 def digest_of(token: str) -> str:
-    """SHA-256 of a token, in hex."""
+    """Return the SHA-256 of a token, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

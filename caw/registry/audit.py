@@ -1,7 +1,7 @@
-"""Export of the receipts, and its verification by anyone who has the export and the public key: no database needed.
+"""Export of the receipt log, and verification by anyone with the export and the public key; no database needed.
 
-`verify` finds every change, gap and swap. What it cannot see is an end cut off: compare with an earlier export
-(`after`), or with a digest that was written down elsewhere.
+`verify` detects every change, gap and swap. It cannot detect truncation at the end: compare with an earlier export
+(`after`), or with a digest recorded elsewhere.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FIELDS = {"chain", "sequence", "kind", "previous", "receipt", "key", "digest", "
 
 @dataclass(frozen=True)
 class Verified:
-    """A chain without a flaw.
+    """A verified chain.
 
-    entries: their number. begun, closed: texts that began, and those whose end is known. open: ids of the others: texts
-    under way when the export was made, or when a server died. signers: public keys in hex, in the order in which they
-    signed. chain: its name. last: digest of the last entry, "" of an empty one; write it down to find a cut-off end.
+    entries: their number. begun, closed: texts that were started, and those whose end is known. open: ids of the
+    others: texts in progress at the export, or lost in a crash. signers: public keys in hex, in signing order. chain:
+    its name. last: digest of the last entry, "" for an empty log; record it to detect truncation.
     """
 
     entries: int
@@ -40,7 +40,7 @@ class Verified:
 
 
 def export_lines(database: Database, after: int = 0) -> Iterator[str]:
-    """The entries behind number `after` as lines of JSON, in order."""
+    """Yield the entries after number `after` as JSON lines, in order."""
     table = tables.receipts
     while True:
         with database.reading() as connection:
@@ -53,15 +53,25 @@ def export_lines(database: Database, after: int = 0) -> Iterator[str]:
         after = rows[-1].sequence
 
 
+def count_entries(database: Database, after: int = 0) -> int:
+    """Return the number of entries after number `after`."""
+    table = tables.receipts
+    with database.reading() as connection:
+        counted = sa.select(sa.func.count()).select_from(table).where(table.c.sequence > after)
+        return int(connection.execute(counted).scalar_one())
+
+
 def verify(lines: Iterable[str], public_key: str | None = None, after: Iterable[str] = ()) -> Verified:
-    """What an export holds, if nothing in it was changed.
+    """Verify an export and return its summary.
 
     Args:
-        lines: of JSON, from the first entry on. public_key: of the first signer, in hex, as it was published; None =
-            take the first entry's word for it, which proves no more than that one key signed everything.
-        after: an earlier export, with which this one has to begin.
+        lines: JSON lines from the first entry on. public_key: published key of the first signer, in hex; None = trust
+            the first entry's key, which proves only that one key signed everything.
+        after: an earlier export that this one must extend.
 
-    Raises ValueError, naming the line, at the first entry that does not fit.
+    An empty log is an error if a public key is given; without one it has no entries.
+
+    Raises ValueError, naming the line, at the first entry that does not verify.
     """
     chain = _Chain(public_key)
     earlier = iter(after)
@@ -71,15 +81,17 @@ def verify(lines: Iterable[str], public_key: str | None = None, after: Iterable[
         if old is not None and _parsed(old, number) != entry:
             _refuse(number, "the entry of the earlier export", "another", "the log was written anew: trust neither")
         chain.add(entry, number)
+    if public_key is not None and not chain.signers:  # a service's log begins with its key, from the first moment on
+        _refuse(1, "the public key that was given, which every log begins with", "an empty log", "it was cut off")
     if next(earlier, None) is not None:
         _refuse(chain.entries + 1, "as many entries as the earlier export", "fewer", "the end of the log was cut off")
     return chain.verified()
 
 
 def verify_end(connection: sa.Connection, most: int = AT_ONCE) -> str:
-    """The public key that signed the last entry, in hex, if nothing in the last `most` was changed.
+    """Return the public key that signed the last entry, in hex, if the last `most` entries verify.
 
-    Raises ValueError at the first entry that does not fit.
+    Raises ValueError at the first entry that does not verify.
     """
     table = tables.receipts
     rows = connection.execute(sa.select(table).order_by(table.c.sequence.desc()).limit(most)).all()[::-1]
@@ -97,7 +109,7 @@ def verify_end(connection: sa.Connection, most: int = AT_ONCE) -> str:
 
 
 class _Chain:
-    """What is known of the entries so far. whole: whether they are all from the first one on."""
+    """State of the verification. whole: whether it started at the first entry."""
 
     def __init__(self, public_key: str | None) -> None:
         self.trusted = public_key.lower() if public_key is not None else None
@@ -106,7 +118,7 @@ class _Chain:
         self.begun: dict[str, bool] = {}  # receipts, and whether they were closed
 
     def add(self, entry: Mapping[str, Any], number: int) -> None:
-        """Take one more entry; ValueError where it does not fit."""
+        """Add one more entry. ValueError if it does not verify."""
         content = {name: value for name, value in entry.items() if name not in ("digest", "signature")}
         if digest_of(canonical(content)) != entry["digest"]:
             _refuse(number, "the digest of its entry", "another", "the entry was changed")
@@ -121,7 +133,7 @@ class _Chain:
         self.entries, self.last, self.name = self.entries + 1, entry["digest"], entry["chain"]
 
     def _signer(self, entry: Mapping[str, Any], number: int) -> str:
-        """The public key that has to have signed this entry."""
+        """Return the public key that must have signed this entry."""
         if self.signers:
             return self.signers[-1]
         first = entry["receipt"].get("public") if entry["kind"] == KEY else None

@@ -1,15 +1,15 @@
-"""What of a receipt is hashed and signed: each entry holds the digest of the one before, and a signature of its own.
+"""The receipt chain: each entry stores the previous digest and its own signature.
 
-An entry is JSON: {"chain", "sequence", "kind", "receipt", "previous", "key"}, where `previous` is the digest of the
-entry before ("" for the first) and `key` the id of the signing key. Its digest is SHA-256 of that in canonical form
-(sorted names, no spaces, ASCII), its signature Ed25519 (RFC 8032) of the digest under a domain of its own.
+An entry is JSON: {"chain", "sequence", "kind", "receipt", "previous", "key"}, where `previous` is the previous entry's
+digest ("" for the first) and `key` the id of the signing key. Its digest is SHA-256 of that in canonical form (sorted
+names, no spaces, ASCII); its signature is Ed25519 (RFC 8032) of the digest under its own domain.
 
-    key      the public key that signs from the next entry on; the first entry, signed by itself, or by the key before
-    begun    a text is about to leave
-    closed   all of it was decided
+    key      the public key that signs from the next entry on; signed by the previous key, or by itself if first
+    begun    a text is about to be sent
+    closed   the text is complete
 
-Who changes, drops or reorders entries breaks the chain; who cuts its end off is found out by an earlier export. Who
-holds the database but not the master key cannot sign.
+Changing, dropping or reordering entries breaks the chain; truncation is detected with an earlier export. The database
+without the master key is not enough to sign.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEY, BEGUN, CLOSED = "key", "begun", "closed"
 
 @dataclass(frozen=True)
 class Entry:
-    """One link. content: what is hashed, as canonical JSON. digest: its SHA-256, in hex. signature: base64."""
+    """One link. content: the hashed canonical JSON. digest: its SHA-256, in hex. signature: base64."""
 
     content: str
     digest: str
@@ -69,7 +69,7 @@ class Signer:
         return signer_id(self.public)
 
     def entry(self, fields: Mapping[str, Any]) -> Entry:
-        """The link of these fields; this key's id is added to them."""
+        """Return the entry with these fields; the key's id is added."""
         content = canonical({**fields, "key": self.id})
         digest = digest_of(content)
         signature = self.private.sign(DOMAIN + bytes.fromhex(digest))
@@ -81,7 +81,7 @@ def signer_id(public: str) -> str:
 
 
 def canonical(value: Any) -> str:
-    """JSON that is the same whoever writes it; ValueError for what has no such form (nan)."""
+    """Return canonical JSON. ValueError for values without one (nan)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
@@ -90,7 +90,7 @@ def digest_of(content: str) -> str:
 
 
 def signed_by(public: str, digest: str, signature: str) -> bool:
-    """Whether the signature is the public key's of this digest."""
+    """Return whether the signature of this digest is by this public key."""
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
         key.verify(base64.b64decode(signature, validate=True), DOMAIN + bytes.fromhex(digest))

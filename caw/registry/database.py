@@ -1,4 +1,4 @@
-"""One database for several processes: transactions that wait for each other, and errors in one sentence."""
+"""One database for several processes: serialized transactions, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ READS = "caw_reads"  # option of a connection that changes nothing
 ADVISORY = 0x63617721  # PostgreSQL's lock while tables are made
 
 
-NONE = "{} must hold a registry, found none; make the first key with `caw keys create`"
+NONE = "{} must be a registry, found none; create the first key with `caw keys create`"
 
 
 class RefusedError(OSError):
-    """The database refused a row: most likely one of that name is there."""
+    """The database rejected a row, most likely because one with that name exists."""
 
 
 def utc_now() -> datetime:
@@ -32,7 +32,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Database:
-    """An engine whose tables are there. clock: what time it is, in UTC."""
+    """An engine whose tables exist. clock: returns the current time in UTC."""
 
     engine: sa.Engine
     clock: Callable[[], datetime] = utc_now
@@ -44,13 +44,13 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection that changes nothing and waits for no writer."""
+        """A read-only connection that does not wait for writers."""
         with naming(self.engine), self.engine.connect() as connection:
             yield connection.execution_options(**{READS: True})
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that no other writer of any process runs beside; durable when the block has ended."""
+        """A transaction that excludes all other writers of any process; durable when the block ends."""
         with naming(self.engine), self.engine.begin() as connection:
             connection.execute(sa.select(tables.facts).where(tables.facts.c.name == "schema").with_for_update())
             yield connection
@@ -61,18 +61,18 @@ class Database:
         return found
 
     def changed(self, connection: sa.Connection) -> None:
-        """Note that a key was changed: what other processes keep in memory is old."""
+        """Record that a key changed, so that other processes drop their caches."""
         number = int(self.fact(connection, "changes")) + 1
         connection.execute(tables.facts.update().where(tables.facts.c.name == "changes").values(value=str(number)))
 
 
 def open_database(url: str, *, create: bool, clock: Callable[[], datetime] = utc_now) -> Database:
-    """The database of a URL.
+    """Open the database of a URL.
 
-    create: make its tables where they are missing. Two processes may do so at once.
+    create: create missing tables. Two processes may do so at once.
 
-    Raises OSError where it cannot be reached, ValueError for a URL that is none, a database in memory, one without
-    tables (unless create) and one of another version of this library; ImportError for a missing driver.
+    Raises OSError if it cannot be reached, ValueError for an invalid URL, an in-memory database, one without tables
+    (unless create) and one of another version of this library; ImportError for a missing driver.
     """
     if create:
         engine = make_engine(url, create=True)
@@ -85,13 +85,13 @@ def open_database(url: str, *, create: bool, clock: Callable[[], datetime] = utc
         schema = found.fact(connection, "schema")
     if schema != tables.SCHEMA:
         older = schema.isdigit() and int(schema) < int(tables.SCHEMA)
-        remedy = "keep a copy and run `caw keys upgrade`" if older else "use the version that made it"
-        raise ValueError(f"{found.name} must hold tables of form {tables.SCHEMA}, found form {schema}; {remedy}")
+        remedy = "back it up and run `caw keys upgrade`" if older else "use the version that made it"
+        raise ValueError(f"{found.name} must have format {tables.SCHEMA}, found format {schema}; {remedy}")
     return found
 
 
 def found_database(url: str, clock: Callable[[], datetime] = utc_now) -> Database:
-    """The database of a URL, of whatever form its tables are. Raises as `open_database`."""
+    """Open the database of a URL in any format. Raises as `open_database`."""
     engine = make_engine(url, create=False)
     with naming(engine):
         if not sa.inspect(engine).has_table(tables.facts.name):
@@ -100,7 +100,7 @@ def found_database(url: str, clock: Callable[[], datetime] = utc_now) -> Databas
 
 
 def make_engine(url: str, *, create: bool) -> sa.Engine:
-    """An engine that keeps values out of its messages; create: make the file of SQLite, for its owner alone."""
+    """Create an engine that keeps values out of its messages; create: create the SQLite file, private to its owner."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
@@ -111,11 +111,11 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
             return sa.create_engine(parsed, hide_parameters=True, pool_pre_ping=True)
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{parsed.drivername} needs the package {error.name}, it is not installed; install it, or for "
-                "PostgreSQL `pip install 'caw[postgres]'` and write postgresql+psycopg://..."
+                f"{parsed.drivername} requires the package {error.name}, which is not installed; install it, or for "
+                "PostgreSQL run `pip install 'caw[postgres]'` and use postgresql+psycopg://..."
             ) from None
     if not parsed.database or parsed.database == ":memory:":
-        raise ValueError("the registry must be durable, got a database in memory; name a file: sqlite:///keys.db")
+        raise ValueError("the registry must be durable, got an in-memory database; name a file: sqlite:///keys.db")
     if not create and not os.path.exists(parsed.database):
         raise ValueError(NONE.format(parsed.render_as_string()))
     with contextlib.suppress(FileExistsError):
@@ -153,12 +153,12 @@ def _shown(engine: sa.Engine) -> str:
 
 @contextlib.contextmanager
 def naming(engine: sa.Engine) -> Iterator[None]:
-    """What goes wrong with the database becomes an OSError in one sentence; no statement and no value is in it."""
+    """Turn database errors into an OSError in one sentence, without statements or values."""
     try:
         yield
     except sa.exc.DBAPIError as error:
         reason = str(error.orig).strip().split("\n")[0]
         kind = RefusedError if isinstance(error, (sa.exc.IntegrityError, sa.exc.DataError)) else OSError
-        raise kind(f"the registry {_shown(engine)} cannot be used: {reason}; see to it, then try again") from None
+        raise kind(f"the registry {_shown(engine)} cannot be used: {reason}; fix that and try again") from None
     except sa.exc.TimeoutError:
         raise OSError(f"the registry {_shown(engine)} cannot be used: too many calls at once; try again") from None

@@ -1,11 +1,12 @@
-"""Who may ask, and which keys are theirs: `caw.serve.contracts.KeyDirectory` over the database.
+"""Tenants and their keys: `caw.serve.contracts.KeyDirectory` over the database.
 
-API keys and the key that marks are looked up at every request, so that a revocation holds from the next request on, in
-every process. The keys for detection, which may be thousands, are opened and counted again only after a change of one.
+API keys and the marking key are looked up at every request, so a revocation takes effect at the next request in every
+process. The keys for detection, which may be thousands, are reloaded and counted only after one has changed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from caw.serve.contracts import MarkKey, MarkRules, Tenant
 
 
 class Directory:
-    """Thread-safe; every process has its own."""
+    """Thread-safe; one per process."""
 
     def __init__(self, database: Database, marking: MarkingKeys, api: ApiKeys) -> None:
         self._database, self._marking, self._api = database, marking, api
@@ -31,7 +32,7 @@ class Directory:
         self._begins: dict[str | None, tuple[str, list[datetime]]] = {}
 
     def tenant_for(self, bearer: str | None) -> Tenant | None:
-        """See `KeyDirectory`. Raises ValueError for a tenant without a key that marks now, OSError without database."""
+        """See `KeyDirectory`. ValueError for a tenant without an active marking key, OSError without a database."""
         if bearer is None:
             return None
         with self._database.reading() as connection:
@@ -50,12 +51,12 @@ class Directory:
             tried = max(self._begun(connection, family, now) for family in families)
         if marks is None:
             raise ValueError(
-                f"tenant {api.tenant} must have a key that marks now, found none; make one with `caw keys create`"
+                f"tenant {api.tenant} must have an active marking key, found none; create one with `caw keys create`"
             )
         return Tenant(api.tenant, opened[marks.id].mark, _rules(rules), api.may_opt_out, tried)
 
     def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
-        """See `KeyDirectory`: the tenant's keys, or the public ones, revoked ones too, the current first."""
+        """See `KeyDirectory`: the tenant's keys or the public ones, including revoked ones, the current one first."""
         name = None if tenant is None else tenant.id
         with self._database.reading() as connection:
             version = self._database.fact(connection, "changes")
@@ -71,7 +72,7 @@ class Directory:
         return [key.mark for key in begun]
 
     def _begun(self, connection: sa.Connection, name: str | None, now: datetime) -> int:
-        """How many keys of a tenant, or of the public, have begun; they are read again only after a change."""
+        """Return how many keys of a tenant, or of the public, have started; reloaded only after a change."""
         version = self._database.fact(connection, "changes")
         with self._lock:
             kept, begins = self._begins.get(name, ("", []))
@@ -83,9 +84,18 @@ class Directory:
 
 
 def _whose(name: str | None) -> sa.ColumnElement[bool]:
-    """The marking keys of a tenant, None = the public ones."""
+    """Return the marking keys of a tenant, None = the public ones."""
     return TABLE.c.public.is_(True) if name is None else TABLE.c.tenant == name
 
 
 def _rules(stored: Any) -> MarkRules | None:
     return None if stored is None else MarkRules(**stored)
+
+
+def set_rules(database: Database, tenant: str, rules: MarkRules | None) -> None:
+    """Set a tenant's rules; None = the server's. ValueError for an unknown tenant."""
+    stored = sa.null() if rules is None else dataclasses.asdict(rules)
+    with database.writing() as connection:
+        done = connection.execute(tables.tenants.update().where(tables.tenants.c.id == tenant).values(rules=stored))
+        if not done.rowcount:
+            raise ValueError(f"the registry has no tenant {tenant!r}; see `caw keys list`")

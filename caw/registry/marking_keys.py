@@ -1,7 +1,7 @@
-"""Keys that mark: made, rotated, revoked, and never deleted, because what they marked is still to be found.
+"""Marking keys: created, rotated, revoked, and never deleted, because their texts must remain detectable.
 
-A tenant's key that marks now is, of those that are not revoked and whose window holds this moment, the one whose window
-began last. A revoked key never marks again; it still reads.
+A tenant's active key is, of those that are not revoked and are valid at this moment, the one whose validity started
+last. A revoked key never marks again, but still detects.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TABLE = tables.marking_keys
 
 @dataclass(frozen=True)
 class MarkingKey:
-    """A key as people see it. id: eight hex digits, the key_id of receipts and detectors. Times are in UTC.
+    """Public data of a key. id: eight hex digits, the key_id of receipts and detectors. Times are in UTC.
 
-    watermark: with which it marks: its name and arguments.
-    not_before, not_after: it may mark from the one on until, not at, the other; None = no end. public: whether anyone
-    may ask for its mark. revoked: since when it marks no more, whatever its window.
+    watermark: its name and arguments. not_before, not_after: it may mark from the first until, not at, the second; None
+    = no end. public: whether anyone may test for its mark. revoked: time of its revocation, which overrides its
+    validity.
     """
 
     id: str
@@ -52,7 +52,7 @@ class MarkingKey:
         return self.revoked is None and self.not_before <= moment and not ended
 
     def state(self, moment: datetime) -> str:
-        """In a word: revoked, waiting, over or valid."""
+        """One of revoked, waiting, over, valid."""
         if self.revoked is not None:
             return "revoked"
         if moment < self.not_before:
@@ -62,7 +62,7 @@ class MarkingKey:
 
 @dataclass(frozen=True)
 class OpenedKey:
-    """A key with its secret, which is in no repr."""
+    """A key with its secret, which is not in its repr."""
 
     about: MarkingKey
     mark: MarkKey = field(repr=False)
@@ -79,14 +79,14 @@ class MarkingKeys:
         self, tenant: str, *, key: int | str | bytes | None = None, not_before: datetime | None = None,
         not_after: datetime | None = None, public: bool = False, watermark: Watermark | None = None,
     ) -> MarkingKey:  # fmt: skip
-        """A key of a tenant, who is made if new.
+        """Create a key of a tenant, who is created if new.
 
         Args:
-            key: None = a random one. not_before, not_after: its window; None = from now on, without end.
-            public: whether anyone may ask for its mark. watermark: with which it marks, under this key; None = KGW.
+            key: None = random. not_before, not_after: its validity; None = from now on, without end.
+            public: whether anyone may test for its mark. watermark: its watermark, under this key; None = KGW.
 
-        Raises ValueError for a window without a moment in it, for a key that the registry has, and for a watermark
-        whose texts could not be read by what is known of it.
+        Raises ValueError for an empty validity period, for a key that is in the registry already, and for a watermark
+        whose texts could not be detected from its stored parameters.
         """
         from caw.watermarks import KGW
 
@@ -100,11 +100,11 @@ class MarkingKeys:
             return self._add(connection, tenant, key, (not_before or now, not_after), public, mark)
 
     def rotate(self, name: str, at: datetime | None = None) -> tuple[MarkingKey, MarkingKey]:
-        """(old, new): from `at` (None = now) on a new random key marks instead of a tenant's current one.
+        """Replace a tenant's current key by a new random key from `at` (None = now). Return (old, new).
 
-        name: of the tenant, or id of the key. Raises ValueError where none marks at that moment.
+        name: of the tenant, or id of the key. ValueError if none is active at that moment.
         """
-        from caw.watermarks.registry import watermark_from
+        from caw.watermarks.names import watermark_from
 
         require_moments(at)
         with self.database.writing() as connection:
@@ -115,9 +115,12 @@ class MarkingKeys:
             found = self._rows(connection, TABLE.c.tenant == name) or self._rows(connection, TABLE.c.id == name)
             old = current(found, at)
             if old is None:
-                raise ValueError(f"{name} must have a key that marks at {at.isoformat()}, found none; make one")
+                raise ValueError(f"{name} must have an active key at {at.isoformat()}, found none; create one")
             if old.not_before >= at:
-                raise ValueError(f"key {old.id} begins at {old.not_before.isoformat()}, got a rotation at that moment")
+                raise ValueError(
+                    f"key {old.id} starts at {old.not_before.isoformat()}, got a rotation at that moment; choose a "
+                    "later time"
+                )
             mark = watermark_from(old.watermark, 1)
             new = self._add(connection, old.tenant, None, (at, old.not_after), old.public, mark)
             connection.execute(TABLE.update().where(TABLE.c.id == old.id).values(not_after=at))
@@ -125,26 +128,24 @@ class MarkingKeys:
             return old, new
 
     def revoke(self, id: str) -> MarkingKey:
-        """Let a key never mark again; the time of the first revocation stays. Raises ValueError for an unknown one."""
+        """Revoke a key permanently; the time of the first revocation stays. ValueError for an unknown one."""
         with self.database.writing() as connection:
             now = self.database.clock()
             fresh = sa.and_(TABLE.c.id == id, TABLE.c.revoked.is_(None))
             connection.execute(TABLE.update().where(fresh).values(revoked=now))
             found = self._rows(connection, TABLE.c.id == id)
             if not found:
-                raise ValueError(
-                    f"expected a marking key of the registry, found none of id {id!r}; see `caw keys list`"
-                )
+                raise ValueError(f"the registry has no marking key with id {id!r}; see `caw keys list`")
             self.database.changed(connection)
             return found[0]
 
     def every(self, tenant: str | None = None) -> Sequence[MarkingKey]:
-        """All keys, or a tenant's, oldest first."""
+        """Return all keys, or a tenant's, oldest first."""
         with self.database.reading() as connection:
             return self._rows(connection, sa.true() if tenant is None else TABLE.c.tenant == tenant)
 
     def opened(self, connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[OpenedKey]:
-        """Keys with their secrets, oldest first. Raises ValueError where one does not open."""
+        """Return keys with their secrets, oldest first. ValueError if one cannot be decrypted."""
         rows = connection.execute(sa.select(TABLE).where(where).order_by(TABLE.c.not_before, TABLE.c.id)).all()
         opened = []
         for row in rows:
@@ -153,11 +154,12 @@ class MarkingKeys:
         return opened
 
     def watermarks(self, tenant: str | None = None) -> dict[str, Watermark]:
-        """What may have marked a text until now, by id of the key: of a tenant or of all, old and revoked ones too.
+        """Return, by key id, all watermarks that may have marked a text of a tenant, or of all tenants, including old
+        and revoked ones.
 
-        Raises ValueError where there is none.
+        Raises ValueError if there is none.
         """
-        from caw.watermarks.registry import watermark_from
+        from caw.watermarks.names import watermark_from
 
         begun = TABLE.c.not_before <= self.database.clock()
         where = begun if tenant is None else sa.and_(begun, TABLE.c.tenant == tenant)
@@ -165,11 +167,11 @@ class MarkingKeys:
             opened = self.opened(connection, where)
         if not opened:
             whose = "the registry" if tenant is None else f"tenant {tenant!r}"
-            raise ValueError(f"expected marking keys of {whose}, found none; see `caw keys list`")
+            raise ValueError(f"{whose} must have marking keys, found none; see `caw keys list`")
         return {key.about.id: watermark_from(key.mark.watermark, key.mark.key) for key in opened}
 
     def reseal(self, connection: sa.Connection) -> int:
-        """Seal every secret under the first master key; how many were under another."""
+        """Re-encrypt every secret under the first master key; return how many were under another."""
         old = [row for row in connection.execute(sa.select(TABLE)).all() if not self.masters.is_current(row.secret)]
         for row in old:
             where = place(row.tenant, row.id, row.watermark)
@@ -189,9 +191,9 @@ class MarkingKeys:
         begin, end = window
         if end is not None and end <= begin:
             raise ValueError(
-                f"a key must end after it begins, got {begin.isoformat()} to {end.isoformat()}; choose a later end"
+                f"a key must end after its start, got {begin.isoformat()} to {end.isoformat()}; choose a later end"
             )
-        from caw.watermarks.registry import said_of
+        from caw.watermarks.names import said_of
 
         secret, id = self._unused(connection, key, mark)
         said = said_of(mark)
@@ -204,7 +206,7 @@ class MarkingKeys:
         return made
 
     def _unused(self, connection: sa.Connection, key: int | str | bytes | None, mark: Watermark) -> tuple[int, str]:
-        """(a secret, its id), of which the registry has none yet: ids are 32 bits, and two keys may share one."""
+        """Return (a secret, its id) with an id new to the registry: ids have 32 bits, so two keys may share one."""
         from caw.watermarks.keys import key_id, normalize_key
 
         for _ in range(TRIES):
@@ -216,7 +218,7 @@ class MarkingKeys:
                 return secret, id
             if key is not None:
                 break
-        raise ValueError(f"expected a new key, the registry has one of id {id}; leave the key out for a random one")
+        raise ValueError(f"the registry has a key with id {id} already; leave the key out for a random one")
 
     def _rows(self, connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[MarkingKey]:
         rows = connection.execute(sa.select(TABLE).where(where).order_by(TABLE.c.not_before, TABLE.c.id)).all()
@@ -224,13 +226,15 @@ class MarkingKeys:
 
 
 def current(keys: Sequence[MarkingKey], moment: datetime) -> MarkingKey | None:
-    """Of one tenant's keys the one that marks."""
+    """Return the active one of a tenant's keys."""
     marking = [key for key in keys if key.marks_at(moment)]
     return max(marking, key=lambda key: (key.not_before, key.created, key.id)) if marking else None
 
 
 def place(tenant: str, id: str, said: Mapping[str, Any]) -> tuple[str, str]:
-    """What a secret is sealed for, and the watermark that stands beside it: whoever changes that closes the key."""
+    """Return the associated data of a sealed secret, including its watermark: changing that makes the key
+    unreadable.
+    """
     return f"marking key {id} of {tenant}", canonical(said)
 
 

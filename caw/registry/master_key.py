@@ -1,8 +1,7 @@
-"""The master key: what secrets in the database are sealed under. It comes from the environment and never goes there.
+"""The master key, which encrypts the secrets in the database. It comes from the environment and is never stored.
 
-AES-256-GCM with a random nonce (NIST SP 800-38D). A sealed secret names the master key it was sealed under and is bound
-to its place: a row's secret copied to another row does not open. Several master keys may be given, so that they can
-rotate: the first seals, all open.
+AES-256-GCM with a random nonce (NIST SP 800-38D). A sealed secret names its master key and is bound to its row: copied
+to another row it cannot be opened. Several master keys may be given for rotation: the first encrypts, all decrypt.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import os
 import secrets
 import stat
@@ -23,17 +23,17 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 VARIABLE, FILE_VARIABLE = "CAW_MASTER_KEY", "CAW_MASTER_KEY_FILE"
 BYTES, NONCE = 32, 12
 FORM = "1"  # of a sealed secret: 1.<master key's id>.<base64 of nonce and ciphertext>
-HOW = "make one with `caw keys master-key`"
+HOW = "create one with `caw keys master-key`"
 
 
 def new_master_key() -> str:
-    """A random one, as CAW_MASTER_KEY holds it: 32 bytes in URL-safe base64."""
+    """Return a random one in the form of CAW_MASTER_KEY: 32 bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(secrets.token_bytes(BYTES)).decode()
 
 
 @dataclass(frozen=True)
 class MasterKeys:
-    """The master keys at hand, the one that seals first; in no repr and no message."""
+    """The available master keys, the encrypting one first; never in a repr or message."""
 
     keys: tuple[bytes, ...] = field(repr=False)
 
@@ -43,14 +43,16 @@ class MasterKeys:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> MasterKeys:
-        """Those of CAW_MASTER_KEY, or of the file that CAW_MASTER_KEY_FILE names: one, or several apart by spaces.
+        """Read CAW_MASTER_KEY, or the file that CAW_MASTER_KEY_FILE names: one key, or several separated by spaces.
 
-        Raises ValueError in one sentence for none, for both, for what is no key, and for a file that others may read.
+        Raises ValueError in one sentence for none, for both, for an invalid key, and for a file that others may read.
         """
         given, path = environment.get(VARIABLE), environment.get(FILE_VARIABLE)
         if bool(given) == bool(path):
             found = "both" if given else "none"
-            raise ValueError(f"expected a master key in {VARIABLE} or a file in {FILE_VARIABLE}, got {found}; {HOW}")
+            raise ValueError(
+                f"a master key is required in {VARIABLE} or in a file named by {FILE_VARIABLE}, got {found}; {HOW}"
+            )
         if path:
             given, where = _read_private(Path(path)), path
         else:
@@ -60,39 +62,45 @@ class MasterKeys:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Eight hex digits that name each."""
+        """Eight hex digits that identify each."""
         return tuple(_id(key) for key in self.keys)
 
-    def seal(self, secret: bytes, place: str, beside: str = "") -> str:
-        """The secret for the database.
+    def derived(self, purpose: bytes) -> bytes:
+        """Derive a secret of 32 bytes for one purpose from the first master key; the same wherever it is available."""
+        return hmac.new(self.keys[0], b"caw/derived/" + purpose, hashlib.sha256).digest()
 
-        place: what it is and whose. beside: what stands unsealed beside it. Both have to be said again to open it.
+    def seal(self, secret: bytes, place: str, beside: str = "") -> str:
+        """Encrypt a secret for the database.
+
+        place: what it is and whose. beside: unencrypted data next to it. Both are authenticated and required to
+        decrypt.
         """
         nonce = secrets.token_bytes(NONCE)
         sealed = nonce + AESGCM(self.keys[0]).encrypt(nonce, secret, (place + beside).encode())
         return f"{FORM}.{self.ids[0]}.{base64.b64encode(sealed).decode()}"
 
     def open(self, sealed: str, place: str, beside: str = "") -> bytes:
-        """The secret again.
+        """Decrypt a secret.
 
-        Raises ValueError where its master key is missing, and where it or what stands beside it is not as it was.
+        Raises ValueError if its master key is missing, or if it or its associated data was changed.
         """
         form, _, rest = sealed.partition(".")
         name, _, content = rest.partition(".")
         if form != FORM or name not in self.ids:
             raise ValueError(
-                f"{place} is sealed under master key {name[:8]}, got {', '.join(self.ids)}; add that one to {VARIABLE}"
+                f"{place} is encrypted under master key {name[:8]}, got {', '.join(self.ids)}; add that key to "
+                f"{VARIABLE}"
             )
         raw = base64.b64decode(content)
         try:
             return AESGCM(self.keys[self.ids.index(name)]).decrypt(raw[:NONCE], raw[NONCE:], (place + beside).encode())
         except InvalidTag:
             raise ValueError(
-                f"{place} does not open: the row was damaged or moved; restore it from a copy of the database"
+                f"{place} cannot be decrypted: the row was damaged or moved; restore it from a backup"
             ) from None
 
     def is_current(self, sealed: str) -> bool:
-        """Whether it is sealed under the first master key."""
+        """Return whether it is encrypted under the first master key."""
         return sealed.startswith(f"{FORM}.{self.ids[0]}.")
 
 
@@ -113,7 +121,7 @@ def _decoded(text: str, where: str) -> bytes:
 def _read_private(path: Path) -> str:
     with open(path, encoding="utf-8") as file:
         if os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise ValueError(f"{path} must be private, others may read it; run `chmod 600 {path}`")
+            raise ValueError(f"{path} must be private but is readable by others; run `chmod 600 {path}`")
         try:
             return file.read(1 << 16)
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Names and times that people give: names fit for a URL, a shell and a page, times that say where they hold."""
+"""Checks of names and times: names that are safe in a URL, a shell and a page; times with a time zone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def require_name(what: str, name: object) -> None:
-    """Raise ValueError unless it is 1 to 63 letters, digits, dots, dashes and underscores, the first no mark."""
+    """Raise ValueError unless it is 1 to 63 letters, digits, dots, dashes and underscores, starting with a letter or
+    digit.
+    """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(
             f"{what} must be 1 to 63 letters, digits, '.', '-' or '_' beginning with a letter or digit, got "
@@ -18,7 +20,7 @@ def require_name(what: str, name: object) -> None:
 
 
 def require_moments(*moments: datetime | None) -> None:
-    """Raise ValueError for a time without an offset: nobody could say when it is."""
+    """Raise ValueError for a time without a UTC offset."""
     for moment in moments:
         if moment is not None and moment.tzinfo is None:
             raise ValueError(f"a time must have an offset from UTC, got {moment.isoformat()}; add timezone.utc")

@@ -1,4 +1,4 @@
-"""A registry, opened: everything that works on its database, by name."""
+"""An open registry: everything that works on its database, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caw.registry.receipt_log import ReceiptLog, reseal_signers
 
 @dataclass(frozen=True)
 class Registry:
-    """The parts of a registry. directory and receipts are what the endpoint asks for, see `caw.serve.contracts`."""
+    """The parts of a registry. directory and receipts implement the server's contracts, see `caw.serve.contracts`."""
 
     database: Database
     marking: MarkingKeys
@@ -24,28 +24,33 @@ class Registry:
     directory: Directory
     receipts: ReceiptLog
 
+    @property
+    def secret(self) -> bytes:
+        """Secret by which servers of this registry recognise their texts (`caw.serve.continuing`)."""
+        return self.marking.masters.derived(b"continuation")
+
     def reseal(self) -> int:
-        """Seal every secret under the first master key, all or none; how many were under another."""
+        """Re-encrypt every secret under the first master key, all or none; return how many were under another."""
         with self.database.writing() as connection:
             return self.marking.reseal(connection) + reseal_signers(connection, self.marking.masters)
 
     def close(self) -> None:
-        """Let the database's connections go."""
+        """Close the database's connections."""
         self.database.engine.dispose()
 
 
 def open_registry(
     url: str, masters: MasterKeys | None = None, *, create: bool = False, clock: Callable[[], datetime] = utc_now
 ) -> Registry:
-    """The registry of a database.
+    """Open the registry of a database.
 
     Args:
-        url: any that SQLAlchemy takes: sqlite:///keys.db, postgresql+psycopg://user@host/name.
-        masters: what its secrets are sealed under; None = those of CAW_MASTER_KEY or CAW_MASTER_KEY_FILE.
-        create: make its tables where they are missing.
-        clock: what time it is, in UTC.
+        url: any SQLAlchemy URL: sqlite:///keys.db, postgresql+psycopg://user@host/name.
+        masters: its master keys; None = those of CAW_MASTER_KEY or CAW_MASTER_KEY_FILE.
+        create: create missing tables.
+        clock: returns the current time in UTC.
 
-    Raises ValueError, OSError or ImportError in one sentence, in which no password and no secret is.
+    Raises ValueError, OSError or ImportError in one sentence, without passwords or secrets.
     """
     masters = MasterKeys.read() if masters is None else masters
     database = open_database(url, create=create, clock=clock)

@@ -1,10 +1,10 @@
-"""The log of receipts: `caw.serve.contracts.ReceiptLog` over the database.
+"""The receipt log: `caw.serve.contracts.ReceiptLog` over the database.
 
-A commit waits for the disk. Threads that come while one commit is under way share the next, so that a hundred texts
-beginning at once cost a few commits, not a hundred. Writers of all processes take turns, so there is one chain.
+A commit waits for the disk. Threads that arrive during a commit share the next one, so a hundred texts that start at
+once cost a few commits, not a hundred. Writers of all processes take turns, so there is one chain.
 
-A process that is killed leaves its open receipts open: a text that began has its entry, and nobody can say any more how
-it ended. What was closed stays closed. An entry of a kind is written once for a receipt, or refused.
+A killed process leaves its open receipts open: a started text has its entry, and its end is unknown. Closed receipts
+stay closed. Each kind of entry is written at most once per receipt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TABLE = tables.receipts
 
 @dataclass
 class _Waiting:
-    """An entry on its way: what it says, and what became of it."""
+    """An entry to write, and its outcome."""
 
     kind: str
     receipt: str
@@ -41,7 +41,7 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class Handle:
-    """A receipt that has begun; see `ReceiptHandle`."""
+    """An open receipt; see `ReceiptHandle`."""
 
     id: str
     log: ReceiptLog = field(repr=False)
@@ -60,31 +60,34 @@ class ReceiptLog:
         self._signers: dict[str, Signer] = {}
 
     def begin(self, begun: Begun) -> Handle:
-        """See `caw.serve.contracts.ReceiptLog`. Raises ValueError for an id that has begun already."""
+        """See `caw.serve.contracts.ReceiptLog`. ValueError for an id that is in use."""
         fields = dataclasses.asdict(begun)
         self.append(BEGUN, fields.pop("id"), fields)
         return Handle(begun.id, self)
 
     def check(self) -> None:
-        """See `caw.serve.contracts.ReceiptLog`: writes a little, and finds that a receipt could be signed."""
+        """See `caw.serve.contracts.ReceiptLog`: write a little, and check that a receipt could be signed."""
         with self._database.writing() as connection:
             self._signer(connection)
             now = self._database.clock().isoformat()
             connection.execute(tables.facts.update().where(tables.facts.c.name == "checked").values(value=now))
 
     def resume(self) -> int:
-        """See `caw.serve.contracts.ReceiptLog`. Only the end of the log is verified, which takes a moment."""
+        """See `caw.serve.contracts.ReceiptLog`. Verifies only the end of the log, which is fast."""
         with self._database.writing() as connection:
             now = self._signer(connection).public
         kinds = sa.select(TABLE.c.kind, sa.func.count()).group_by(TABLE.c.kind)
         with self._database.reading() as connection:
             if verify_end(connection) != now:
-                raise ValueError("the log of receipts must end under this registry's key, found another; see to it")
+                raise ValueError(
+                    "the receipt log must end with an entry signed by this registry's key, found another; check for "
+                    "tampering"
+                )
             counts = {row[0]: row[1] for row in connection.execute(kinds)}
         return int(counts.get(BEGUN, 0) - counts.get(CLOSED, 0))
 
     def append(self, kind: str, receipt: str, fields: dict[str, Any]) -> None:
-        """Make an entry durable before returning."""
+        """Write an entry durably before returning."""
         canonical(fields)  # what JSON cannot hold is to fail alone, not with those it shares a commit with
         mine = _Waiting(kind, receipt, fields)
         with self._lock:
@@ -120,7 +123,7 @@ class ReceiptLog:
                 there = connection.execute(sa.select(TABLE.c.sequence).where(same)).first() is not None
         except OSError as other:
             return other
-        again = f"a receipt is {entry.kind} once, got {entry.receipt} again; give every text an id of its own"
+        again = f"a receipt can be {entry.kind} only once, got {entry.receipt} again; use a new id for each text"
         return ValueError(again) if there else error
 
     def _finish(self, together: Sequence[_Waiting], error: BaseException | None) -> None:
@@ -141,20 +144,20 @@ class ReceiptLog:
             connection.execute(TABLE.insert(), rows)
 
     def rotate_signer(self) -> str:
-        """Sign with a new key from now on, which the old one signs for; its public key, in hex."""
+        """Sign with a new key from now on, certified by the old one; return its public key, in hex."""
         with self._turn, self._database.writing() as connection:
             old = self._signer(connection)
             return self._announce(connection, Signer.new(), old).public
 
     def public_keys(self) -> list[str]:
-        """The public keys that ever signed, in hex, the first first."""
+        """Return all public keys that ever signed, in hex, the oldest first."""
         with self._database.writing() as connection:
             self._signer(connection)
             rows = connection.execute(sa.select(TABLE.c.content).where(TABLE.c.kind == KEY).order_by(TABLE.c.sequence))
             return [json.loads(row.content)["receipt"]["public"] for row in rows]
 
     def _signer(self, connection: sa.Connection) -> Signer:
-        """The key that signs now; made where there is none."""
+        """Return the current signing key; create it if there is none."""
         keys = tables.signing_keys
         announced = sa.select(TABLE.c.receipt).where(TABLE.c.kind == KEY).order_by(TABLE.c.sequence.desc()).limit(1)
         id = connection.execute(announced).scalar()
@@ -164,12 +167,12 @@ class ReceiptLog:
         if id not in self._signers:
             sealed = connection.execute(sa.select(keys.c.secret).where(keys.c.id == id)).scalar()
             if sealed is None:
-                raise ValueError(f"signing key {id} must be in the registry, found none; restore it from a copy")
+                raise ValueError(f"signing key {id} must be in the registry, found none; restore it from a backup")
             self._signers[id] = Signer.from_secret(self._masters.open(sealed, place(id)))
         return self._signers[id]
 
     def _announce(self, connection: sa.Connection, new: Signer, old: Signer) -> Signer:
-        """Keep a new key and write the entry that names it, signed by the old one."""
+        """Store a new key and write the entry that names it, signed by the old one."""
         sealed = self._masters.seal(new.secret, place(new.id))
         row = {"id": new.id, "secret": sealed, "created": self._database.clock()}
         connection.execute(tables.signing_keys.insert().values(row))
@@ -182,14 +185,14 @@ class ReceiptLog:
 
 
 def head(connection: sa.Connection) -> tuple[int, str]:
-    """(number, digest) of the last entry; 0 and "" of an empty log."""
+    """Return (number, digest) of the last entry; 0 and "" for an empty log."""
     last = sa.select(TABLE.c.sequence, TABLE.c.digest).order_by(TABLE.c.sequence.desc()).limit(1)
     found = connection.execute(last).first()
     return (found.sequence, found.digest) if found is not None else (0, "")
 
 
 def reseal_signers(connection: sa.Connection, masters: MasterKeys) -> int:
-    """Seal the signing keys under the first master key; how many were under another."""
+    """Re-encrypt the signing keys under the first master key; return how many were under another."""
     keys = tables.signing_keys
     old = [row for row in connection.execute(sa.select(keys)).all() if not masters.is_current(row.secret)]
     for row in old:
@@ -199,7 +202,7 @@ def reseal_signers(connection: sa.Connection, masters: MasterKeys) -> int:
 
 
 def place(id: str) -> str:
-    """What a secret is sealed for."""
+    """Return the associated data of a sealed signing key."""
     return f"signing key {id}"
 
 

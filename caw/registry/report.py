@@ -1,8 +1,8 @@
-"""What an operator can show of the deployed keys: false alarms and power, measured on texts of their own.
+"""Audit report of the deployed keys: false alarms and detection rate, measured on the operator's own texts.
 
-A key's false-positive rate on one kind of text is not the level it was tested at: such texts share phrases. So it is
-measured, for each key, on the operator's own unmarked corpus (`null_report`). Power is measured on texts that really
-left: their receipts say, by the digest of the text, which key marked them.
+A key's false-positive rate on one kind of text is not its nominal level, because such texts share phrases. So it is
+measured, for each key, on the operator's own unmarked corpus (`null_report`). Detection is measured on texts that were
+really served: their receipts name, by the digest of the text, the key that marked them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from caw.detectable.receipts import text_digest
 from caw.detection.detector import Detector
 from caw.detection.null_rates import NullReport, null_report
 from caw.detection.power import PowerRow, power_table
 from caw.evaluation.attacks import parse_attack
-from caw.found.receipts import text_digest
+from caw.io.progress import Bar, watched
 from caw.registry import tables
-from caw.registry.audit import Verified, export_lines, verify
+from caw.registry.audit import Verified, count_entries, export_lines, verify
 from caw.registry.chain import BEGUN, CLOSED
 from caw.registry.opening import Registry
-from caw.watermarks.registry import watermark_from
+from caw.watermarks.names import watermark_from
 
 LENGTHS = (200, 300, 400)
-COUNTED = ("begun", "open", "complete", "cancelled", "failed", "found", "unfound")  # of receipts
+COUNTED = ("begun", "open", "complete", "cancelled", "failed", "detected", "undetected")  # of receipts
 EDITS = ("", "word-d:0.1", "word-d:0.3")  # "" = as they left
 
 
 @dataclass(frozen=True)
 class Power:
-    """Share of marked texts found. edits: what was done to them, "" = nothing. rows: one a length."""
+    """Detection rate of marked texts. edits: applied to them, "" = none. rows: one per length."""
 
     edits: str
     rows: tuple[PowerRow, ...]
@@ -40,11 +41,11 @@ class Power:
 
 @dataclass(frozen=True)
 class KeyReport:
-    """One key. watermark: with which it marks. state: see `MarkingKey.state`. null: on unmarked texts. power: of its
-    marked texts; empty without any.
+    """One key. watermark: its watermark. state: see `MarkingKey.state`. null: on unmarked texts. power: of its marked
+    texts; empty if there are none.
 
     marked: number of those texts. receipts: of its texts, counted: begun, open, and by how they ended (complete,
-    cancelled, failed), found and unfound where they were tested.
+    cancelled, failed), detected and undetected where they were tested.
     """
 
     id: str
@@ -59,8 +60,9 @@ class KeyReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole. unmarked_texts: texts that left without a mark on purpose, by reason. strangers: marked texts that
-    were given and that no receipt and no key_id of the registry knows; they count nowhere."""
+    """The whole report. unmarked_texts: texts served without a mark on purpose, by reason. strangers: given marked
+    texts with no known receipt or key_id; they are not counted.
+    """
 
     time: str
     fpr: float
@@ -70,7 +72,7 @@ class Report:
     strangers: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         out = {**asdict(self), "keys": []}
         for key in self.keys:
             power = [{"edits": p.edits, "rows": [row.as_dict() for row in p.rows]} for p in key.power]
@@ -81,47 +83,54 @@ class Report:
 
 def make_report(
     registry: Registry, tokenizer: Any, unmarked: Sequence[str], marked: Sequence[tuple[str, str | None]], *,
-    fpr: float = 1e-3, every: bool = False,
+    fpr: float = 1e-3, every: bool = False, progress: bool = False,
 ) -> Report:  # fmt: skip
     """Measure the keys of a registry.
 
     Args:
-        tokenizer: of the model that wrote the texts. unmarked: texts of the kind that the keys will judge, without a
-            mark. marked: texts, each with its key id, or None where a receipt knows it. fpr: the level of detection.
-            every: keys that mark no more as well.
+        tokenizer: of the model that wrote the texts. unmarked: unmarked texts of the kind that the keys will test.
+            marked: texts, each with its key id, or None if a receipt has it. fpr: detection threshold. every: include
+                retired keys. progress: show progress on stderr.
 
     Deterministic for the same registry and time. Raises ValueError for no unmarked texts, no keys, a chain that does
     not verify, and texts in which nothing counts.
     """
-    chain = verify(export_lines(registry.database), registry.receipts.public_keys()[0])
-    counts, unmarked_texts = _count_receipts(registry)
+    lines = watched(
+        export_lines(registry.database), "verifying", "entries", enabled=progress, announced=True,
+        total=count_entries(registry.database),
+    )  # fmt: skip
+    chain = verify(lines, registry.receipts.public_keys()[0])
+    counts, unmarked_texts = count_receipts(registry)
     now = registry.database.clock()
     with registry.database.reading() as connection:
         opened = registry.marking.opened(connection, sa.true())
     chosen = [key for key in opened if every or key.about.state(now) == "valid"]
     if not chosen:
-        raise ValueError("expected a key that marks, the registry has none; make one with `caw keys create`")
+        raise ValueError("the registry has no active marking key; create one with `caw keys create`")
     by_key, strangers = _by_key(registry, marked, {key.about.id for key in opened})
     keys = []
-    for key in chosen:
-        mark = watermark_from(key.mark.watermark, key.mark.key)
-        detector = Detector(tokenizer, mark, fpr)
-        own = by_key.get(key.about.id, [])
-        keys.append(KeyReport(
-            key.about.id, key.about.tenant, _described(key.mark.watermark), key.about.state(now),
-            null_report(unmarked, detector), len(own),
-            _power(own, detector, fpr), counts.get(key.about.id, {}),
-        ))  # fmt: skip
+    tests = sum(len(unmarked) + len(EDITS) * len(by_key.get(key.about.id, ())) for key in chosen)
+    with Bar(tests, "testing", "texts", enabled=progress, announced=True) as bar:
+        for key in chosen:
+            mark = watermark_from(key.mark.watermark, key.mark.key)
+            detector = Detector(tokenizer, mark, fpr)
+            own = by_key.get(key.about.id, [])
+            bar.begin(f"testing key {key.about.id}")
+            keys.append(KeyReport(
+                key.about.id, key.about.tenant, _described(key.mark.watermark), key.about.state(now),
+                null_report(unmarked, detector, done=bar.finish), len(own),
+                _power(own, detector, fpr, bar), counts.get(key.about.id, {}),
+            ))  # fmt: skip
     return Report(now.isoformat(timespec="seconds"), fpr, chain, tuple(keys), unmarked_texts, strangers)
 
 
 def _described(said: Mapping[str, Any]) -> str:
-    """A watermark and its settings, in a line."""
+    """Describe a watermark and its settings in one line."""
     settings = (f"{name.replace('_', ' ')} {value}" for name, value in said.items() if name != "name")
     return f"{said['name']}: {', '.join(settings)}"
 
 
-def _power(texts: Sequence[str], detector: Detector, fpr: float) -> tuple[Power, ...]:
+def _power(texts: Sequence[str], detector: Detector, fpr: float, bar: Bar) -> tuple[Power, ...]:
     if not texts:
         return ()
     out = []
@@ -129,13 +138,14 @@ def _power(texts: Sequence[str], detector: Detector, fpr: float) -> tuple[Power,
         attack = parse_attack(edits) if edits else None
         edited = [attack(text, str(i)).text for i, text in enumerate(texts)] if attack is not None else texts
         out.append(Power(edits, tuple(power_table(edited, detector, LENGTHS, (fpr,)))))
+        bar.finish(len(texts))
     return tuple(out)
 
 
 def _by_key(
     registry: Registry, marked: Sequence[tuple[str, str | None]], known: set[str]
 ) -> tuple[dict[str, list[str]], int]:
-    """(texts by the key that marked them, how many no key of the registry marked)."""
+    """Return (texts by the key that marked them, number of texts that no key of the registry marked)."""
     begun, closed = tables.receipts.alias(), tables.receipts.alias()
     found: dict[str, list[str]] = {}
     strangers = 0
@@ -155,8 +165,8 @@ def _by_key(
     return found, strangers
 
 
-def _count_receipts(registry: Registry) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """(counts by key id, number of unmarked texts by reason)."""
+def count_receipts(registry: Registry) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """Return (counts by key id, number of unmarked texts by reason)."""
     keys: dict[str, str] = {}
     counts: dict[str, dict[str, int]] = {}
     unmarked: dict[str, int] = {}
@@ -173,6 +183,8 @@ def _count_receipts(registry: Registry) -> tuple[dict[str, dict[str, int]], dict
             own = counts[keys[receipt["id"]]]
             own["open"] -= 1
             own[receipt["ending"]] += 1
-            if receipt["found"] is not None:
-                own["found" if receipt["found"] else "unfound"] += 1
+            # signed before form 3: `found`
+            detected = receipt["detected"] if "detected" in receipt else receipt["found"]
+            if detected is not None:
+                own["detected" if detected else "undetected"] += 1
     return counts, unmarked

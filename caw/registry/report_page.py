@@ -1,4 +1,4 @@
-"""`caw audit report --html`: the report as one page, without scripts and without anything from elsewhere."""
+"""`caw audit report --html`: the report as one self-contained page without scripts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ th, td { text-align: left; vertical-align: top; padding: .3rem 1.4rem .3rem 0; b
 """
 WHOLE_STYLE = STYLE + OWN_STYLE
 WIDE = 3  # times the level: an interval that reaches further does not show that a promise is kept
-EDITS = {"": "as they left", "word-d:0.1": "a tenth of the words deleted", "word-d:0.3": "three tenths deleted"}
+EDITS = {"": "as they left", "word-d:0.1": "10 % of the words deleted", "word-d:0.3": "30 % of the words deleted"}
 
 
 def write_page(path: str | Path, report: Report) -> None:
-    """Write the page; whatever names and reasons hold is shown as text. Raises OSError where it cannot be written."""
+    """Write the page; names and reasons are escaped. OSError if it cannot be written."""
     write_text(path, page(report))
 
 
 def page(report: Report) -> str:
-    """The page, HTML."""
+    """Return the page, HTML."""
     made = template(
         "caw.registry", "report.html", percent=percent, share=share, kept=kept, moment=moment, counted=counted
     )
@@ -43,32 +43,32 @@ def page(report: Report) -> str:
 
 
 def percent(value: float) -> str:
-    """A share as per cent, with as many digits as say something."""
+    """Format a share as per cent with significant digits."""
     return f"{100 * value:.3g} %"
 
 
 def share(row: PowerRow) -> str:
-    """What was found at one length."""
+    """Format the detection rate at one length."""
     return f"{round(row.measured * row.texts)} of {row.texts}" if row.texts else "none so long"
 
 
 def kept(rate: Rate) -> str:
-    """Whether a key raises no more alarms than promised, as far as so many texts can show."""
-    if not rate.kept:
+    """Say whether a key raises no more alarms than promised, as far as this many texts can show."""
+    if not rate.holds:
         return "no, more"
-    return "yes" if rate.high <= WIDE * rate.level else "too few texts to say"
+    return "yes" if rate.high <= WIDE * rate.level else "too few texts to tell"
 
 
 def moment(text: str) -> str:
-    """A time of a report as people write it."""
+    """Format a time of a report for people."""
     at = datetime.fromisoformat(text)
     return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
 
 def counted(receipts: Mapping[str, int]) -> str:
-    """The receipts of a key in a sentence."""
+    """Describe the receipts of a key in a sentence."""
     many = receipts["begun"]
     ends = [f"{receipts[name]} {name}" for name in ("complete", "cancelled", "failed", "open") if receipts[name]]
-    tested = receipts["found"] + receipts["unfound"]
-    said = f"{receipts['found']} of {tested} that were tested were found" if tested else "none was tested as it left"
-    return f"{many} text{'s' * (many != 1)} left under it ({', '.join(ends)}); {said}."
+    tested = receipts["detected"] + receipts["undetected"]
+    said = f"{receipts['detected']} of {tested} tested were detected" if tested else "none was tested"
+    return f"{many} text{'s' * (many != 1)} served under it ({', '.join(ends)}); {said}."

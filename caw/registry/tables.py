@@ -1,4 +1,4 @@
-"""The tables. Nothing in them is a secret in the clear, and no text of anybody."""
+"""The database tables. They contain no unencrypted secrets and no texts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA = "2"  # raised with every change of a table, and a step to it in upgrade.py
+SCHEMA = "3"  # raised with every change of a table, and a step to it in upgrade.py
 NAME = 64  # longest id
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A moment; the database keeps it in UTC without saying so, because not all of them can say so."""
+    """A time; stored in UTC without its zone, because not every database supports zones."""
 
     impl = DateTime
     cache_ok = True

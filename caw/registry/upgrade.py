@@ -1,6 +1,9 @@
-"""Databases that earlier versions made, brought to the present form: all of it in one transaction, or nothing.
+"""Upgrades of databases of earlier versions, each in one transaction.
 
-1 -> 2    marking keys know their watermark, and their secrets are bound to it
+1 -> 2    marking keys store their watermark, and their secrets are bound to it
+2 -> 3    rules of tenants are renamed from `found_at` to `detectable_at`
+
+Receipts are signed and stay unchanged: those of formats 1 and 2 have `found` for `detected`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Upgraded:
-    """What was done. before, after: forms of the tables; keys: marking keys that were sealed anew."""
+    """Result of an upgrade. before, after: formats; keys: re-encrypted marking keys."""
 
     before: str
     after: str
@@ -33,14 +36,14 @@ class Upgraded:
 def upgrade_registry(
     url: str, watermark: Watermark, masters: MasterKeys | None = None, *, clock: Callable[[], datetime] = utc_now
 ) -> Upgraded:
-    """Bring a registry's tables to this version's form; nothing is changed where they have it already.
+    """Upgrade a registry's tables to this version's format; nothing changes if they have it already.
 
     Args:
-        watermark: with which keys marked whose form does not say it, under whatever key.
+        watermark: of keys whose format does not store one; its own key is ignored.
         masters: as in `open_registry`.
 
-    Raises ValueError for a form that this version does not know, and where a secret does not open; OSError where the
-    database cannot be used. Then nothing has changed.
+    Raises ValueError for an unknown format, and if a secret cannot be decrypted; OSError if the database cannot be
+    used. In these cases nothing has changed.
     """
     masters = MasterKeys.read() if masters is None else masters
     watermark.check_readable()
@@ -52,8 +55,8 @@ def upgrade_registry(
             while form != tables.SCHEMA:
                 if form not in STEPS:
                     raise ValueError(
-                        f"{database.name} must hold tables of form {' or '.join((*STEPS, tables.SCHEMA))}, found "
-                        f"{form}; use the version that made it"
+                        f"{database.name} must have format {' or '.join((*STEPS, tables.SCHEMA))}, found {form}; use "
+                        "the version that made it"
                     )
                 form, done = STEPS[form](connection, masters, watermark)
                 keys += done
@@ -64,8 +67,8 @@ def upgrade_registry(
 
 
 def _add_watermarks(connection: sa.Connection, masters: MasterKeys, watermark: Watermark) -> tuple[str, int]:
-    """(next form, keys): every marking key gets the watermark, and its secret is sealed for it."""
-    from caw.watermarks.registry import said_of
+    """Return (next format, number of keys): store the watermark with every marking key and re-encrypt its secret."""
+    from caw.watermarks.names import said_of
 
     kind = sa.JSON().compile(connection.dialect)
     # may be null, unlike in a new database: no column can be added that has neither nulls nor a default
@@ -79,4 +82,14 @@ def _add_watermarks(connection: sa.Connection, masters: MasterKeys, watermark: W
     return "2", len(rows)
 
 
-STEPS = {"1": _add_watermarks}  # by the form that they begin with
+def _rename_levels(connection: sa.Connection, masters: MasterKeys, watermark: Watermark) -> tuple[str, int]:
+    """(next form, 0): rules get the name that `MarkRules` has."""
+    table = tables.tenants
+    for row in connection.execute(sa.select(table.c.id, table.c.rules)).all():
+        if row.rules is not None and "found_at" in row.rules:
+            rules = {"detectable_at" if name == "found_at" else name: value for name, value in row.rules.items()}
+            connection.execute(table.update().where(table.c.id == row.id).values(rules=rules))
+    return "3", 0
+
+
+STEPS = {"1": _add_watermarks, "2": _rename_levels}  # by the form that they begin with

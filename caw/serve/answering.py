@@ -1,4 +1,4 @@
-"""How an order reaches its client: as one JSON object, or as server-sent events."""
+"""Delivery of an order to its client: as one JSON object, or as server-sent events."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class GoneError(Exception):
-    """The client left."""
+    """The client disconnected."""
 
 
 class Answer(Response):
-    """Makes an order and sends it.
+    """Creates an order and sends it.
 
-    A client that leaves, or that is cut off because it takes nothing, ends its texts at their next token. An
-    error in the middle of a stream is its last event, without [DONE], and the connection is closed.
+    If the client disconnects, or is cut off because it does not read, its texts stop at their next token. An error in
+    the middle of a stream is its last event, without [DONE], and the connection is closed.
     """
 
     def __init__(self, order: Order, shape: Shape, settings: ServerSettings, metrics: Metrics, *, usage: bool) -> None:
@@ -52,7 +52,7 @@ class Answer(Response):
                 ending = "cancelled"
             else:
                 await _stopped(work)
-                late = f"the text took longer than {self.settings.timeout:g} s; ask for a shorter one"
+                late = f"the request exceeded the timeout of {self.settings.timeout:g} s; ask for a shorter text"
                 await self._fail(ApiError(504, late, code="timeout"), send)
         finally:
             await _stopped(watch, work)
@@ -60,7 +60,7 @@ class Answer(Response):
             self.metrics.finished(self.order, ending)
 
     async def _outcome(self, work: asyncio.Future[None], send: Send) -> Ending:
-        """What became of the work; tells the client where it failed."""
+        """Return the result of the work; report a failure to the client."""
         try:
             work.result()
             return "complete"
@@ -69,7 +69,7 @@ class Answer(Response):
         except ApiError as error:
             await self._fail(error, send)
         except Exception:
-            LOG.exception("an answer failed")
+            LOG.exception("a response failed")
             await self._fail(ApiError(500, "the server failed; try again later"), send)
         return "failed"
 
@@ -81,7 +81,7 @@ class Answer(Response):
                 await self._begin(send, error.status, "application/json")
                 await self._send(send, _body(encoded(error.body), last=True))
         except GoneError:
-            LOG.debug("nobody heard of an error")
+            LOG.debug("an error could not be delivered")
 
     async def _whole(self, send: Send) -> None:
         pieces = [piece async for piece in self._pieces()]
@@ -120,13 +120,13 @@ class Answer(Response):
 
 
 async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Return once the client has left."""
+    """Return once the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
 
 
 async def _stopped(*tasks: asyncio.Future[None]) -> None:
-    """End tasks and wait until they have."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

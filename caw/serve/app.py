@@ -1,16 +1,17 @@
-"""The application: what each path does."""
+"""The application: one handler per path."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -25,13 +26,43 @@ from caw.serve.requests import ChatRequest, CompletionRequest, Sampling
 from caw.serve.service import Service
 from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
+from caw.serve.strict import SENTENCE
 
-LOG = logging.getLogger("caw.serve")
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class Utf8Request(Request):
+    """A body is JSON in UTF-8, as RFC 8259 says; Python's own reader would guess UTF-16 and UTF-32 too."""
+
+    async def json(self) -> Any:
+        """Return the body, also with a byte order mark; HTTPException for another encoding, ValueError for invalid
+        JSON.
+        """
+        body = await self.body()
+        try:
+            text = body.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text[:4]:  # JSON begins with ASCII, so other encodings have zeros there
+            raise HTTPException(BAD, "the body must be JSON in UTF-8, got another encoding; send it as UTF-8")
+        return json.loads(text)
+
+
+class Utf8Route(APIRoute):
+    def get_route_handler(self) -> Handler:
+        handler = super().get_route_handler()
+
+        async def utf8(request: Request) -> Response:
+            return await handler(Utf8Request(request.scope, request.receive))
+
+        return utf8
+
+
 FRESH = 1.0  # seconds for which a check of the receipts counts
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application of a service; its engine runs from start-up to shut-down."""
+    """Build the application of a service; its engine runs from startup to shutdown."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -47,6 +78,7 @@ def make_app(service: Service) -> FastAPI:
         title="caw", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.service = service
+    app.router.route_class = Utf8Route
     metrics = Metrics(service.engine)
     settings = service.settings
     hosts = {*LOOPBACK, "[::1]"} if settings.local and not settings.proxies else None
@@ -56,6 +88,9 @@ def make_app(service: Service) -> FastAPI:
     _add_texts(app, service, metrics)
     _add_detection(app, service, metrics)
     add_page(app, service, metrics)
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
+            route.methods.add("HEAD")  # its answer is the same, and the connection leaves the body out
     return app
 
 
@@ -76,7 +111,7 @@ Asker = Annotated[Tenant | None, Depends(_asker)]
 
 
 def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """The path of texts that are to be tested."""
+    """Add the path that tests texts."""
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
@@ -87,7 +122,7 @@ def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Paths of texts, and of the model that makes them."""
+    """Add the paths that generate texts and list the model."""
     chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
@@ -115,10 +150,10 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_status(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Paths for those who run the server."""
+    """Add the paths for operators."""
     turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when receipts were checked, and whether that failed
 
-    @app.api_route("/health", methods=["GET", "HEAD"])  # balancers ask by either
+    @app.get("/health")
     async def health() -> Response:
         engine = service.engine
         if engine.failed or engine.inbox.closed:
@@ -136,14 +171,14 @@ def _add_status(app: FastAPI, service: Service, metrics: Metrics) -> None:
 async def _receipts_fail(service: Service) -> bool:
     try:
         await service.threaded(service.receipts.check)
-    except Exception:
-        LOG.exception("receipts cannot be written")
+    except Exception as error:
+        service.lines.failed("receipts cannot be written", error)
         return True
     return False
 
 
 def _add_errors(app: FastAPI, metrics: Metrics) -> None:
-    """Every error in OpenAI's shape, which repeats no more of a request than the name of a parameter."""
+    """Return every error in OpenAI's shape; it repeats no more of a request than the name of a parameter."""
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
@@ -156,9 +191,11 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
         first = error.errors()[0]
         broken = first["type"] == "json_invalid"  # its place is a number of letters
         where = "" if broken else ".".join(str(part)[:64] for part in first["loc"] if part != "body")
-        message = f"the request is not valid: {where or 'body'}: {first['msg']}"
+        message = f"invalid request: {where or 'body'}: {first['msg']}"
+        if first["type"] == SENTENCE:
+            message = f"{where}: {first['msg']}"
         if not where and not broken:  # as from `curl -d` without a header, which calls it a form
-            message = "the body must be a JSON object, got something else; send one with content-type: application/json"
+            message = "the body must be a JSON object; send one with content-type: application/json"
         return await refused(request, ApiError(BAD, message, parameter=where or None))
 
     @app.exception_handler(HTTPException)
@@ -173,7 +210,7 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
 
 def _bearer(request: Request) -> str | None:
-    """The API key of a request, None without one."""
+    """Return the API key of a request, or None."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" and key.strip() else None
 

@@ -1,4 +1,4 @@
-"""Connections, and clients that are slow, take nothing, or are too many."""
+"""HTTP connections: read and write timeouts, and a connection limit."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MOST_SMALL, BYTES_EACH = 1 << 15, 32  # at least so many, and more where bodies 
 
 
 def protocol_for(settings: ServerSettings) -> type[asyncio.Protocol]:
-    """The protocol of a server's connections."""
-    return type("Patient", (Patient,), {"settings": settings})
+    """Return the protocol class of a server's connections."""
+    return type("TimeoutProtocol", (TimeoutProtocol,), {"settings": settings})
 
 
-class Patient(H11Protocol):
-    """HTTP/1.1 whose clients may not keep a connection for nothing.
+class TimeoutProtocol(H11Protocol):
+    """HTTP/1.1 with read and write timeouts and a connection limit.
 
-    They have `read_timeout` seconds for the head of each request. Who takes less than LEAST_RATE of what is sent to
-    them, for `write_timeout` seconds, is cut off; so is who sends a body in too many small chunks. Of more than
-    `max_connections`, those go whose requests did not come.
+    A request's head must arrive within `read_timeout` seconds. A client that reads less than LEAST_RATE for
+    `write_timeout` seconds is disconnected, as is one that sends a body in too many small chunks. Above
+    `max_connections`, the connection that has waited longest for a request is closed.
     """
 
     settings: ClassVar[ServerSettings]
@@ -52,12 +52,12 @@ class Patient(H11Protocol):
 
     @property
     def between(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def lingers(self) -> bool:
-        """Whether it has no whole request that is being answered, so that nothing is lost with it."""
+        """Whether no complete request is being answered, so that closing it loses nothing."""
         idle = self.between and not self.transport.get_write_buffer_size()
         return not self.transport.is_closing() and (idle or (not self.between and self.cycle.more_body))
 
@@ -114,7 +114,7 @@ class Patient(H11Protocol):
         super().resume_writing()
 
     def watch(self) -> None:
-        """Look again after a while at how much the client has taken."""
+        """Check later how much the client has read."""
         waits = self.transport.get_write_buffer_size()
         self.stuck = self.loop.call_later(self.settings.write_timeout, self.check, waits)
 

@@ -1,6 +1,6 @@
-"""What the server asks of a registry of keys and of a log of receipts; `caw.registry` has those that keep a database.
+"""Interfaces of the key registry and the receipt log; `caw.registry` implements them over a database.
 
-Everything here is called from several threads at once, never from the event loop, so it may wait for a disk.
+All methods are called from several threads at once, never from the event loop, so they may wait for a disk.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Ending = Literal["complete", "cancelled", "failed"]
 
 @dataclass(frozen=True)
 class MarkKey:
-    """A key that marks, or did once. id: names it in receipts and reports, and says nothing of it.
+    """A marking key, current or former. id: names it in receipts and reports without revealing it.
 
-    watermark: with which it marks, as `caw.watermarks.registry.said_of` tells it; empty = the server's.
+    watermark: as described by `caw.watermarks.names.said_of`; empty = the server's.
     """
 
     id: str
@@ -30,18 +30,18 @@ class MarkKey:
 
 @dataclass(frozen=True)
 class MarkRules:
-    """What of a tenant's texts is marked; by default all of it.
+    """Which of a tenant's texts are marked; by default all.
 
-    found_at: p-value at which finished texts are tested, over all keys that detection tries, None = no test; those that
-    are not sent while they are made are made again, more strongly, where they are not found. strict: no text leaves
-    that is not found, so that none is sent while it is made. strength_factor: of the policy's strength. exempt_below:
-    requests whose greatest number of new tokens is smaller are not marked. exempt_json, exempt_tools, exempt_thinking:
-    whether answers in JSON mode, tool calls and thinking sections are left unmarked.
+    detectable_at: p-value at which finished texts are tested, over all keys that detection tries, None = no test; texts
+    that are not streamed are retried with a stronger mark if not detected. strict: send only detected texts, so that
+    nothing is streamed before the test. strength_factor: of the policy's strength. exempt_below: requests with a
+    smaller maximum of new tokens are not marked. exempt_json, exempt_tools, exempt_thinking: leave JSON mode, tool
+    calls and thinking sections unmarked.
 
     Raises TypeError or ValueError naming the rule.
     """
 
-    found_at: float | None = None
+    detectable_at: float | None = None
     strict: bool = False
     strength_factor: float = 1.0
     exempt_below: int = 0
@@ -50,25 +50,27 @@ class MarkRules:
     exempt_thinking: bool = False
 
     def __post_init__(self) -> None:
-        if self.found_at is not None:
-            require_number("found_at", self.found_at, 0, 1, closed=False)
+        if self.detectable_at is not None:
+            require_number("detectable_at", self.detectable_at, 0, 1, closed=False)
         require_number("strength_factor", self.strength_factor, 0, 100, closed=True)
         if self.strength_factor == 0:
-            raise ValueError("strength_factor must be above 0, got 0, which marks nothing; use a key that may opt out")
+            raise ValueError(
+                "strength_factor must be above 0, got 0, which marks nothing; use an API key that may opt out"
+            )
         require_int("exempt_below", self.exempt_below, 0, 1 << 24)
-        if self.strict and self.found_at is None:
-            raise ValueError("strict belongs to found_at, which is missing; give e.g. found_at=1e-3, or leave it out")
+        if self.strict and self.detectable_at is None:
+            raise ValueError("strict requires detectable_at; give e.g. detectable_at=1e-3, or leave it out")
         for name in ("strict", "exempt_json", "exempt_tools", "exempt_thinking"):
             require_bool(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """Who asks, and how their texts are marked.
+    """The tenant of a request, and how its texts are marked.
 
-    key: the one that marks now. rules: None = the server's. may_opt_out: whether a request may ask for no mark.
-    tried: how many keys a detection of its texts tries now: its own, or all public ones where key is public, whichever
-    are more.
+    key: the active one. rules: None = the server's. may_opt_out: whether a request may ask for unmarked text. tried:
+    number of keys that detection of its texts tries now: its own, or all public ones if key is public, whichever is
+    more.
     """
 
     id: str
@@ -82,30 +84,31 @@ class Tenant:
 
 
 class KeyDirectory(Protocol):
-    """Who may ask, and which keys are theirs."""
+    """Looks up tenants and their keys."""
 
     def tenant_for(self, bearer: str | None) -> Tenant | None:
-        """The tenant of an API key (None = the request had none); None for a stranger. Constant time in the secret.
+        """Return the tenant of an API key (None = no key in the request); None if unknown. Constant time in the secret.
 
-        Raises where the tenant has no key that marks now: the request then fails, and nothing leaves unmarked.
+        Raises if the tenant has no active key: the request then fails, and nothing is sent unmarked.
         """
 
     def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
-        """Every key that a text of the tenant may be marked with, old ones too, the current first; None = the public's.
+        """Return every key that may have marked a text of the tenant, including old ones, the current one first; None =
+        the public's.
 
-        Empty where there are none.
+        Empty if there are none.
         """
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What is known of a text before its first byte leaves.
+    """The facts about a text that are known before its first byte is sent.
 
-    id: of the receipt, a random UUID. request: id that the client gets. choice: number of the text in its request.
-    key_id: of the key that marks, "" where nothing does. unmarked: why nothing marks, "" where something does.
-    watermark, policy: with their numbers. found_at: p-value that the text is to reach under its key, None = no test.
-    keys: how many a detection of the text tried then; over all of them found_at makes 1 - (1 - found_at)^keys.
-    time: Unix, s.
+    id: of the receipt, a random UUID. request: id for the client. choice: number of the text in its request. key_id: of
+    the marking key, "" if unmarked. unmarked: why it is unmarked, "" if marked. watermark, policy: with their
+    parameters. detectable_at: p-value that the text should reach under its key, None = no test. keys: number of keys
+    that detection tried at that time; over all of them detectable_at becomes 1 - (1 - detectable_at)^keys. time: Unix,
+    s. continues: receipt id of the answer that this text continues, "" if it is new.
     """
 
     id: str
@@ -117,51 +120,68 @@ class Begun:
     watermark: str
     policy: str
     unmarked: str
-    found_at: float | None
+    detectable_at: float | None
     time: float
     keys: int = 1
+    continues: str = ""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """What is known of a text once all of it has been decided, before the client learns that it is complete.
+    """The facts about a finished text, before the client learns that it is complete.
 
-    ending: "cancelled" where the client left, "failed" where the server gave up; then the rest is of what was sent.
-    finish_reason: the client's; "" where there is none. p_value: that the text reaches under its key, None where
-    nothing marked it, nothing was sent, or it could not be told. found: what the test said of it, None without one;
-    reason: why the text that was made was not found.
-    attempts: how often the text was made. tokens: new ones. digest: SHA-256 of the text's UTF-8, in hex. time: Unix, s.
-    tested: all of the test, as `caw.generate` tells it of its own texts (`caw.found.receipts.Receipt.as_dict`), so that
-    `caw detect --receipt` can repeat it; None without a test of the text that was sent.
+    ending: "cancelled" if the client disconnected, "failed" if the server gave up; the rest is then about the part that
+    was sent. finish_reason: the client's; "" if none. p_value: of the text under its key, None if it is unmarked, if
+    nothing was sent, or if it could not be computed. found: result of the test, None without one; reason: why the
+    generated text was not detected.
+    attempts: attempts at the text. tokens: generated ones; of a continued text all of them, and digest and p_value are
+    of the whole text. marked: whether the client was told that it is marked. digest: SHA-256 of the text's UTF-8, in
+    hex. time: Unix, s.
+    tested: the full test, in the format of `caw.generate` (`caw.detectable.receipts.Receipt.as_dict`), so that `caw
+    detect --receipt` can repeat it; None if the sent text was not tested.
     """
 
     ending: Ending
     finish_reason: str
     p_value: float | None
-    found: bool | None
+    detected: bool | None
     reason: str
     attempts: int
     tokens: int
     digest: str
     time: float
     tested: Mapping[str, Any] | None = None
+    marked: bool = False
 
 
 class ReceiptHandle(Protocol):
-    """A receipt that has begun."""
+    """An open receipt."""
 
     def close(self, closed: Closed) -> None:
-        """Make the rest durable before returning; raises where that fails. Called once."""
+        """Write the rest durably before returning; raises if that fails. Called once."""
 
 
 class ReceiptLog(Protocol):
-    """Keeps a receipt of every text, never the text."""
+    """Stores a receipt of every text, never the text."""
 
     def begin(self, begun: Begun) -> ReceiptHandle:
-        """Make the beginning durable before returning; raises where that fails, and then no byte leaves."""
+        """Write the beginning durably before returning; raises if that fails, and then nothing is sent."""
 
     def check(self) -> None:
-        """Raise OSError in one sentence where no receipt could be written now; `/health` asks."""
+        """Raise OSError in one sentence if no receipt could be written now; `/health` calls this."""
 
     def resume(self) -> int:
-        """How many receipts are open; called when a server starts. ValueError where the log was tampered with."""
+        """Return the number of open receipts; called at startup. ValueError if the log was tampered with."""
+
+
+@dataclass(frozen=True)
+class SingleTenant:
+    """A `KeyDirectory` that accepts any API key, or none."""
+
+    tenant: Tenant
+
+    def tenant_for(self, bearer: str | None) -> Tenant:
+        return self.tenant
+
+    def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
+        return (self.tenant.key,)

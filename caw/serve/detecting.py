@@ -1,26 +1,30 @@
-"""Whether a text is marked under the keys that its asker may test: exact for tenants, coarse for the public.
+"""Detection on the server: exact for tenants, coarse for the public.
 
-Whoever can ask as often as they like, and is told how near a text is to being found, can edit it until it is not. So
-the public gets one of three words, for texts long enough to say something of, and only so often.
+An attacker with unlimited queries and exact answers could edit a text until it is no longer detected. So the public
+gets one of three verdicts, only for texts of sufficient length, and at a limited rate.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from caw.detection.drawing import Stretch, stretches
+from caw.detection.family import part_of
 from caw.detection.many_keys import KeySearch, KeySearchResult
+from caw.detection.message import listed
 from caw.io.unicode import is_unicode
 from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.planning import Planned
-from caw.serve.rates import Rates, asker_of
 from caw.serve.strict import Strict
 from caw.watermarks.green_list import GreenList
 
@@ -28,7 +32,7 @@ MAX_LETTERS = 100_000
 LEAST_TOKENS = 60  # of a text that the public may ask about
 PUBLIC_RATE, PUBLIC_BURST = 0.2, 10  # questions a second of one address, and at once
 MOST_WAITING, MOST_PUBLIC = 32, 8  # texts that wait in all, and before which the public's may wait
-KEPT = 64  # tenants whose keys are kept ready
+CACHED = 64  # tenants whose prepared keys are cached
 MOST_DRAWN = 5000  # stretches of a text that a page shows
 EVERYBODY = "everybody"
 MARKED, NONE, SHORT = "marked", "no mark found", "too short"
@@ -42,11 +46,11 @@ class DetectRequest(Strict):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one text says about the keys of its asker.
+    """Result of one text for the keys of its asker.
 
-    verdict: MARKED, NONE or SHORT. found: everything, None for the public. keys: how many were tried. green: whether
-    the likeliest key counts green tokens, and the share of them by chance; None for other watermarks.
-    drawn: the text under the likeliest key, where a page is to show it. cut: whether more followed.
+    verdict: MARKED, NONE or SHORT. found: the full result, None for the public. keys: number of keys tried. green:
+    whether the best key counts green tokens, and their share by chance; None for other watermarks. drawn: the text
+    under the best key, for a page. cut: whether it is truncated. undone: changes that other readings undid, for a page.
     """
 
     verdict: str
@@ -56,15 +60,18 @@ class Finding:
     green: float | None = None
     drawn: tuple[Stretch, ...] = ()
     cut: bool = False
+    undone: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """What `/v1/detect` answers."""
+        """Return the response of `/v1/detect`."""
         told: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
         found = self.found
         if found is None:
             return told
         matches = [
             {"key_id": name, "p_value": float(result.p_value), "scored": result.num_scored}
+            | ({} if result.variant is None else {"variant": result.variant})
+            | ({} if result.family is None else {"family": result.family})
             for name, result in found.results.items()
         ]
         return told | {
@@ -73,10 +80,10 @@ class Finding:
 
 
 class Detection:
-    """Tests texts in a thread of its own, one after the other.
+    """Tests texts one by one in its own thread.
 
     Args:
-        planned: whose watermark and tokenizer count. directory: which keys are whose.
+        planned: provides watermark and tokenizer. directory: provides keys.
     """
 
     def __init__(self, planned: Planned, directory: KeyDirectory) -> None:
@@ -88,17 +95,19 @@ class Detection:
         self._lock = threading.Lock()
 
     async def answer(self, text: str, tenant: Tenant | None, address: str, *, draw: bool = False) -> Finding:
-        """What the asker is told. tenant: None for the public, told apart by `address`. draw: for a page.
+        """Return the result for the asker. tenant: None for the public, identified by `address`. draw: for a page.
 
-        Raises ApiError for a text that cannot be tested, and for one question too many.
+        Raises ApiError for a text that cannot be tested, and above the rate limit.
         """
         if not 0 < len(text) <= MAX_LETTERS or not is_unicode(text):
-            said = f"text must have 1 to {MAX_LETTERS} letters of valid Unicode, got others; send a part of it"
+            said = f"text must be 1 to {MAX_LETTERS} characters of valid Unicode; send a part of it"
             raise ApiError(BAD, said, parameter="text")
         if tenant is None and not (self.rates.allows(asker_of(address)) and self.all.allows(EVERYBODY)):
-            raise ApiError(BUSY, "too many questions without an API key; try again in a minute", code="rate_limit")
+            raise ApiError(
+                BUSY, "rate limit for requests without an API key exceeded; try again in a minute", code="rate_limit"
+            )
         if self._waiting >= (MOST_PUBLIC if tenant is None else MOST_WAITING):
-            raise ApiError(BUSY, "too many texts wait to be tested; try again later", code="queue_full")
+            raise ApiError(BUSY, "the queue for detection is full; try again later", code="queue_full")
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
@@ -107,28 +116,29 @@ class Detection:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Let go of the thread."""
+        """Stop the thread."""
         self._thread.shutdown()
 
     def _tested(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
         search = self._search(tenant)
         if search is None:
-            raise ApiError(404, "there are no keys to test texts with; ask the operator for an API key")
+            raise ApiError(404, "no public keys to test for; ask the operator for an API key")
         [found] = search([text])  # type: ignore[misc]
         if found.error:
             raise ApiError(BAD, found.error, parameter="text")
         if tenant is None:
             return _coarse(found)
         mark = search.watermarks[search.names.index(found.likeliest)]
+        mark = part_of(mark, None if found.nearest is None else found.nearest.family)
         green = mark.null_moments[0] if isinstance(mark, GreenList) else None
         drawn: tuple[Stretch, ...] = ()
         if draw and found.nearest is not None:
             drawn = tuple(islice(stretches(found.nearest, mark, self.planned.tokenizer), MOST_DRAWN + 1))
-        cut = len(drawn) > MOST_DRAWN
-        return Finding(_verdict(found), found.message, found, len(search.names), green, drawn[:MOST_DRAWN], cut)
+        cut, holds = len(drawn) > MOST_DRAWN, "" if found.nearest is None else listed(found.nearest.undone)
+        return Finding(_verdict(found), found.message, found, len(search.names), green, drawn[:MOST_DRAWN], cut, holds)
 
     def _search(self, tenant: Tenant | None) -> KeySearch | None:
-        """The keys of an asker, made ready; None without any."""
+        """Return the prepared keys of an asker; None if there are none."""
         keys = {key.id: key for key in self.directory.detection_keys(tenant)}
         who, names = None if tenant is None else tenant.id, tuple(keys)
         with self._lock:
@@ -137,7 +147,7 @@ class Detection:
                 marks = {name: self.planned.mark_of(key) for name, key in keys.items()}
                 search = KeySearch(self.planned.tokenizer, marks, LEVEL) if marks else None
             self._ready[who] = (names, search)
-            if len(self._ready) > KEPT:
+            if len(self._ready) > CACHED:
                 self._ready.popitem(last=False)
         return search
 
@@ -147,10 +157,52 @@ def _verdict(found: KeySearchResult) -> str:
 
 
 def _coarse(found: KeySearchResult) -> Finding:
-    """What the public is told."""
+    """Return the public's result."""
     verdict = SHORT if found.tokens < LEAST_TOKENS else _verdict(found)
-    return Finding(verdict, {
+    said = {
         MARKED: "The text carries a mark of this service.",
-        NONE: "No mark of this service was found. That does not say who wrote the text.",
-        SHORT: "The text is too short to say anything of.",
-    }[verdict])  # fmt: skip
+        NONE: "No mark of this service was found. This does not tell who wrote the text.",
+        SHORT: "The text is too short to decide.",
+    }[verdict]
+    # what the text holds is no secret of ours; what each reading of it scored is, so no number is told
+    parts = () if found.nearest is None else found.nearest.undone
+    holds = listed([part.lstrip("0123456789, ") for part in parts])
+    return Finding(
+        verdict, f"{said} It contains {holds}: it was tested with and without." if holds else said, undone=holds
+    )
+
+
+MOST = 10_000  # askers in the LRU cache
+
+
+def asker_of(address: str) -> str:
+    """Return the identity behind an address: for IPv6 its /64, because one user has 2^64 addresses there."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+
+
+class Rates:
+    """Token bucket: `burst` requests at once, `rate` more per second, for each asker. Not thread-safe.
+
+    clock: seconds, monotonic.
+    """
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.burst, self.clock = rate, burst, clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, asker: str) -> bool:
+        """Return whether one more request is allowed now, and count it."""
+        now = self.clock()
+        left, then = self._left.pop(asker, (float(self.burst), now))
+        left = min(float(self.burst), left + (now - then) * self.rate)
+        allowed = left >= 1
+        self._left[asker] = (left - 1 if allowed else left, now)
+        if len(self._left) > MOST:
+            self._left.popitem(last=False)
+        return allowed

@@ -1,4 +1,4 @@
-"""The thread that owns the model: texts join its batch and leave it between two steps."""
+"""The thread that owns the model: texts join and leave its batch between steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caw.decoding.plan import Plan
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.warping import Warping
-from caw.found.attempts import FoundTexts
+from caw.detectable.attempts import Attempts
 from caw.serve.errors import BAD
 from caw.serve.grammars import Grammar, RowMasks
 from caw.serve.inbox import Inbox, LiveWaiting
@@ -28,31 +28,52 @@ MOST_FAILURES = 3  # of decoders in a row, none of which finished a text
 
 @dataclasses.dataclass(eq=False)
 class _Making:
-    """A job in the decoder. attempts: how it is tested, None = not; place: number of this attempt there.
+    """A job in the decoder. attempts: its tests and retries, None = no test; place: number of this attempt there.
 
-    thinking, grammar: of this attempt.
+    request: of this attempt, None until it is queued. thinking, grammar: of this attempt.
     """
 
     job: Job
-    attempts: FoundTexts | None
+    attempts: Attempts | None
     place: int
     thinking: Thinking | None = None
     grammar: Grammar | None = None
+    request: Request | None = None
+
+    def begin(self, request: Request) -> Request:
+        """Process the text's existing start, and return the request for the decoder."""
+        self.request = request
+        self.thinking = self.job.thinking() if self.job.thinking else None
+        self.grammar = self.job.grammar() if self.job.grammar else None
+        if self.grammar is not None:
+            self.grammar.go_on(request.begun)
+        if self.thinking is None or not request.begun:
+            return request
+        self.thinking.go_on(request.begun)
+        if not self.thinking.inside:
+            return request
+        return dataclasses.replace(request, row=dataclasses.replace(request.row, strength_factor=0.0))
 
 
 class Engine:
-    """Decodes jobs in a thread of its own, started by `start`, ended by `close`.
+    """Decodes jobs in its own thread, started by `start`, stopped by `close`.
 
     Args:
-        plan: of what any job may ask. most: jobs that may be under way. shared: whether several tenants ask.
+        plan: covers every possible job. most: maximum jobs in progress. shared: whether there are several tenants.
+        kind: of its decoders, one that takes forks if texts are guarded.
 
-    tokens: new ones so far. failed: why nothing is decoded any more; "" while all is well.
+    tokens: new tokens so far. failed: why decoding stopped; "" if it did not.
     """
 
-    def __init__(self, model: Any, plan: Plan, most: int, *, shared: bool = False) -> None:
+    def __init__(
+        self, model: Any, plan: Plan, most: int, *, shared: bool = False, kind: type[Decoder] = Decoder
+    ) -> None:
+        self.kind = kind
         self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True)
         if not plan.captured:  # a captured step cannot ask what a text may go on with
-            own = dataclasses.replace(plan.warper, sparse=True) if isinstance(plan.warper, Warping) else plan.warper
+            own = plan.warper
+            if isinstance(own, Warping):
+                own = dataclasses.replace(own, sparse=True, native=plan.kernels.native)
             self.plan = dataclasses.replace(self.plan, warper=RowMasks(own, self._grammar))
         self.inbox, self.tokens, self.failed = Inbox(most, plan.batch, shared=shared), 0, ""
         self._making: dict[int, _Making] = {}
@@ -62,31 +83,31 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="caw-engine", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; news of jobs go to this loop."""
+        """Start; news of jobs go to this event loop."""
         self._loop = loop
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Let all of these wait for a row, or none. Raises BusyError, GreedyError or ClosedError."""
+        """Queue all of these jobs, or none. Raises BusyError, GreedyError or ClosedError."""
         self.inbox.put(jobs)
 
     def cancel(self, job: Job) -> None:
-        """Stop a job at its next token; nothing more is heard of it."""
+        """Stop a job at its next token; it sends no more news."""
         job.cancelled = True
 
     @property
     def active(self) -> int:
-        """Rows of the batch that have a text."""
+        """Number of batch rows with a text."""
         decoder = self._decoder
         return 0 if decoder is None else sum(row is not None for row in decoder.rows)
 
     @property
     def waiting(self) -> int:
-        """Jobs that have no row yet, as far as is known at this moment."""
+        """Jobs without a row, as far as known at this moment."""
         return max(0, self.inbox.under_way - self.active)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more jobs, stop those under way, and wait for the thread, so many seconds at most."""
+        """Accept no more jobs, stop those in progress, and wait for the thread, at most this many seconds."""
         self._abandoned = True
         self.inbox.close()
         if self._thread.is_alive():
@@ -114,7 +135,7 @@ class Engine:
         waiting = LiveWaiting(
             self.plan, self.inbox, self._settle, self._admit, self._gone, self._tenant_of, self._rows_held
         )
-        self._decoder = decoder = Decoder(self.model, self.plan, LOG.info, waiting)
+        self._decoder = decoder = self.kind(self.model, self.plan, LOG.info, waiting)
         for sequence in decoder.run((), self._token):
             self._finished(sequence)
 
@@ -127,17 +148,20 @@ class Engine:
         self._settle()
 
     def _settle(self) -> None:
-        """Hand what is new to the loop, all at once."""
+        """Deliver all news to the event loop at once."""
         if self._outbox:
             news, self._outbox = self._outbox, []
             try:
                 self._loop.call_soon_threadsafe(_deliver, news)
             except RuntimeError:  # the loop is closed: nobody listens
-                LOG.debug("news of %d texts after the end", len(news))
+                LOG.debug("news of %d texts after the event loop closed", len(news))
 
     def _tell(self, job: Job, news: News) -> None:
-        """Let a job's owner know; all but tokens end the job."""
+        """Notify a job's owner; everything but tokens ends the job, once: it may have several sequences."""
+        if job.over:
+            return
         if not isinstance(news, Token):
+            job.over = True
             self.inbox.ended(job)
         if not job.cancelled:
             self._outbox.append((job, news))
@@ -146,21 +170,21 @@ class Engine:
         return self._making[number].job.tenant
 
     def _rows_held(self) -> Counter[str]:
-        """How many rows of the batch each tenant has."""
+        """Return the number of batch rows of each tenant."""
         assert self._decoder is not None
         return Counter(self._tenant_of(row.index) for row in self._decoder.rows if row is not None)
 
     def _gone(self, number: int) -> bool:
-        """Whether nobody waits for a request any more; then it is forgotten."""
+        """Return whether a request was abandoned; it is then dropped."""
         job = self._making[number].job
-        if not (job.cancelled or self._abandoned):
+        if not (job.cancelled or job.over or self._abandoned):
             return False
         del self._making[number]
         self._tell(job, Failed("the server is shutting down; try again later"))
         return True
 
     def _admit(self, job: Job) -> None:
-        """Let a job's first attempt wait."""
+        """Queue a job's first attempt."""
         try:
             attempts = job.tested() if job.tested else None
             requests = [job.request] if attempts is None else attempts.first
@@ -168,45 +192,47 @@ class Engine:
                 self._add(_Making(job, attempts, place), request)
         except (ValueError, TypeError) as error:
             LOG.warning("refused: %s", error)
-            self._tell(job, Failed("the server cannot decode with these settings; ask its operator"))
+            self._tell(job, Failed("the server does not support decoding with these settings; ask its operator"))
         except Exception:  # of one text, which must not end those that came with it
-            LOG.exception("a text could not be begun")
-            self._tell(job, Failed("the text could not be begun on the server; try again later"))
+            LOG.exception("a text could not be started")
+            self._tell(job, Failed("the text could not be started; try again later"))
 
     def _add(self, making: _Making, request: Request, *, ahead: bool = False) -> int:
         assert self._decoder is not None
-        making.thinking = making.job.thinking() if making.job.thinking else None
-        making.grammar = making.job.grammar() if making.job.grammar else None
-        number = self._decoder.waiting.add(request, ahead=ahead)  # last: what waits has to be known
+        number = self._decoder.waiting.add(making.begin(request), ahead=ahead)  # last: what waits has to be known
         self._making[number] = making
         return number
 
     def _token(self, sequence: ActiveSequence) -> bool:
-        """Whether a text ends with its newest token."""
+        """Return whether a text ends with its newest token."""
         self.tokens += 1
         making = self._making[sequence.index]
         job = making.job
         if making.thinking is not None and not making.thinking.over:
-            self._spare(sequence, making.thinking)
+            self._spare(sequence, making)
         if making.grammar is not None and sequence.tokens[-1] not in sequence.ends:
-            making.grammar.take(sequence.tokens[-1])
-        if job.cancelled or self._abandoned or (making.grammar is not None and making.grammar.error):
+            making.grammar.advance(sequence.tokens[-1])
+        if job.cancelled or job.over or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
         if job.streams:
             said = sequence.log_probs[-1] if sequence.log_probs else None
             self._tell(job, Token(sequence.tokens[-1], said))
-        return job.stops.reached(sequence.tokens)
+        ended = making.attempts is not None and making.attempts.ended(sequence)
+        return ended or job.stops.reached(sequence.tokens)
 
-    def _spare(self, sequence: ActiveSequence, thinking: Thinking) -> None:
-        """Mark a text from its next token on, or not; in captured steps, from the end of the rounds under way on."""
-        assert self._decoder is not None
+    def _spare(self, sequence: ActiveSequence, making: _Making) -> None:
+        """Turn marking of a text on or off from its next token; in captured steps, from the end of the rounds in
+        progress.
+        """
+        thinking, request = making.thinking, making.request
+        assert self._decoder is not None and thinking is not None and request is not None
         before, inside = thinking.inside, thinking.after(sequence.tokens)
         if inside != before or len(sequence.tokens) == 1:
-            factors = self._decoder.state.rows.factors
-            factors[self._decoder.rows.index(sequence)] = 0.0 if inside else sequence.request.row.strength_factor
+            factors = self._decoder.choosing.texts.rows.factors
+            factors[self._decoder.rows.index(sequence)] = 0.0 if inside else request.row.strength_factor
 
     def _grammar(self, row: int) -> Grammar | None:
-        """What the text in a row of the batch has to keep to; None for an empty row."""
+        """Return the grammar of a batch row; None for an empty row."""
         assert self._decoder is not None
         sequence = self._decoder.rows[row]
         return None if sequence is None else self._making[sequence.index].grammar
@@ -214,9 +240,13 @@ class Engine:
     def _finished(self, sequence: ActiveSequence) -> None:
         making = self._making.pop(sequence.index)
         job, attempts = making.job, making.attempts
+        if job.over:  # with another of its sequences
+            return
+        if making.thinking is not None and making.request is not None:
+            sequence.request, sequence.spared = making.request, making.thinking.spared
         if making.grammar is not None and making.grammar.error:
             if making.grammar.status != BAD:
-                LOG.error("a text got a token that its schema does not allow")
+                LOG.error("a text got a token that its schema forbids")
             self._tell(job, Failed(making.grammar.error, making.grammar.status))
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
@@ -226,18 +256,18 @@ class Engine:
         else:
             self._test(job, attempts, making.place, sequence)
 
-    def _test(self, job: Job, attempts: FoundTexts, place: int, sequence: ActiveSequence) -> None:
-        """Test a finished text; it leaves, or is made once more."""
+    def _test(self, job: Job, attempts: Attempts, place: int, sequence: ActiveSequence) -> None:
+        """Test a finished text; return it, or start a retry."""
         sequence.index = place
 
         def again(request: Request, *, ahead: bool = False) -> int:
             return self._add(_Making(job, attempts, len(attempts.owners) - 1), request, ahead=ahead)
 
         try:
-            done = attempts.take(sequence, again)
+            done = attempts.on_finished(sequence, again)
         except Exception:  # of one text's test, which must not end those of others
             LOG.exception("a text could not be tested")
-            self._tell(job, Failed("the text could not be tested on the server; try again later"))
+            self._tell(job, Failed("the text could not be tested; try again later"))
             return
         if done is not None:
             error = done.sequence.error
@@ -245,6 +275,6 @@ class Engine:
 
 
 def _deliver(news: Sequence[tuple[Job, News]]) -> None:
-    """In the event loop."""
+    """Run in the event loop."""
     for job, one in news:
         job.listen(one)

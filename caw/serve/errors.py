@@ -1,4 +1,4 @@
-"""What a client is told when a request fails, in the shape of OpenAI's errors."""
+"""Errors in the shape of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {
 class ApiError(Exception):
     """A request that fails.
 
-    status: of HTTP. message: one sentence, which names no key. code: for programs. parameter: the one at fault.
+    status: HTTP status. message: one sentence without keys. code: for programs. parameter: the invalid one.
     """
 
     def __init__(self, status: int, message: str, *, code: str | None = None, parameter: str | None = None) -> None:
@@ -33,5 +33,5 @@ class ApiError(Exception):
 
 
 def encoded(value: Any) -> bytes:
-    """JSON in ASCII, which holds whatever a client sent, halves of surrogate pairs too."""
+    """Encode JSON in ASCII, which can represent anything a client sends, including halves of surrogate pairs."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,18 +1,18 @@
-"""JSON mode: what a text may go on with so that it becomes JSON, of a schema if one is given.
+"""JSON mode: the tokens that keep a text valid JSON, with or without a schema.
 
-The library llguidance says which tokens may come next; all others are excluded before the watermark sees the logits. So
-marks choose among allowed tokens alone, and where only one is allowed there is none.
+The library llguidance provides the allowed next tokens; all others are excluded before the watermark sees the logits.
+So the mark chooses only among allowed tokens, and has no effect where only one is allowed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from caw.decoding.state import DecodeState
+from caw.decoding.texts import Texts
 from caw.decoding.warping import Warper
 from caw.serve.errors import BAD, ApiError
 
@@ -35,10 +35,10 @@ LIMITS: dict[str, Any] = {
 
 
 class Grammar:
-    """Follows one text. vocab_size: of the model's logits.
+    """Follows one text. vocab_size: size of the model's logits.
 
-    error: why the text cannot go on, "" while it can. status: of HTTP, of an error: 400 where the schema asks for more
-    than its limits allow, 500 where the server is at fault.
+    error: why the text cannot continue, "" if it can. status: HTTP status of the error: 400 if the schema exceeds its
+    limits, 500 if the server is at fault.
     """
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
@@ -46,7 +46,7 @@ class Grammar:
         self.error, self.status = "", BAD
 
     def allowed(self) -> torch.Tensor:
-        """Which tokens may come next, bool [V]; all of them once it has failed, after which the text ends."""
+        """Return the allowed tokens, bool [V]; all of them after an error, which ends the text."""
         mask = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
         if self.matcher.is_error():
             self._over_limits()
@@ -54,25 +54,33 @@ class Grammar:
         bits = (mask[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
         return bits.flatten()[: self.vocab_size].bool()
 
-    def take(self, token: int) -> None:
-        """The text goes on with a token."""
+    def advance(self, token: int) -> None:
+        """Append a token to the text."""
         if self.error or self.matcher.is_stopped() or self.matcher.try_consume_tokens([token]):
             return
         if self.matcher.is_error():
             self._over_limits()
         else:  # what was allowed is taken, so something else was sampled
-            self.error, self.status = "the server did not keep the text to its schema; try again later", 500
+            self.error, self.status = "the text left its schema because of a server error; try again later", 500
+
+    def go_on(self, tokens: Sequence[int]) -> None:
+        """Process the tokens that an earlier request generated."""
+        for token in tokens:
+            self.advance(token)
+            if self.error:  # known only now: what was made before knew nothing of the schema
+                self.error, self.status = "the text so far does not match the schema; leave response_format out", BAD
+                return
 
     def _over_limits(self) -> None:
-        """Clients would try again after a 500."""
-        self.error, self.status = "the text could not be kept to its schema; simplify it", BAD
+        """Record an exceeded limit as status 400; clients would retry after a 500."""
+        self.error, self.status = "the schema exceeds the server's limits; simplify it", BAD
 
 
 class Grammars:
-    """Makes grammars for one model; safe to use from several threads.
+    """Creates grammars for one model; thread-safe.
 
     Args:
-        ends: token ids that end a text. Raises ImportError without llguidance, ValueError for a slow tokenizer.
+        ends: end token ids. Raises ImportError without llguidance, ValueError for a slow tokenizer.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, ends: tuple[int, ...]) -> None:
@@ -84,13 +92,13 @@ class Grammars:
         self.tokenizer = from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(ends))
 
     def compiled(self, schema: Any, *, compact: bool = False) -> Callable[[], Grammar]:
-        """What makes a grammar for a text of this schema; ApiError for one that cannot be kept to.
+        """Return a function that creates the grammar of this schema. ApiError for an unsupported schema.
 
-        compact: without spaces and line breaks between parts, so that it is known where they begin: for calls.
+        compact: without spaces and line breaks between parts, so that their starts are known: for calls.
         """
         text, where = json.dumps(OBJECT if schema is None else schema), "tools" if compact else "response_format"
         if len(text) > MAX_SCHEMA:
-            said = f"a schema may have {MAX_SCHEMA} letters, got {len(text)}; simplify it"
+            said = f"a schema may have at most {MAX_SCHEMA} characters, got {len(text)}; simplify it"
             raise ApiError(BAD, said, parameter=where)
         try:
             grammar = self.matcher.grammar_from_json_schema(text, overrides=COMPACT if compact else RULES)
@@ -104,25 +112,25 @@ class Grammars:
 
 
 def _refused(reason: str, where: str) -> ApiError:
-    said = f"the schema cannot be kept to: {(reason.splitlines() or [''])[0][:200]!a}; change it"
+    said = f"unsupported schema: {(reason.splitlines() or [''])[0][:200]!a}; change it"
     return ApiError(BAD, said, parameter=where)
 
 
 class RowMasks:
-    """A warper that excludes what rows' grammars do not allow, then warps as before.
+    """A warper that excludes tokens forbidden by a row's grammar, then warps as before.
 
     Args:
-        inner: what the plan's own settings ask for. of: the grammar of a row of the batch, None without one.
+        inner: warper of the plan's own settings. of: returns the grammar of a batch row, None without one.
     """
 
     def __init__(self, inner: Warper | None, of: Callable[[int], Grammar | None]) -> None:
         self.inner, self.of = inner, of
 
-    def __call__(self, logits: torch.Tensor, state: DecodeState) -> torch.Tensor:
-        """Logits float32 [B, V] with -inf for tokens that are not allowed; the tensor itself where all are."""
+    def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """Return logits float32 [B, V] with -inf for forbidden tokens; the same tensor if all are allowed."""
         found = [(row, grammar) for row in range(logits.shape[0]) if (grammar := self.of(row)) is not None]
         if found:
             rows = torch.tensor([row for row, _ in found], device=logits.device)
             allowed = torch.stack([grammar.allowed() for _, grammar in found]).to(logits.device)
             logits = logits.index_copy(0, rows, logits[rows].masked_fill(~allowed, -torch.inf))
-        return logits if self.inner is None else self.inner(logits, state)
+        return logits if self.inner is None else self.inner(logits, texts)

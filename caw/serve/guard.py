@@ -1,4 +1,4 @@
-"""What stands before every request: the size of its body, how long it may take to come, and errors in one shape."""
+"""Checks before every request: body size, read timeout, and errors in one shape."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PORT = re.compile(r":[0-9]*$")
 
 
 class Guard:
-    """Reads bodies whole before the application sees them: at most `most` bytes, in at most `seconds`.
+    """Reads bodies before the application sees them: at most `most` bytes, within `seconds`.
 
-    hosts: names under which the server may be asked, and by none but its own pages; None = any. A page whose name was
-    made to lead to this machine, or that sends forms to it, would otherwise have its visitors' browsers ask it.
+    hosts: names under which the server may be called, and only by its own pages; None = any. Otherwise a foreign page,
+    by rebinding its name to this machine or by sending forms, could make its visitors' browsers call the server.
     """
 
     def __init__(self, app: ASGIApp, most: int, seconds: float, hosts: Collection[str] | None = None) -> None:
@@ -35,12 +35,14 @@ class Guard:
             return
         if {b"content-length", b"transfer-encoding"} <= set(dict(scope["headers"])):
             # a proxy in front may take the other one, and what is a body to it be a request here
-            await _refuse(send, ApiError(BAD, "a body has one length, got two; leave content-length out"))
+            await _refuse(send, ApiError(BAD, "a body must have one length, got two; leave content-length out"))
             return
         try:
             body = await asyncio.wait_for(self._read(scope, receive), self.seconds)
         except asyncio.TimeoutError:
-            await _refuse(send, ApiError(408, f"the body took longer than {self.seconds:g} s; send it faster"))
+            await _refuse(
+                send, ApiError(408, f"the body exceeded the read timeout of {self.seconds:g} s; send it faster")
+            )
             return
         except ApiError as error:
             await _refuse(send, error)
@@ -55,18 +57,18 @@ class Guard:
         await self.app(scope, again, send)
 
     def _foreign(self, headers: dict[bytes, bytes]) -> str:
-        """Why a request is that of somebody else's page, "" where it is none."""
+        """Return why a request comes from a foreign page, "" if it does not."""
         host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
         if PORT.sub("", host) not in (self.hosts or ()):
-            return "this server is asked under another name; use 127.0.0.1"
+            return "this server does not accept this host name; use 127.0.0.1"
         if origin and origin.partition("://")[2] != host:
-            return "this server answers no pages of others; ask it from a program"
+            return "this server does not accept requests from other sites' pages; call it from a program"
         return ""
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None where the client left before its end."""
+        """Return the body; None if the client disconnected before its end."""
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        too_long = ApiError(TOO_LONG, f"a body may have {self.most} bytes, got more; send less")
+        too_long = ApiError(TOO_LONG, f"a body may have at most {self.most} bytes; send less")
         if not announced.isdigit() or int(announced[:20]) > DRAINED * self.most:
             raise too_long
         parts: list[bytes] = []
@@ -89,13 +91,13 @@ class Guard:
                     return b"".join(parts)
                 self.held, kept = self.held + len(part), kept + len(part)
                 if self.held > HELD and size > SMALL:
-                    raise ApiError(503, "too many large requests come at once; try again later", code="queue_full")
+                    raise ApiError(503, "too many large requests at once; try again later", code="queue_full")
         finally:
             self.held -= kept
 
 
 async def _refuse(send: Send, error: ApiError) -> None:
-    """Answer and close: what is left of the body is not read."""
+    """Respond and close: the rest of the body is not read."""
     body = encoded(error.body)
     headers = [
         (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close"),

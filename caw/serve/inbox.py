@@ -1,7 +1,7 @@
-"""How texts get from the threads that ask for them to the one that decodes, and whose turn it is.
+"""The queue between the request threads and the decoding thread, with fair scheduling of tenants.
 
-Tenants that ask for much do not keep out the others: of the places to wait in, each leaves as many free as it takes,
-and a row that is free goes to the tenant that has the fewest.
+A busy tenant cannot lock out others: a tenant may use at most as much of the queue as it leaves free, and a free row
+goes to the tenant with the fewest rows.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from caw.serve.job import Job
 
 
 class BusyError(Exception):
-    """As many texts are under way as may be."""
+    """The maximum number of texts is in progress."""
 
 
 class GreedyError(BusyError):
-    """One tenant has as many texts under way as it may while there are others."""
+    """One tenant has its maximum share of texts in progress."""
 
 
 class ClosedError(Exception):
-    """Nothing is decoded any more."""
+    """Decoding has stopped."""
 
 
 class Inbox:
-    """Jobs that have come since the decoder last looked; safe to use from any thread.
+    """Jobs that arrived since the decoder last looked; thread-safe.
 
     Args:
-        most: jobs that may be under way, those in the batch included. rows: of the batch.
-        shared: whether tenants share it, so that none may take all of it.
+        most: maximum jobs in progress, including the batch. rows: of the batch.
+        shared: whether tenants share it, so that none may use all of it.
     """
 
     def __init__(self, most: int, rows: int = 1, *, shared: bool = False) -> None:
@@ -43,7 +43,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def put(self, jobs: Sequence[Job]) -> None:
-        """Hand over all of these, one tenant's, or none. Raises BusyError, GreedyError or ClosedError."""
+        """Add all of these jobs of one tenant, or none. Raises BusyError, GreedyError or ClosedError."""
         tenant = jobs[0].tenant if jobs else ""
         with self._changed:
             self.check(len(jobs), tenant)
@@ -53,7 +53,7 @@ class Inbox:
             self._changed.notify()
 
     def check(self, count: int, tenant: str = "") -> None:
-        """Raise where so many more jobs of a tenant would be refused now."""
+        """Raise if this many more jobs of a tenant would be rejected now."""
         if self.closed:
             raise ClosedError
         free = self.most - self.under_way - count
@@ -63,7 +63,7 @@ class Inbox:
             raise GreedyError
 
     def take(self, *, wait: bool) -> list[Job]:
-        """What has come; wait: for something, or for the end."""
+        """Return the new jobs; wait: until there is one, or the inbox closes."""
         with self._changed:
             while wait and not self._come and not self.closed:
                 self._changed.wait()
@@ -72,7 +72,7 @@ class Inbox:
             return come
 
     def ended(self, job: Job) -> None:
-        """A job is no longer under way."""
+        """Record that a job has ended."""
         with self._changed:
             self.under_way -= 1
             self._held[job.tenant] -= 1
@@ -80,19 +80,19 @@ class Inbox:
                 del self._held[job.tenant]
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more jobs."""
         with self._changed:
             self.closed = True
             self._changed.notify()
 
 
 class LiveWaiting(Waiting):
-    """A queue whose decoder goes on until the inbox is closed: where no text is in the batch, it waits for one.
+    """A queue whose decoder runs until the inbox is closed: with an empty batch it waits for a job.
 
     Args:
-        settle: called before each step and before waiting. admit: called with each job that has come.
-        gone: whether nobody waits for a request any more, by its number. whose: its tenant, by its number.
-        held: rows that each tenant has.
+        settle: called before each step and before waiting. admit: called with each new job.
+        gone: whether a request was abandoned, by its number. whose: its tenant, by its number.
+        held: rows of each tenant.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class LiveWaiting(Waiting):
         return number
 
     def take(self, most: int) -> list[tuple[int, Request]]:
-        """Texts that are made again go first; then each row to the tenant with the fewest, to its oldest request."""
+        """Return retries first, then one request per row: the oldest of the tenant with the fewest rows."""
         held, taken = self.held(), list[tuple[int, Request]]()
         while self.requests and len(taken) < most:
             order = ((one[0] not in self._ahead, held[self.whose(one[0])], place) for place, one in

@@ -1,4 +1,4 @@
-"""One text that a server makes: what is asked for, and what is heard of it while it is made."""
+"""Job: one text for the engine to generate, and the news of its progress."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import TokenLogProbs
-from caw.found.attempts import FoundTexts
-from caw.found.receipts import Receipt
+from caw.detectable.attempts import Attempts
+from caw.detectable.receipts import Receipt
 from caw.serve.grammars import Grammar
 from caw.serve.thinking import Thinking
 
 
 @dataclass(frozen=True)
 class Token:
-    """A new token, with what the unmarked model says of it where that was asked for."""
+    """A new token, with the unmarked model's log-probabilities if requested."""
 
     id: int
     log_probs: TokenLogProbs | None
@@ -25,7 +25,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Done:
-    """The text is finished. receipt: what its test said, None without one."""
+    """The text is finished. receipt: result of its test, or None."""
 
     sequence: ActiveSequence
     receipt: Receipt | None
@@ -33,7 +33,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The text cannot be finished. reason: one sentence for the client. status: of HTTP, where nothing was sent yet."""
+    """The text cannot be finished. reason: one sentence for the client. status: HTTP status if nothing was sent yet."""
 
     reason: str
     status: int = 500
@@ -44,22 +44,23 @@ News = Token | Done | Failed
 
 @dataclass(eq=False)
 class Job:
-    """A text in the making.
+    """A text in progress.
 
-    request: for the decoder. stops: of its text. streams: whether each token is heard of, or only the end.
-    tested: how the finished text is tested and made again; None = it is not.
-    thinking: made anew for each attempt, follows it through its unmarked thinking section; None = all is marked alike.
-    grammar: made anew for each attempt, says what the text may go on with; None = anything.
-    listen: called in the event loop with each piece of news, in order. cancelled: set by `Engine.cancel`; nothing more
-    is heard then. tenant: whose it is; tenants take turns.
+    request: for the decoder. stops: of its text. streams: whether to report every token, or only the end. tested:
+    creates the tests and retries of the text; None = no test. thinking: created for each attempt, follows its unmarked
+    thinking section; None = everything is marked. grammar: created for each attempt, restricts the text; None =
+    anything. listen: called in the event loop with each piece of news, in order. cancelled: set by `Engine.cancel`; no
+    more news follows. over: set once it has ended, however many of its sequences are still decoded. tenant: for fair
+    scheduling.
     """
 
     request: Request
     stops: StopStrings
     streams: bool
     listen: Callable[[News], None]
-    tested: Callable[[], FoundTexts] | None = None
+    tested: Callable[[], Attempts] | None = None
     thinking: Callable[[], Thinking] | None = None
     grammar: Callable[[], Grammar] | None = None
     tenant: str = ""
     cancelled: bool = False
+    over: bool = False

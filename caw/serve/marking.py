@@ -1,69 +1,85 @@
-"""Whether and how the texts of a request are marked: all of them, but for what the operator has exempted."""
+"""Whether and how a request's texts are marked: all of them, unless the operator exempted some."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from caw.detection.many_keys import alone
+from caw.detection.family import alone
 from caw.policies import Policy
 from caw.policies.target import read_target
 from caw.serve.contracts import Tenant
 from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
+from caw.watermarks import Watermark
 
+# of a text's tokens, those whose whole context the server knows: with fewer, texts of 150 tokens that are put together
+# from answers as short are no longer found (docs/serve.md, "Short answers")
+WHOLE = 0.75
 OPTED_OUT, SHORT, JSON = "the client opted out", "below the exempted length", "JSON mode is exempted"
 TOOLS = "tool calls are exempted"
 
 
 @dataclass(frozen=True)
 class Marking:
-    """How one request's texts are marked.
+    """Settings of the mark for one request's texts.
 
-    key_id: of the key that marks, "" where nothing does. unmarked: why not, "" where something does. factor: of the
-    policy's strength, 0 where nothing marks. margin: added to the z that the policy's target takes.
-    found_at: p-value that the finished texts are tested at under their key, None = no test. strict: whether no other
-    text may leave. thinks: whether thinking sections are left unmarked.
+    key_id: of the marking key, "" if unmarked. unmarked: why, "" if marked. factor: of the policy's strength, 0 if
+    unmarked. margin: added to the z of the policy's target. detectable_at: p-value at which finished texts are tested
+    under their key, None = no test. strict: whether to send only detected texts. thinks: whether thinking sections are
+    left unmarked. fewest: minimum tokens of a text that is called marked.
     """
 
     key_id: str
     unmarked: str
     factor: float
     margin: float
-    found_at: float | None
+    detectable_at: float | None
     strict: bool
     thinks: bool
+    fewest: int = 1
 
     @property
     def marked(self) -> bool:
+        """Whether texts are marked; for finished texts see `carried`."""
         return not self.unmarked
+
+    def carried(self, tokens: int) -> bool:
+        """Return whether a text with this many marked tokens may be called marked: in a shorter one, too many tokens
+        follow a context that the server knows only in part, while a reader of the text knows all of it.
+        """
+        return self.marked and tokens >= self.fewest
 
 
 def marking_of(
     tenant: Tenant,
     settings: ServerSettings,
     policy: Policy,
+    fewest: int = 1,
     *,
+    parts: int = 1,
     max_tokens: int,
     wants: bool | None,
     json: bool = False,
     tools: bool = False,
 ) -> Marking:
-    """What is done for a request.
+    """Return how a request is marked.
 
-    The level of the tenant's rules is one over all keys that detection tries; what a text has to reach under its own is
-    so much less.
+    The level of the tenant's rules is over all keys that detection tries; a text's level under its own key is
+    correspondingly smaller.
 
-    max_tokens: the most new tokens of each text. wants: what the client says, None = nothing. json: whether the texts
-    are made in JSON mode. tools: whether they are calls.
+    fewest: from `fewest_marked`. parts: families of marks among which detection divides a level. max_tokens: maximum
+    tokens of each text, including what it continues. wants: the client's request, None = none. json: whether the texts
+    are in JSON mode. tools: whether they are calls.
 
-    Raises ApiError where the tenant may not have what the client wants, and where the server was planned for less than
-    the tenant's rules ask for.
+    Raises ApiError if the tenant may not have what the client requests, and if the tenant's rules exceed the server's
+    plan.
     """
     rules = tenant.rules or settings.rules
     if wants is False and not tenant.may_opt_out:
         raise ApiError(
-            FORBIDDEN, "unmarked text needs an API key that may opt out, this one may not; leave watermark out",
+            FORBIDDEN, "unmarked text requires an API key that may opt out; leave watermark out",
             parameter="watermark",
         )  # fmt: skip
     if wants is False:
@@ -75,22 +91,32 @@ def marking_of(
     if tools and rules.exempt_tools and wants is not True:
         return Marking("", TOOLS, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
-        raise ApiError(500, "the marks asked for this API key are stronger than this server's; ask its operator")
-    level = None if rules.found_at is None else alone(rules.found_at, tenant.tried)
+        raise ApiError(500, "this API key's rules ask for stronger marks than this server supports; ask its operator")
+    level = None if rules.detectable_at is None else alone(rules.detectable_at, tenant.tried)
     return Marking(
         tenant.key.id,
         "",
         rules.strength_factor,
-        _margin(level, policy),
+        _margin(None if level is None else alone(level, parts), policy),
         level,
         rules.strict,
         rules.exempt_thinking
         and not (json or tools),  # JSON begins at once, in whatever section the template has opened
+        fewest,
     )
 
 
+def fewest_marked(watermark: Watermark) -> int:
+    """Return the minimum tokens of a text that may be called marked, of which `WHOLE` have a whole context.
+
+    A context is the last W tokens, and the server knows only those that it generated. The first W tokens of a text are
+    therefore marked under contexts that a detector does not see if the text is part of a longer one.
+    """
+    return max(1, math.ceil(watermark.window / (1 - WHOLE)))
+
+
 def _margin(level: float | None, policy: Policy) -> float:
-    """What a level stricter than the policy's target adds to the z at which marks rest."""
+    """Return what a level stricter than the policy's target adds to the z at which marking stops."""
     target = read_target(policy.target)
     if target is None or level is None:
         return 0.0

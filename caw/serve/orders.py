@@ -1,7 +1,7 @@
-"""One request under way: its texts, their receipts, and the pieces that go to the client.
+"""Order: one request in progress: its texts, their receipts, and the pieces for the client.
 
-A receipt is begun, durably, before a text is made, and closed before its client learns that it is complete. Where a
-receipt cannot be closed nothing more is sent.
+A receipt is begun, durably, before a text is generated, and closed before its client learns that it is complete. If a
+receipt cannot be closed, nothing more is sent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caw.found.receipts import text_digest
+from caw.decoding.sequence import ActiveSequence
+from caw.detectable.receipts import text_digest
 from caw.serve.contracts import Begun, Closed, Ending, ReceiptHandle
 from caw.serve.engine import Engine
 from caw.serve.errors import ApiError
 from caw.serve.job import Done, Failed, Job, News, Token
+from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking
 from caw.serve.tools import Calls
 from caw.serve.unfolding import Unfolding
@@ -29,10 +31,11 @@ Threaded = Callable[..., Awaitable[Any]]  # runs a function that may wait in ano
 
 @dataclass(eq=False)
 class TextOrder:
-    """One text of a request: what it is made by, its receipt, what was sent of it.
+    """One text of a request: its job, its receipt, and what was sent.
 
-    reached: the p-value of what was sent, None where nothing marks it. tokens: how many came. letters: of those whose
-    log-probabilities were told. closing: of its receipt, once begun.
+    reached: the p-value of what was sent, None if unmarked. tokens: number of new ones. proof: of the finished text,
+    for its continuation; None = not allowed. letters: characters whose log-probabilities were sent. closing: of its
+    receipt, once started.
     """
 
     job: Job
@@ -40,30 +43,46 @@ class TextOrder:
     handle: ReceiptHandle
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
+    proof: Callable[[ActiveSequence], str] | None = None
     tokens: int = 0
     letters: int = 0
     done: Done | None = None
     closing: asyncio.Future[None] | None = None
 
+    @property
+    def begun_tokens(self) -> int:
+        """Number of the text's tokens from an earlier request."""
+        return len(self.job.request.begun)
+
+    def marked(self, marking: Marking) -> bool:
+        """Whether the finished text is called marked."""
+        sequence = self.done.sequence if self.done is not None else None
+        return sequence is not None and marking.carried(len(sequence.visible) - sequence.spared)
+
 
 @dataclass(frozen=True)
 class Piece:
-    """More of a text. choice: its number. finish: why it ended, "" while it goes on. receipt: id, once it ended."""
+    """More of a text. choice: its number. finish: finish reason, "" until the end.
+
+    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none.
+    """
 
     choice: int
     text: str
     tokens: Sequence[Token]
     finish: str
     receipt: str
+    marked: bool = False
+    continuation: str = ""
 
 
 @dataclass(eq=False)
 class Order:
-    """A request whose texts are made.
+    """A request whose texts are being generated.
 
-    id, created: what clients get. stream: whether pieces are sent as they come. alternatives: as in the request.
-    prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: where it stands until all
-    of its receipts are closed. calls: the functions that its texts call, None = none.
+    id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
+    prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
+    all of its receipts are closed. calls: the functions that its texts call, None = none. lines: of the log.
     """
 
     id: str
@@ -78,6 +97,7 @@ class Order:
     news: asyncio.Queue[tuple[int, News]]
     register: set[Order] = field(repr=False)
     calls: Calls | None = None
+    lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     texts: list[TextOrder] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -88,9 +108,9 @@ class Order:
         return sum(text.tokens for text in self.texts)
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Everything that goes to the client; a text that is not streamed is one piece, after all are done.
+        """Yield everything for the client; a text that is not streamed is one piece, after all are done.
 
-        Raises ApiError where a text cannot be finished, or may not leave.
+        Raises ApiError if a text cannot be finished or must not be sent.
         """
         left = len(self.texts)
         while left:
@@ -114,7 +134,7 @@ class Order:
                 yield await self._finish(choice, "", [])
 
     async def _next(self) -> dict[int, list[News]]:
-        """All news that there are, at least one, by the number of the text."""
+        """Return all available news, at least one, by the number of the text."""
         first = [await self.news.get()]
         while not self.news.empty():
             first.append(self.news.get_nowait())
@@ -124,16 +144,17 @@ class Order:
         return found
 
     async def _finish(self, choice: int, said: str, tokens: Sequence[Token]) -> Piece:
-        """The last piece of a text, once its receipt is closed."""
+        """Return the last piece of a text, once its receipt is closed."""
         text = self.texts[choice]
         done = text.done
         assert done is not None
         self._check(text)
         sequence = done.sequence
         if not text.job.streams:
-            text.tokens = len(sequence.tokens)
+            new = sequence.tokens[text.begun_tokens :]
+            text.tokens = len(new)
             known = dict(enumerate(sequence.log_probs))
-            tokens = [Token(token, known.get(place)) for place, token in enumerate(sequence.tokens)]
+            tokens = [Token(token, known.get(place)) for place, token in enumerate(new)]
         if sequence.finish_reason == "eos":
             tokens = [one for one in tokens if one.id not in sequence.ends]
         rest = text.unfolding.finish(sequence.visible)
@@ -141,59 +162,65 @@ class Order:
         try:
             await self._close(text, "complete", finish)
         except Exception as error:
-            LOG.exception("a receipt could not be closed")
-            raise ApiError(500, "the receipt of the text could not be written; ask the server's operator") from error
-        return Piece(choice, said + rest, tokens, finish, text.begun.id)
+            self.lines.failed("a receipt could not be closed", error)
+            raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
+        again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
+        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked(self.marking), again)
 
     def _check(self, text: TextOrder) -> None:
-        """Raise ApiError for a text that may not leave."""
+        """Raise ApiError for a text that must not be sent."""
         receipt = text.done.receipt if text.done else None
-        if self.marking.strict and (receipt is None or not receipt.found):
-            why = "" if receipt is None else f" ({receipt.reason})"
-            raise ApiError(
-                500, f"no text was made that is found to be marked{why}; ask for a longer one", code="unfound"
+        if self.marking.strict and receipt is not None and receipt.detected and not text.marked(self.marking):
+            said = (
+                f"this server sends only marked texts, which have at least {self.marking.fewest} tokens; ask for a "
+                "longer text"
             )
+            raise ApiError(500, said, code="undetected")
+        if self.marking.strict and (receipt is None or not receipt.detected):
+            why = "" if receipt is None else f" ({receipt.reason})"
+            raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")
 
     async def _close(self, text: TextOrder, ending: Ending, finish: str = "") -> None:
-        """Close a receipt, once; what it says is of what was sent, or is about to be.
+        """Close a receipt, once, about the text that was sent or is about to be.
 
-        Who waits for it may be cancelled, because the client left; the writing goes on, and `end` waits for it.
+        The waiting task may be cancelled if the client disconnects; writing continues, and `end` waits for it.
         """
         if text.closing is None:
             closed = self._closed(text, ending, finish)
-            text.closing = asyncio.ensure_future(self.threaded(_write, text, closed, text.unfolding.sent))
+            text.closing = asyncio.ensure_future(self.threaded(_write, self.lines, text, closed, text.unfolding.sent))
         await asyncio.shield(text.closing)
 
     def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
-        """What a receipt says at its end."""
+        """Return the final contents of a receipt."""
         receipt, digest = text.done.receipt if text.done else None, text_digest(text.unfolding.sent)
         # a client that left before the text was sent: the test is of another text than the digest
         tested = receipt if receipt and receipt.digest == digest else None
         return Closed(
             ending=ending, finish_reason=finish, p_value=tested.p_value if tested else None,
-            found=tested.found if tested else None, reason=receipt.reason if receipt else "",
-            attempts=receipt.attempts if receipt else 1, tokens=text.tokens, digest=digest, time=time.time(),
-            tested=tested.as_dict() if tested else None,
+            detected=tested.detected if tested else None, reason=receipt.reason if receipt else "",
+            attempts=receipt.attempts if receipt else 1, tokens=text.begun_tokens + text.tokens, digest=digest,
+            time=time.time(), tested=tested.as_dict() if tested else None,
+            marked=ending == "complete" and text.marked(self.marking),
         )  # fmt: skip
 
     async def end(self, ending: Ending) -> None:
-        """Stop what is still being made, and close the receipts that are open. Raises nothing."""
+        """Stop texts in progress, and close the open receipts. Raises nothing."""
         for text in self.texts:
             if text.done is None:
                 self.engine.cancel(text.job)
         for text in self.texts:
             try:
                 await self._close(text, ending)
-            except Exception:
-                LOG.exception("a receipt could not be closed")
+            except Exception as error:
+                self.lines.failed("a receipt could not be closed", error)
         self.register.discard(self)
 
 
-def _write(text: TextOrder, closed: Closed, sent: str) -> None:
-    """Close a receipt, with the p-value of what was sent where no test has said it; None where it cannot be told."""
+def _write(lines: LogLines, text: TextOrder, closed: Closed, sent: str) -> None:
+    """Close a receipt, with the p-value of the sent text if no test gave it; None if it cannot be computed."""
     if closed.p_value is None and text.reached is not None and sent:
         try:
             closed = replace(closed, p_value=text.reached(sent))
-        except Exception:  # nobody asked for it, so it withholds no text
-            LOG.exception("the p-value of a text could not be told")
+        except Exception as error:  # nobody asked for it, so it withholds no text
+            lines.failed("the p-value of a text could not be computed", error)
     text.handle.close(closed)

@@ -1,6 +1,6 @@
-"""The page at `/`: paste a text, learn whether it is marked. A plain form; no script, and nothing from elsewhere.
+"""The page at `/`: paste a text and see whether it is marked. A plain form, self-contained and without scripts.
 
-It says no more than `/v1/detect` says to the same asker: a word to the public, everything to a tenant.
+It shows no more than `/v1/detect` returns to the same asker: a verdict to the public, everything to a tenant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from caw.serve.service import Service
 
 FORM = "application/x-www-form-urlencoded"
 FIELDS = 8  # of a form; ours has two
-TITLES = {MARKED: "Marked", NONE: "No mark found", SHORT: "Too short to say"}
+TITLES = {MARKED: "Marked", NONE: "No mark found", SHORT: "Too short to decide"}
 WHOLE_STYLE = STYLE + template("caw.serve", "page.css").render()
 # with no referrer at all browsers would send the form as if from nowhere, and the server would take it for a stranger's
 HEADERS = {
@@ -33,10 +33,10 @@ HEADERS = {
 
 
 class Page:
-    """Writes the page of one service.
+    """Renders the page of one service.
 
     Args:
-        name: of the model. asks_key: whether a visitor may be somebody else than the one tenant.
+        name: of the model. asks_key: whether to offer an API key field, because there are several tenants.
     """
 
     def __init__(self, name: str, *, asks_key: bool) -> None:
@@ -44,7 +44,7 @@ class Page:
         self._template = template("caw.serve", "page.html", once_in=once_in, p=format_p, shade=shade)
 
     def html(self, text: str = "", finding: Finding | None = None, error: str = "") -> str:
-        """The page with a visitor's text and what was found, or what went wrong; never with their API key."""
+        """Return the page with a visitor's text and the result or error; never with their API key."""
         title = "" if finding is None else TITLES[finding.verdict]
         return self._template.render(
             name=self.name, asks_key=self.asks_key, text=text, finding=finding, error=error, title=title,
@@ -53,14 +53,14 @@ class Page:
 
 
 def shade(stretch: Stretch) -> str:
-    """The class of its colour: a step for each standard deviation, at most three."""
+    """Return the CSS class of its colour: one step per standard deviation, at most three."""
     if stretch.lean is None:
         return "again"
     return f"p{min(3, 1 + int(stretch.lean))}" if stretch.lean > 0 else f"m{min(2, 1 + int(-stretch.lean))}"
 
 
 def add_page(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """The paths of the page."""
+    """Add the paths of the page."""
     page = Page(service.settings.name, asks_key=service.directory.tenant_for(None) is None)
 
     @app.get("/")
@@ -85,9 +85,9 @@ def add_page(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 async def _fields(request: Request) -> Mapping[str, str]:
-    """The form of a request, line breaks as the text has them: browsers send two characters for one.
+    """Return the form of a request, with line breaks normalised: browsers send two characters for one.
 
-    Raises ApiError for what our form does not send, and for forms of other sites, whose visitors did not ask us.
+    Raises ApiError for anything that our form does not send, and for forms of other sites.
     """
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise ApiError(FORBIDDEN, "the form came from another site; paste the text here")

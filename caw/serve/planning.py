@@ -1,4 +1,4 @@
-"""The plan of a server's decoder: for all that any request may ask."""
+"""The plan of a server's decoder, which covers every possible request."""
 
 from __future__ import annotations
 
@@ -7,39 +7,47 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments
+from caw.arguments import check_arguments, settle
+from caw.decoding.full_race import runs_full_race
 from caw.decoding.plan import Plan, make_plan
-from caw.decoding.request import Request
-from caw.decoding.row_settings import RowLimits
+from caw.decoding.request import Request, Workload
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
-from caw.decoding.workload import Workload
+from caw.detectable.attempts import Attempts, DetectableTexts
+from caw.detectable.efforts import Effort, check_strong, efforts, greatest_factor, steered
+from caw.detectable.guarded_first import GuardedFirst
+from caw.detectable.guarding import GuardedTexts
+from caw.detectable.selection import Selection, weakest
+from caw.detectable.trial import Trial, beyond_reach, check_markable, test_of
 from caw.detection.detector import Detector
-from caw.found.attempts import FoundTexts
-from caw.found.efforts import Effort, check_strong, efforts, greatest_factor, steered
-from caw.found.selection import Selection, weakest
-from caw.found.trial import Trial, beyond_reach, check_markable
 from caw.models.facts import ModelFacts
-from caw.policies import Policy
+from caw.models.sampling import model_sampling
+from caw.policies import FixedStrength, Policy
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
-from caw.serve.marking import Marking
+from caw.serve.marking import Marking, fewest_marked
+from caw.serve.requests import MAX_TOP_K
 from caw.serve.settings import ServerSettings
 from caw.settings import Settings
-from caw.watermarks import Watermark
-from caw.watermarks.registry import reads_alike, watermark_from
+from caw.watermarks import Recommended, Watermark
+from caw.watermarks.names import reads_alike, watermark_from
 
-KEPT = 64  # levels whose tests are kept ready: one for each level of a tenant and number of its keys
+FULL = FixedStrength(1.0)
+CACHED = 64  # levels whose tests are cached: one for each level of a tenant and number of its keys
 
 
 class Planned:
-    """What one server decodes with.
+    """The model, watermark, plan and tests of one server.
 
     Args:
-        watermark: how texts are marked; its key marks nothing, every text brings one.
-        policy: None = the plain watermark. With `rules.found_at` it gets that as its target, unless it has one.
+        watermark: how texts are marked; its key is not used, every text brings its own.
+        policy: None = the plain watermark, or the Recommended's own. With `rules.detectable_at` it gets that as its
+            target, unless it has one.
         max_memory, compile: as in `caw.generate`.
 
-    Raises TypeError or ValueError where these do not go together, NotImplementedError for a model that cannot branch.
+    sampling: default sampling of requests, as from `caw.model_sampling`; {} = OpenAI's defaults.
+
+    Raises TypeError or ValueError if these do not go together, NotImplementedError for a model that cannot branch.
     """
 
     def __init__(
@@ -60,19 +68,27 @@ class Planned:
         # nobody's key: a text whose own was forgotten would be found by no one, rather than by another tenant
         nobodys = watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size)
         self.watermark = check_markable(nobodys)
-        policy = check_arguments(facts, tokenizer, self.watermark, policy, None)
-        level = settings.rules.found_at
+        self.fewest = fewest_marked(nobodys)
+        self.sampling = model_sampling(model) if settings.sampling == "model" else {}
+        RowSettings(**self.sampling)  # a config may suggest what cannot be
+        level = settings.rules.detectable_at
+        _, policy = settle(facts, self.watermark, policy, do_sample=None, level=level)
+        policy = check_arguments(facts, tokenizer, self.watermark, policy, None, self.sampling)
+        self.both = isinstance(self.watermark, Recommended)
+        greedy = self.mark_for(do_sample=False)
+        self.full_race = runs_full_race(greedy, policy)
         if level is not None:
-            check_strong(policy, self.watermark)
-        self.policy = policy if level is None else steered(policy, Detector(tokenizer, self.watermark, level))
-        self.factor = min(settings.max_factor, greatest_factor(self.watermark, self.policy))
+            check_strong(policy, greedy)
+        self.policy = policy if level is None else steered(policy, Detector(tokenizer, self.watermark, level), greedy)
+        self.factor = min(settings.max_factor, greatest_factor(greedy, self.policy))
         self.plan = self._plan(max_memory, compile)
-        self._trial = functools.lru_cache(KEPT)(self._made_trial)
+        self._trial = functools.lru_cache(CACHED)(self._made_trial)
 
     def _plan(self, max_memory: str | None, compile: bool) -> Plan:
         limits = RowLimits(
             max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
-            strength_factor=self.factor,
+            strength_factor=self.factor, top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True,
+            frequency_penalty=True, logit_bias=True,
         )  # fmt: skip
         work = Workload(self.settings.batch, self.max_length, limits)
         # how fast one tenant's text is made must not say what is in another's
@@ -83,44 +99,87 @@ class Planned:
         return make_plan(self.facts, self.watermark, self.policy, own, work)
 
     def mark_of(self, key: MarkKey) -> Watermark:
-        """The watermark of a key, whether this server marks with it or not."""
+        """Return the watermark of a key, whether or not this server marks with it."""
         if not key.watermark:
             return self.watermark.with_key(key.key)
         return watermark_from(key.watermark, key.key).with_vocabulary(self.facts.vocab_size)
 
     def check_key(self, key: MarkKey) -> None:
-        """Raise ApiError for a key whose texts this server would mark otherwise than detection expects."""
+        """Raise ApiError for a key whose texts this server would mark differently from what detection expects."""
         if key.watermark and not reads_alike(self.watermark, self.mark_of(key)):
-            raise ApiError(503, "this API key's texts are marked otherwise than this server does; ask its operator")
+            raise ApiError(503, "this API key's watermark is not this server's; ask its operator")
 
-    def check_reach(self, marking: Marking, most: int) -> None:
-        """Raise ApiError where only a found text may leave, and none of `most` tokens can be found."""
-        if not marking.strict or marking.found_at is None:
+    def mark_for(self, *, do_sample: bool) -> Watermark:
+        """Return the watermark of a text: of a `Recommended`, the family that it gets."""
+        mark = self.watermark
+        return mark.of(do_sample=do_sample) if isinstance(mark, Recommended) else mark
+
+    def policy_for(self, *, do_sample: bool) -> Policy:
+        """Return the policy of a text."""
+        return FULL if self.both and do_sample else self.policy
+
+    def factor_of(self, marking: Marking, *, do_sample: bool) -> float:
+        """Return the factor of a text's strength: a `Recommended` marks texts that are drawn at full strength or not at
+        all.
+        """
+        return float(marking.factor > 0) if self.both and do_sample else marking.factor
+
+    def check_factor(self, marking: Marking) -> None:
+        """Raise ApiError where a tenant's texts would need another strength than a race at full strength has."""
+        if self.full_race and marking.factor not in (0, 1):
+            raise ApiError(500, "this server's race has one strength, this API key's rules another; ask its operator")
+
+    def check_reach(self, marking: Marking, most: int, *, do_sample: bool) -> None:
+        """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
+        if not marking.strict or marking.detectable_at is None:
             return
-        if fewest := beyond_reach(self.watermark, marking.found_at, most):
-            said = f"only found texts leave here, and one takes at least {fewest} tokens, got max_tokens {most}"
-            raise ApiError(BAD, f"{said}; ask for more", code="unfound", parameter="max_tokens")
+        if fewest := beyond_reach(*test_of(self.watermark, marking.detectable_at, do_sample), most):
+            said = (
+                f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
+            )
+            raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
+        if most < marking.fewest:
+            said = (
+                f"this server sends only marked texts, which have at least {marking.fewest} tokens, got max_tokens "
+                f"{most}"
+            )
+            raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
 
-    def attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
-        """How a text is tested at a level, and made again unless `once`."""
-        most = 1 if once else self.settings.max_attempts
-        settings = Settings(max_new_tokens=request.row.max_new_tokens, found_at=level, max_attempts=most)
-        tries = [self._within(effort, request.row.strength_factor) for effort in self._efforts(settings)]
-        return FoundTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, self.policy)
+    def attempts(
+        self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True
+    ) -> Attempts:
+        """Return the attempts at a text with a test at this level; without retries if `once`.
+
+        plain: whether nothing else decides about its tokens: only such texts are guarded. One that its guard cannot
+        make detectable is marked as the others.
+        """
+        guard, row = self.settings.guard, request.row
+        if guard is not None and plain and not (once or row.do_sample or row.log_probs or request.begun):
+            settings = Settings(
+                max_new_tokens=row.max_new_tokens, detectable_at=level, guard=guard, return_trace=False
+            )  # fmt: skip
+            strengths = sorted({min(each * row.strength_factor, self.factor) for each in guard.strengths})
+            guarded = GuardedTexts([request], guard, strengths, self._trial(level), stops, settings, self.policy, None)
+            return GuardedFirst(guarded, lambda: self._marked(request, stops, level, self.settings.max_attempts))
+        return self._marked(request, stops, level, 1 if once else self.settings.max_attempts)
+
+    def _marked(self, request: Request, stops: StopStrings, level: float, most: int) -> DetectableTexts:
+        settings = Settings(max_new_tokens=request.row.max_new_tokens, detectable_at=level, max_attempts=most)
+        drawn = request.row.do_sample
+        mark, policy = self.mark_for(do_sample=drawn), self.policy_for(do_sample=drawn)
+        tries = [self._within(effort, request.row.strength_factor) for effort in efforts(mark, policy, settings)]
+        return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 
     def p_value(self, text: str, key: Key) -> float:
-        """Of a text under the key that marked it; safe to use from several threads."""
+        """Return the p-value of a text under its marking key; thread-safe."""
         [result] = self._trial(LEVEL).under(key)([text])  # type: ignore[misc]
         return float(result.p_value)
 
     def _made_trial(self, level: float) -> Trial:
         return Trial(Detector(self.tokenizer, self.watermark, level))
 
-    def _efforts(self, settings: Settings) -> list[Effort]:
-        return efforts(self.watermark, self.policy, settings)
-
     def _within(self, effort: Effort, own: float) -> Effort:
-        """An effort no stronger than the plan, for a text whose own factor is `own`."""
+        """Return an effort no stronger than the plan, for a text with its own factor `own`."""
         factor = min(effort.factor, self.factor / own)
         while factor * own > self.factor:  # rounding
             factor *= 1 - 2**-52

@@ -1,27 +1,27 @@
 """Receipts without a registry: lines of a JSONL file, or none at all.
 
-    {"event": "begun", "id": ..., ...}      before the first byte of a text leaves
+    {"event": "begun", "id": ..., ...}      before the first byte of a text is sent
     {"event": "closed", "id": ..., ...}     before its client learns that it is complete
 
-A receipt that was begun and never closed is that of a text of which a part may have left when the server died.
+A receipt that is begun but not closed belongs to a text that may have been sent in part when the server died.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
+from caw.io.lines import LineFile
 from caw.serve.contracts import Begun, Closed
 
 BEGUN, CLOSED = b'{"event":"begun"', b'{"event":"closed"'
 
 
 class NoReceipts:
-    """A `ReceiptLog` that keeps nothing."""
+    """A `ReceiptLog` that stores nothing."""
 
     def begin(self, begun: Begun) -> NoReceipts:
         return self
@@ -37,51 +37,50 @@ class NoReceipts:
 
 
 class JsonlReceipts:
-    """A `ReceiptLog` that appends lines to a file; several threads and servers may share it.
+    """A `ReceiptLog` that appends lines to a file, which several threads and servers may share.
 
-    Raises OSError where the file cannot be written.
+    Raises OSError if the file cannot be written, ValueError for a file that ends in half a line of another kind.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._lock = threading.Lock()
-        # appended in one write each, so that lines of two servers do not mix
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.path = Path(path)
+        self._lines = LineFile(
+            path, line_start=b'{"event":', made_by="caw serve --receipts", shared=True, durable=True, mode=0o600
+        )
+        self._lines.mend()
 
     def begin(self, begun: Begun) -> _Open:
         self.write({"event": "begun", **dataclasses.asdict(begun)})
         return _Open(self, begun.id)
 
     def resume(self) -> int:
-        """See `ReceiptLog`; a line that was cut off in the middle is ended."""
-        still, last = 0, b"\n"
-        with open(self.path, "rb") as file:
-            for last in file:
-                still += last.startswith(BEGUN) - last.startswith(CLOSED)
-        if not last.endswith(b"\n"):
-            os.write(self._file, b"\n")
+        """See `ReceiptLog`; a truncated line has been removed."""
+        still = 0
+        with open(self._lines.target, "rb") as file:
+            for line in file:
+                still += line.startswith(BEGUN) - line.startswith(CLOSED)
         return max(0, still)
 
     def check(self) -> None:
-        with self._lock:
-            room = os.fstatvfs(self._file)
-        if not room.f_bavail:
-            raise OSError(f"cannot write receipts to {self.path.name}: the disk is full; make room")
+        if not self._lines.free():
+            raise OSError(f"cannot write receipts to {self._lines.path.name}: the disk is full; free some space")
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line and wait until it is durable."""
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        with self._lock:
-            written = os.write(self._file, data)
-            if written != len(data):
-                os.write(self._file, b"\n")  # what follows begins a line of its own
-                raise OSError(f"cannot write receipts to {self.path.name}: the disk is full; make room")
-            os.fdatasync(self._file)
+        """Append a line durably; if that fails, the file is unchanged."""
+        try:
+            self._lines.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            why = (
+                "the disk is full; free some space"
+                if full
+                else f"{(error.strerror or str(error)).lower()}; check the disk"
+            )
+            raise OSError(f"cannot write receipts to {self._lines.path.name}: {why}") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class _Open:
-    """A receipt that has begun."""
+    """An open receipt."""
 
     log: JsonlReceipts
     id: str

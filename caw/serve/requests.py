@@ -1,28 +1,32 @@
-"""What clients send: OpenAI's requests, as far as they are served.
+"""The supported part of OpenAI's requests.
 
-A parameter that is not served is accepted at its neutral value, at which it changes nothing, and refused at others.
+An unsupported parameter is accepted at its neutral value, where it has no effect, and rejected otherwise.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
-from caw.serve.strict import Strict
+from caw.serve.messages import Message
+from caw.serve.strict import Strict, sentence
 from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
+from caw.settings import MAX_BIAS, MAX_BIASES, MAX_PENALTY, MAX_REPETITION, MIN_REPETITION, MIN_TEMPERATURE
 
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
-MAX_PROMPTS, MAX_PARTS, MAX_OTHERS, MAX_TOOLS = 1024, 4096, 256, 128
+MAX_PROMPTS, MAX_MESSAGES, MAX_TOOLS = 1024, 4096, 128
+MAX_VARIABLES = 64  # of a chat template
+MAX_TOP_K = 1024  # what a step of all texts looks for
 
 T = TypeVar("T")
 
 
 def _whole(value: Any) -> Any:
-    """A whole number that was written with a point, as an integer: in JSON 5.0 is one too."""
+    """Return a whole number written with a decimal point as an integer: in JSON, 5.0 is one too."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -30,19 +34,33 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 # a list whose first bad item is the last one looked at: a million of them would take seconds, and each has an error
 Quick = Annotated[list[T], Field(fail_fast=True)]
 Few = Annotated[list[T], Field(fail_fast=True, max_length=MAX_PROMPTS)]
-Parts = Annotated[list[T], Field(fail_fast=True, max_length=MAX_PARTS)]
-# parameters that are not served, with the values that change nothing besides None; anything may be said of EVERYTHING
-EVERYTHING = object()
-NEUTRAL: dict[str, Any] = {
-    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "length_penalty": (1,),
-    "logit_bias": ({},), "top_k": (0, -1), "min_p": (0,), "best_of": (1,), "echo": (False,), "suffix": ("",),
-    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-    "parallel_tool_calls": (True, False), "modalities": (["text"],),
-    "use_beam_search": (False,), "skip_special_tokens": (True,), "ignore_eos": (False,), "min_tokens": (0,),
-    "stop_token_ids": ([],), "add_generation_prompt": (True,), "verbosity": ("medium",), "n_probs": (0,),
-    "service_tier": ("auto", "default"), "store": (False,), "user": EVERYTHING, "safety_identifier": EVERYTHING,
-    "prompt_cache_key": EVERYTHING, "metadata": EVERYTHING,
-}  # fmt: skip
+Many = Annotated[list[T], Field(fail_fast=True, max_length=MAX_MESSAGES)]
+
+
+KINDS: dict[type, str] = {str: "texts", list: "lists", int: "numbers"}
+
+
+def _prompt(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a prompt with one error message, instead of one per permitted type."""
+    try:
+        return check(value)
+    except ValidationError:
+        pass
+    found = "something else"
+    if isinstance(value, list):
+        kinds = sorted({KINDS.get(type(one), "others") for one in value})
+        found = f"a list of {len(value)}: {' mixed with '.join(kinds)}"
+    expected = f"text, a list of token ids, or a list of up to {MAX_PROMPTS} texts or lists of token ids"
+    raise sentence(f"a prompt must be {expected}, got {found}; send one of these")
+
+
+LEAST_DRAWN = 0.01  # temperature and top_p up to which a text is greedy
+SAMPLED = (
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty",
+)  # fmt: skip
+# what other servers are told where a text is to go on; here the token says so
+CONTINUING = {"continue_final_message": True, "add_generation_prompt": False}
 
 
 class StreamOptions(Strict, extra="ignore"):
@@ -50,7 +68,7 @@ class StreamOptions(Strict, extra="ignore"):
 
 
 class JsonSchema(Strict):
-    """schema: None = any object. strict: accepted whatever it is, because the text always keeps to the schema."""
+    """schema: None = any object. strict: accepted with any value, because the text always matches the schema."""
 
     name: str | None = Field(default=None, max_length=1024)
     description: str | None = None
@@ -59,51 +77,94 @@ class JsonSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """text: anything. json_object: any object. json_schema: what a schema says."""
+    """text: anything. json_object: any object. json_schema: an object of this schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
     @property
     def schema_asked(self) -> Any:
-        """The schema of a text, None = any object."""
+        """Return the schema of a text, None = any object."""
         return self.json_schema.keeps if self.json_schema is not None else None
 
 
 class Sampling(Strict, extra="allow"):
-    """What both kinds of request have. watermark: this server's own; False asks for unmarked text."""
+    """Parameters of both kinds of request. watermark and continuation are this server's own: False requests unmarked
+    text, and the token of a truncated answer continues it.
+
+    neutral: permitted values of unsupported parameters at this endpoint, see `unserved`.
+    """
+
+    neutral: ClassVar[dict[str, Any]] = {}
 
     model: str = Field(max_length=1024)
     max_tokens: Whole | None = Field(default=None, ge=1, le=1 << 24)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    top_k: Whole | None = Field(default=None, ge=-1, le=MAX_TOP_K)
+    min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    do_sample: bool | None = None
+    repetition_penalty: float | None = Field(default=None, ge=MIN_REPETITION, le=MAX_REPETITION, allow_inf_nan=False)
+    presence_penalty: float | None = Field(default=None, ge=-MAX_PENALTY, le=MAX_PENALTY, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(default=None, ge=-MAX_PENALTY, le=MAX_PENALTY, allow_inf_nan=False)
+    logit_bias: dict[str, float] | None = Field(default=None, max_length=MAX_BIASES)
     n: Whole | None = Field(default=None, ge=1, le=1024)
-    seed: Whole | None = Field(default=None, ge=-(1 << 63), lt=1 << 64)
+    seed: Whole | None = Field(default=None, ge=0, lt=1 << 64)
     stop: str | Few[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     watermark: bool | None = None
+    continuation: str | None = Field(default=None, min_length=1, max_length=1 << 20)
 
     def check(self) -> None:
-        """Raise ApiError for what is not served."""
+        """Raise ApiError for unsupported parameters."""
         others = self.model_extra or {}
-        if len(others) > MAX_OTHERS:
-            raise ApiError(BAD, f"a request may have {MAX_OTHERS} parameters besides those served, got {len(others)}")
-        for name, value in others.items():
-            allowed = NEUTRAL.get(name, (False, 0, "", [], {}))
-            if value is None or allowed is EVERYTHING or any(_same(value, one) for one in allowed):
-                continue
-            served = "is not served" if name in NEUTRAL else "is unknown"
-            raise ApiError(BAD, f"{name[:64]!a} {served} by this server; leave it out", parameter=name[:64])
+        if self.continuation is not None:
+            others = {name: value for name, value in others.items() if CONTINUING.get(name) is not value}
+            if self.count > 1 or self.calls is not None:
+                said = "a continuation requires n = 1 and no tools; leave them out"
+                raise ApiError(BAD, said, parameter="continuation")
+        refuse_unserved(others, self.neutral)
+        self._check_sampling()
         form = self.response_format
         if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
-            said = "response_format must have a json_schema if its type is json_schema, and else none; mend it"
+            said = "response_format must have a json_schema exactly if its type is json_schema; fix it"
             raise ApiError(BAD, said, parameter="response_format")
         good = all(0 < len(stop) <= MAX_STOP_LENGTH and is_unicode(stop) for stop in self.stops)
         if len(self.stops) > MAX_STOPS or not good:
-            kind = f"up to {MAX_STOPS} valid Unicode strings of 1 to {MAX_STOP_LENGTH} letters"
-            raise ApiError(BAD, f"stop must be {kind}, got others; leave them out", parameter="stop")
+            kind = f"up to {MAX_STOPS} valid Unicode strings of 1 to {MAX_STOP_LENGTH} characters"
+            raise ApiError(BAD, f"stop must be {kind}; shorten it or leave it out", parameter="stop")
+
+    def _check_sampling(self) -> None:
+        if self.do_sample and self.temperature is not None and self.temperature < MIN_TEMPERATURE:
+            said = "do_sample true requires a temperature above 0, got 0; leave one of them out"
+            raise ApiError(BAD, said, parameter="do_sample")
+        for name, value in (self.logit_bias or {}).items():
+            if not (name.isascii() and name.isdigit() and len(name) <= 10) or not -MAX_BIAS <= value <= MAX_BIAS:
+                said = f"logit_bias must map token ids to numbers in [-{MAX_BIAS:g}, {MAX_BIAS:g}], got "
+                raise ApiError(BAD, f"{said}{name[:20]!a}: {value:g}; fix it", parameter="logit_bias")
+
+    def sampling(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return sampling arguments of `RowSettings`; defaults: for omitted parameters.
+
+        A text is greedy if do_sample is false, wherever it is given, and with settings under which sampling would be
+        greedy: temperature or top_p up to LEAST_DRAWN, top_k 1, min_p 1. By default it is sampled at temperature 1.
+        """
+        named = {name: getattr(self, name) for name in SAMPLED}
+        own = {**defaults, **{name: value for name, value in named.items() if value is not None}}
+        samples = own.pop("do_sample", True) if self.do_sample is not None or self.temperature is None else True
+        temperature = own.pop("temperature", 1.0)
+        own.pop("do_sample", None)
+        # settings that leave the sampler one token: a race would find none to choose among, so that a client could have
+        # unmarked text by them
+        draws = own.get("top_k", 0) != 1 and own.get("top_p", 1.0) > LEAST_DRAWN and own.get("min_p", 0.0) < 1
+        samples = samples and draws and temperature > LEAST_DRAWN
+        bias = {int(name): value for name, value in (self.logit_bias or {}).items()}
+        return {
+            **own, "do_sample": samples, "temperature": temperature if samples else 1.0,
+            "top_k": max(0, own.get("top_k", 0)), "logit_bias": bias or None,
+        }  # fmt: skip
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -111,29 +172,31 @@ class Sampling(Strict, extra="allow"):
 
     @property
     def json_mode(self) -> bool:
-        """Whether the texts have to be JSON."""
+        """Whether the texts must be JSON."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def calls(self) -> Calls | None:
-        """What functions the texts have to call, None = none."""
+        """Functions that the texts must call, None = none."""
         return None
 
     @property
     def count(self) -> int:
-        """Texts that are asked for."""
+        """Number of requested texts."""
         return self.n or 1
 
     @property
     def alternatives(self) -> int | None:
-        """Likeliest tokens whose log-probabilities are asked for, None = none, not even the token's own."""
+        """Number of top tokens whose log-probabilities are requested, None = none, not even the token's own."""
         raise NotImplementedError
 
 
 class CompletionRequest(Sampling):
     """`/v1/completions`."""
 
-    prompt: str | Few[str] | Quick[int] | Few[Quick[int]]
+    neutral: ClassVar[dict[str, Any]] = {"add_special_tokens": (True,)}
+
+    prompt: Annotated[str | Few[str] | Quick[int] | Few[Quick[int]], WrapValidator(_prompt)]
     logprobs: Whole | None = Field(default=None, ge=0, le=5)
 
     @property
@@ -141,59 +204,19 @@ class CompletionRequest(Sampling):
         return self.logprobs
 
 
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-
-
-class Called(Strict):
-    name: str = Field(max_length=64)
-    arguments: str
-
-
-class ToolCall(Strict):
-    """A call in an earlier message, as this server answered it."""
-
-    id: str = Field(max_length=256)
-    type: Literal["function"]
-    function: Called
-
-    def as_template(self) -> dict[str, Any]:
-        """With its arguments as an object, which templates write in their own way. Raises ApiError for no object."""
-        try:
-            arguments = json.loads(self.function.arguments)
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            said = "the arguments of a call must be a JSON object, got something else; send them as they were answered"
-            raise ApiError(BAD, said, parameter="messages")
-        return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
-
-
-class Message(Strict, extra="allow"):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Parts[TextPart] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
-    tool_call_id: str | None = Field(default=None, max_length=256)
-
-    def as_template(self) -> dict[str, Any]:
-        """What a chat template is given. Raises ApiError for a call that no template can be given."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
-        given: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
-        if self.tool_calls:
-            given["tool_calls"] = [call.as_template() for call in self.tool_calls]
-        return given if self.tool_call_id is None else {**given, "tool_call_id": self.tool_call_id}
-
-
 class ChatRequest(Sampling):
-    """`/v1/chat/completions`."""
+    """`/v1/chat/completions`. chat_template_kwargs: variables of the chat template, such as enable_thinking."""
 
-    messages: Parts[Message] = Field(min_length=1)
+    # templates write a text's first tokens themselves
+    neutral: ClassVar[dict[str, Any]] = {"add_special_tokens": (False,)}
+
+    messages: Many[Message] = Field(min_length=1)
     max_completion_tokens: Whole | None = Field(default=None, ge=1, le=1 << 24)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MAX_VARIABLES)
 
     @property
     def calls(self) -> Calls | None:
@@ -206,25 +229,64 @@ class ChatRequest(Sampling):
     def check(self) -> None:
         super().check()
         for number, message in enumerate(self.messages):
-            extra = {name for name, value in (message.model_extra or {}).items() if value and name != "name"}
-            if extra:
-                name = min(extra)[:64]
-                raise ApiError(
-                    BAD, f"{name!a} of a message is not served by this server; leave it out",
-                    parameter=f"messages[{number}]",
-                )  # fmt: skip
+            message.check(f"messages[{number}]")
         if self.calls is not None and self.json_mode:
-            said = "a text is a call or has a response_format, got both; leave one of them out"
+            said = "tools and response_format exclude each other, got both; leave one of them out"
             raise ApiError(BAD, said, parameter="response_format")
         if self.calls is not None and self.stops:
-            raise ApiError(BAD, "a call ends by itself, got stop as well; leave it out", parameter="stop")
+            raise ApiError(BAD, "tools and stop exclude each other, got both; leave stop out", parameter="stop")
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(BAD, "top_logprobs needs logprobs, which is off; set it to true", parameter="top_logprobs")
+            raise ApiError(BAD, "top_logprobs requires logprobs; set it to true", parameter="top_logprobs")
 
 
 Asked = ChatRequest | CompletionRequest
 
 
+# Parameters that clients send and this server does not serve. A known one may say what changes nothing here, its own
+# neutral value; an unknown one is refused whatever it says, since nobody can tell what it would change. null is "not
+# given", for both
+MAX_OTHERS = 256
+EVERYTHING = object()  # it changes no text, whatever it says
+NEUTRAL: dict[str, Any] = {
+    "length_penalty": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "typical_p": (1,), "num_beams": (1,),
+    "no_repeat_ngram_size": (0,), "repeat_penalty": (1,), "tfs_z": (1,), "mirostat": (0,), "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,), "guidance_scale": (1,), "prompt_logprobs": (),
+    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True, False), "modalities": (["text"],), "reasoning_effort": (), "audio": (),
+    "prediction": (), "web_search_options": (), "bad_words": ([],), "allowed_token_ids": (),
+    "use_beam_search": (False,), "skip_special_tokens": (True,), "ignore_eos": (False,), "min_tokens": (0,),
+    "spaces_between_special_tokens": (True,), "include_stop_str_in_output": (False,), "truncate_prompt_tokens": (),
+    "stop_token_ids": ([],), "add_generation_prompt": (True,), "continue_final_message": (False,), "documents": ([],),
+    "chat_template": (), "verbosity": ("medium",), "n_probs": (0,), "priority": (0,),
+    "service_tier": ("auto", "default"), "store": (False,), "user": EVERYTHING, "safety_identifier": EVERYTHING,
+    "prompt_cache_key": EVERYTHING, "prompt_cache_retention": EVERYTHING, "prompt_cache_options": EVERYTHING,
+    "metadata": EVERYTHING,
+}  # fmt: skip
+# names of other servers, with what is served instead
+INSTEAD = {
+    "repeat_penalty": "repetition_penalty", "enable_thinking": "chat_template_kwargs", "think": "chat_template_kwargs",
+    "thinking": "chat_template_kwargs", "max_new_tokens": "max_tokens", "max_length": "max_tokens",
+    "num_predict": "max_tokens", "n_predict": "max_tokens", "stop_sequences": "stop", "random_seed": "seed",
+    "num_return_sequences": "n",
+}  # fmt: skip
+
+
+def refuse_unserved(others: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:
+    """Raise ApiError for a parameter that would have an effect; neutral: of this endpoint in addition to `NEUTRAL`."""
+    if len(others) > MAX_OTHERS:
+        raise ApiError(
+            BAD, f"a request may have at most {MAX_OTHERS} unsupported parameters, got {len(others)}; leave them out"
+        )
+    known = {**NEUTRAL, **neutral}
+    for name, value in others.items():
+        allowed = known.get(name, ())
+        if value is None or allowed is EVERYTHING or any(_same(value, one) for one in allowed):
+            continue
+        served = "is not supported" if name in known else "is unknown"
+        remedy = f"use {INSTEAD[name]}" if name in INSTEAD else "leave it out"
+        raise ApiError(BAD, f"{name[:64]!a} {served} by this server; {remedy}", parameter=name[:64])
+
+
 def _same(value: Any, neutral: Any) -> bool:
-    """Whether a value is this neutral one; True is no 1, but 1.0 is."""
+    """Return whether a value equals this neutral one; True is not 1, but 1.0 is."""
     return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral

@@ -1,4 +1,4 @@
-"""A server as a process: sockets, signals, and an end that lets requests finish."""
+"""The server process: sockets, signals, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OWN_FILES = 256  # files of a server besides its connections: libraries, receipt
 
 
 def server_for(service: Service, tell: Callable[[str], None] = lambda where: None) -> QuietServer:
-    """A uvicorn server of a service; `.run()` serves until SIGINT or SIGTERM, then finishes what is under way.
+    """Return a uvicorn server of a service; `.run()` serves until SIGINT or SIGTERM, then finishes running requests.
 
-    tell: called with its URL once it listens. Raises ValueError where a process may not have that many connections.
+    tell: called with its URL once it listens. ValueError if a process may not have that many connections.
     """
     settings = service.settings
     _allow_files(settings.max_connections)
@@ -35,7 +35,7 @@ def server_for(service: Service, tell: Callable[[str], None] = lambda where: Non
 
 
 class QuietServer(uvicorn.Server):
-    """Says where it listens, and ends normally when told to stop, without raising the signal again."""
+    """Reports its address, and exits normally on a signal instead of raising it again."""
 
     def __init__(self, config: uvicorn.Config, tell: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -48,7 +48,7 @@ class QuietServer(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Where clients reach it; known once it has started."""
+        """Its URL; known once it has started."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -67,7 +67,7 @@ class QuietServer(uvicorn.Server):
 
 
 def _allow_files(connections: int) -> None:
-    """Let this process have so many connections. Raises ValueError where the system does not."""
+    """Raise this process's file limit for this many connections. ValueError if the system does not allow it."""
     least, (soft, hard) = connections + OWN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < least:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""From a request to its order: who asks, what the prompts are, how texts are marked, and their receipts begun."""
+"""From a request to its order: look up the tenant, encode the prompts, decide the marking, begin the receipts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
 
+from caw.decoding.decoder import Decoder
+from caw.decoding.forks import ForkDecoder
 from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings
+from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
-from caw.found.attempts import FoundTexts
-from caw.found.receipts import policy_text
+from caw.detectable.attempts import Attempts
+from caw.detectable.receipts import policy_text
+from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
@@ -26,6 +31,7 @@ from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
 from caw.serve.grammars import Grammar, Grammars
 from caw.serve.inbox import BusyError, ClosedError, GreedyError
 from caw.serve.job import Job
+from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking, marking_of
 from caw.serve.orders import Order, TextOrder
 from caw.serve.planning import Planned
@@ -33,7 +39,6 @@ from caw.serve.prompts import PromptReader, count_prompts
 from caw.serve.requests import Asked, ChatRequest
 from caw.serve.thinking import Thinking
 from caw.serve.unfolding import Unfolding
-from caw.settings import MIN_TEMPERATURE
 
 LOG = logging.getLogger("caw.serve")
 LAST = 60.0  # seconds for a step under way, and for the last receipts
@@ -42,17 +47,24 @@ DEFAULT_MAX_TOKENS = 16  # of completions; OpenAI's
 
 
 class Service:
-    """Takes orders.
+    """Accepts orders.
 
     Args:
-        planned: what to decode with. directory: who may ask. receipts: where they go.
+        planned: the decoder's plan. directory: of tenants. receipts: the receipt log.
+        secret: signs continuation tokens, shared by servers that continue each other's texts; None = random, so that
+            tokens become invalid at a restart.
     """
 
-    def __init__(self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog) -> None:
+    def __init__(
+        self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None
+    ) -> None:
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
+        self.lines = LogLines(LOG)
         most, shared = planned.plan.batch + settings.max_waiting, directory.tenant_for(None) is None
-        self.engine = Engine(planned.model, planned.plan, most, shared=shared)
+        self.continuations = Continuations(secret or secrets.token_bytes(32))
+        kind = Decoder if planned.settings.guard is None else ForkDecoder
+        self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
         self.detection = Detection(planned, directory)
         self.open: set[Order] = set()
         self.grammars, self.no_grammars = _grammars(planned)
@@ -62,58 +74,59 @@ class Service:
         self.watermark, self.policy = repr(planned.watermark), policy_text(planned.policy)
 
     async def threaded(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run what may wait for a disk or a database in a thread."""
+        """Run a call that may wait for a disk or a database in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, function, *arguments)
 
     async def visitor(self) -> Tenant | None:
-        """Who asks without an API key; None for the public."""
+        """Return the tenant of a request without an API key; None for the public."""
         try:
             found: Tenant | None = await self.threaded(self.directory.tenant_for, None)
-        except Exception:
-            LOG.exception("a tenant could not be looked up")
+        except Exception as error:
+            self.lines.failed("a tenant could not be looked up", error)
             return None
         return found
 
     async def tenant(self, bearer: str | None) -> Tenant:
-        """Who asks; ApiError for a stranger."""
+        """Return the tenant of a request. ApiError if unknown."""
         try:
             tenant = await self.threaded(self.directory.tenant_for, bearer)
         except Exception as error:
-            LOG.exception("a tenant could not be looked up")
-            raise ApiError(503, "there is no key to mark with now, so no text is made; ask the operator") from error
+            self.lines.failed("a tenant could not be looked up", error)
+            raise ApiError(503, "there is no active marking key, so no text is generated; ask the operator") from error
         if tenant is None:
             said = "the API key is missing or unknown; send one as a bearer token"
             raise ApiError(DENIED, said, code="invalid_api_key")
         return tenant
 
     async def order(self, asked: Asked, tenant: Tenant, prefix: str) -> Order:
-        """The order of a request, whose texts are being made; ApiError where it cannot be taken.
+        """Create the order of a request and start its texts. ApiError if it cannot be accepted.
 
-        prefix: of the id that the client gets.
+        prefix: of the id for the client.
         """
         self.check_model(asked.model)
         asked.check()
         self._check_room(asked.count * count_prompts(asked), tenant)
-        prompts = await self.threaded(self.prompts.read, asked)
-        most = self._budget(asked, prompts)
         self.planned.check_key(tenant.key)
-        marking = marking_of(
-            tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark, json=asked.json_mode,
-            tools=asked.calls is not None,
-        )  # fmt: skip
-        self.planned.check_reach(marking, most)
+        part = None if asked.continuation is None else self._part(asked, tenant)
+        prompts, begun = await self.threaded(self._prompts, asked, part)
+        most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
+        marking = self._marking(asked, tenant, most)
+        self.planned.check_factor(marking)
+        self.planned.check_reach(marking, most, do_sample=self._draws(asked))
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
-        row = self._row(asked, tenant, marking, most)
+        row = self._row(asked, tenant, marking, most, part)
         order = Order(
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
-            marking, sum(map(len, prompts)), self.engine, self.threaded, asyncio.Queue(),
-            self.open, asked.calls,
+            marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
+            self.open, asked.calls, self.lines,
         )  # fmt: skip
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
+        if part is not None:
+            requests = [replace(one, begun=begun, occurrence=part.occurrence) for one in requests]
         try:
             for choice, request in enumerate(requests):
-                making = asyncio.ensure_future(self.threaded(self._text, order, tenant, choice, request, asked))
+                making = asyncio.ensure_future(self.threaded(self._text, order, tenant, choice, request, asked, part))
                 try:
                     await asyncio.shield(making)
                 finally:  # cancelled too: its receipt may have begun, and is then closed below
@@ -132,13 +145,49 @@ class Service:
     def check_model(self, name: str) -> None:
         """Raise ApiError for another model."""
         if name != self.settings.name:
-            said = f"the model {name[:64]!a} is not served here; ask for {self.settings.name!r}"
+            said = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
             raise ApiError(UNKNOWN, said, code="model_not_found", parameter="model")
 
+    def _part(self, asked: Asked, tenant: Tenant) -> Part:
+        """Return the text that a request continues. ApiError without proof that it is this tenant's."""
+        assert asked.continuation is not None
+        # how a text is marked follows from all but its length, which an operator may exempt below some number
+        about = self._about(asked, tenant, self._marking(asked, tenant, None))
+        return self.continuations.read(asked.continuation, about)
+
+    def _about(self, asked: Asked, tenant: Tenant, marking: Marking) -> tuple[str, ...]:
+        """Return what a text and its continuation must have in common."""
+        drawn = (str(self._draws(asked)),) if self.planned.both else ()  # the families of a `Recommended` have two keys
+        return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, *drawn)
+
+    def _draws(self, asked: Asked) -> bool:
+        """Tell whether a request's texts are drawn."""
+        return bool(asked.sampling(self.planned.sampling)["do_sample"])
+
+    def _marking(self, asked: Asked, tenant: Tenant, most: int | None) -> Marking:
+        """Return how a request's texts of at most this many tokens are marked; None = not exempt by their length."""
+        return marking_of(
+            tenant, self.settings, self.planned.policy, self.planned.fewest, parts=len(self.planned.watermark.parts),
+            max_tokens=self.planned.max_length if most is None else most, wants=asked.watermark, json=asked.json_mode,
+            tools=asked.calls is not None,
+        )  # fmt: skip
+
+    def _prompts(self, asked: Asked, part: Part | None) -> tuple[list[list[int]], tuple[int, ...]]:
+        """Return (the ids of each prompt, the tokens that the text begins with)."""
+        if part is None:
+            return self.prompts.read(asked), ()
+        ids = self.prompts.read_continued(asked, part)
+        so_far = StopStrings(self.planned.tokenizer, list(asked.stops))
+        if so_far.shown(list(part.tokens)) != so_far.text(list(part.tokens)):
+            raise ApiError(BAD, "a stop string occurs in the text so far; leave it out", parameter="stop")
+        return [ids], part.tokens
+
     def _check_room(self, count: int, tenant: Tenant) -> None:
-        """Raise ApiError where so many texts cannot be taken; what is checked again when they are handed over."""
+        """Raise ApiError if this many texts cannot be accepted; checked again at submission."""
         if count > self.settings.max_choices:
-            said = f"a request may ask for {self.settings.max_choices} texts, got {count}; send several"
+            said = (
+                f"a request may ask for at most {self.settings.max_choices} texts, got {count}; send several requests"
+            )
             raise ApiError(BAD, said, parameter="n")
         try:
             self.engine.inbox.check(count, tenant.id)
@@ -146,7 +195,7 @@ class Service:
             raise _refusal(error) from None
 
     def _budget(self, asked: Asked, prompts: Sequence[Sequence[int]]) -> int:
-        """The most new tokens of each text."""
+        """Return the maximum new tokens of each text."""
         longest, room = max(map(len, prompts)), self.planned.max_length
         asks = asked.max_tokens
         if isinstance(asked, ChatRequest):
@@ -154,62 +203,91 @@ class Service:
         most = asks or DEFAULT_MAX_TOKENS
         if longest + most > room:
             raise ApiError(
-                BAD, f"a text may have {room} tokens in all, got a prompt of {longest} and max_tokens {most}; shorten "
-                "one of them", code="context_length_exceeded",
+                BAD, f"a text may have at most {room} tokens in total, got a prompt of {longest} and max_tokens "
+                f"{most}; shorten one of them", code="context_length_exceeded",
                 parameter="messages" if isinstance(asked, ChatRequest) else "prompt",
             )  # fmt: skip
         return most
 
     def _grammar(self, asked: Asked) -> Callable[[], Grammar]:
-        """What makes the grammar of each text; ApiError where there can be none."""
+        """Return a function that creates the grammar of each text. ApiError if that is impossible."""
         where = "response_format" if asked.calls is None else "tools"
         if self.grammars is None:
-            said = f"JSON mode and calls are not served by this server: {self.no_grammars}; leave {where} out"
+            said = f"JSON mode and tool calls are not available: {self.no_grammars}; leave {where} out"
             raise ApiError(BAD, said, parameter=where)
         if asked.calls is not None:
             return self.grammars.compiled(asked.calls.schema, compact=True)
         assert asked.response_format is not None
         return self.grammars.compiled(asked.response_format.schema_asked)
 
-    def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int) -> RowSettings:
-        temperature = 1.0 if asked.temperature is None else asked.temperature
-        samples = temperature >= MIN_TEMPERATURE
-        seed = secrets.randbits(63) if asked.seed is None else asked.seed % (1 << 64)
-        return RowSettings(
-            max_new_tokens=most, do_sample=samples, temperature=temperature if samples else 1.0,
-            top_p=1.0 if asked.top_p is None else asked.top_p, seed=seed, strength_factor=marking.factor,
+    def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int, part: Part | None) -> RowSettings:
+        seed = secrets.randbits(63) if part is None else part.seed
+        mark = self.planned.watermark
+        if part is not None and mark is not None and mark.family > 1:
+            if asked.seed not in (None, part.seed):  # one text has one variant: pieces of others would hide each other
+                said = "a continued text must keep its seed, which decides its variant, got another; leave seed out"
+                raise ApiError(BAD, said, parameter="seed")
+        elif asked.seed is not None:
+            seed = asked.seed
+        sampling = asked.sampling(self.planned.sampling)
+        factor = self.planned.factor_of(marking, do_sample=sampling["do_sample"])
+        row = RowSettings(
+            **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
             log_probs=asked.alternatives is not None,
         )  # fmt: skip
+        try:
+            row.check_vocabulary(self.planned.facts.vocab_size)
+        except ValueError as error:
+            raise ApiError(BAD, str(error), parameter="logit_bias") from None
+        return row
 
-    def _text(self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked) -> TextOrder:
-        """One text of an order, its receipt begun."""
+    def _text(
+        self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None
+    ) -> TextOrder:
+        """Create one text of an order, with its receipt begun."""
         marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
         buffered, tested = not order.stream or marking.strict or order.calls is not None, None
-        if marking.found_at is not None:
-            tested = partial(self._attempts, request, stops, marking.found_at, once=not buffered)
+        if marking.detectable_at is not None:
+            plain = not (marking.thinks or asked.json_mode or asked.calls is not None)
+            tested = partial(self._attempts, request, stops, marking.detectable_at, once=not buffered, plain=plain)
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
-            policy=self.policy + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
-            found_at=marking.found_at, time=time.time(), keys=tenant.tried,
+            policy=policy_text(self.planned.policy_for(do_sample=request.row.do_sample))
+            + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
+            detectable_at=marking.detectable_at, time=time.time(), keys=tenant.tried,
+            continues="" if part is None else part.receipt,
         )  # fmt: skip
         try:
             handle = self.receipts.begin(begun)
         except Exception as error:
-            LOG.exception("a receipt could not be begun")
-            raise ApiError(503, "no receipt can be written, so no text is made; try again later") from error
+            self.lines.failed("a receipt could not be written", error)
+            raise ApiError(503, "no receipt can be written, so no text is generated; try again later") from error
         by_template = request.ids if isinstance(asked, ChatRequest) else ()
         thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
         job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, tenant=tenant.id)
         reached = partial(self.planned.p_value, key=tenant.key.key) if marking.marked else None
-        return TextOrder(job, begun, handle, Unfolding(stops), reached)
+        unfolding = Unfolding(stops)
+        if request.begun:
+            unfolding.go_on(request.begun)
+        proof = partial(self._proof, begun.id, self._about(asked, tenant, marking)) if order.calls is None else None
+        return TextOrder(job, begun, handle, unfolding, reached, proof)
 
-    def _attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
-        return self.planned.attempts(request, stops, level, once=once)
+    def _proof(self, receipt: str, about: Sequence[str], sequence: ActiveSequence) -> str:
+        """Return the token with which a truncated text may be continued."""
+        request = sequence.request
+        part = Part(
+            tuple(sequence.tokens), sequence.spared, prompt_digest(request.ids), len(request.ids),
+            request.row.known_seed, request.occurrence, receipt, int(self.continuations.clock()) + LIFE,
+        )  # fmt: skip
+        return self.continuations.give(part, about)
+
+    def _attempts(self, request: Request, stops: StopStrings, level: float, **how: bool) -> Attempts:
+        return self.planned.attempts(request, stops, level, **how)
 
     async def close(self) -> None:
-        """Stop decoding, and let go of the threads once all receipts are closed."""
+        """Stop decoding, and stop the threads once all receipts are closed."""
         await asyncio.to_thread(self.engine.close, LAST)
         with anyio.move_on_after(LAST):
             while self.open:
@@ -219,15 +297,15 @@ class Service:
 
 
 def _grammars(planned: Planned) -> tuple[Grammars | None, str]:
-    """What keeps texts to JSON; or None, and why."""
+    """Return the grammars of JSON mode, or None and the reason."""
     if planned.plan.captured:
-        return None, "its steps are captured for a GPU"
+        return None, "the server's steps are captured for a GPU"
     try:
         return Grammars(planned.tokenizer, planned.facts.vocab_size, tuple(planned.facts.ends)), ""
     except ImportError:
-        return None, "it lacks the package llguidance"
+        return None, "the package llguidance is not installed"
     except ValueError:
-        return None, "its model's tokenizer is a slow one"
+        return None, "the model has a slow tokenizer"
 
 
 def _heard(order: Order, choice: int, news: Any) -> None:
@@ -236,8 +314,8 @@ def _heard(order: Order, choice: int, news: Any) -> None:
 
 def _refusal(error: BusyError | ClosedError) -> ApiError:
     if isinstance(error, GreedyError):
-        said = "as many of this tenant's texts wait as may, so that there is room for others; try again later"
+        said = "this tenant's share of the queue is full; try again later"
         return ApiError(BUSY, said, code="tenant_queue_full")
     if isinstance(error, BusyError):
-        return ApiError(BUSY, "as many texts are being made as this server may; try again later", code="queue_full")
+        return ApiError(BUSY, "the queue is full; try again later", code="queue_full")
     return ApiError(503, "the server is shutting down; try again later", code="shutting_down")

@@ -1,11 +1,12 @@
-"""How a server serves: one frozen, validated set of settings."""
+"""Settings of a server: one frozen, validated set."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
 
-from caw.checks import require_bool, require_int, require_number
+from caw.checks import require_bool, require_choice, require_int, require_number
+from caw.guard import Guard, read_guard
 from caw.serve.contracts import MarkRules
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -15,15 +16,16 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class ServerSettings:
     """Settings of one server.
 
-    name: under which clients ask for the model. host, port: where it listens.
-    rules: what of a text is marked where a tenant has no rules of its own.
-    batch: texts decoded at once. max_length: tokens of a text, its prompt included. max_waiting: texts that may wait
-    for a row; the next one is refused with 429. max_choices: texts of one request. max_connections: of all clients.
-    proxies: addresses of proxies in front of the server, whose word for the client's address is taken.
-    drafts: whether tokens are guessed and checked ahead where that pays, which changes no text.
-    max_attempts: how often a tested text may be made. max_factor: the greatest strength factor of a tenant.
-    timeout: seconds of a request in all. read_timeout: of a request's head, and of its body. write_timeout: for which a
-    client may take next to nothing. grace: for requests under way when the server is told to stop. max_body: bytes.
+    name: of the model in the API. host, port: address to listen on. rules: default rules of tenants. batch: texts
+    decoded together. max_length: maximum tokens of a text, including its prompt. max_waiting: maximum queued texts;
+    beyond that, requests get status 429. max_choices: maximum texts per request. max_connections: maximum open
+    connections. proxies: addresses of trusted proxies in front of the server. sampling: default sampling of requests:
+    "openai" = temperature 1, unfiltered; "model" = the model's generation config. drafts: speculative decoding where it
+    pays, which changes no text. max_attempts: maximum attempts at a tested text. guard: what greedy texts
+    that are tested and not streamed must keep of the unmarked ones, None = nothing. max_factor: maximum strength factor
+    of a tenant. timeout: total seconds of a request. read_timeout: seconds for a request's head, and for its body.
+    write_timeout: seconds in which a client may read next to nothing. grace: seconds for running requests at shutdown.
+    max_body: bytes.
 
     Raises TypeError or ValueError naming the setting.
     """
@@ -39,7 +41,9 @@ class ServerSettings:
     max_connections: int = 1000
     proxies: tuple[str, ...] = ()
     drafts: bool = True
+    sampling: str = "openai"
     max_attempts: int = 4
+    guard: Guard | None = None
     max_factor: float = 1.0
     timeout: float = 600.0
     read_timeout: float = 20.0
@@ -57,6 +61,7 @@ class ServerSettings:
         ):  # fmt: skip
             require_int(name, getattr(self, name), low, high)
         require_bool("drafts", self.drafts)
+        require_choice("sampling", self.sampling, ("openai", "model"), "openai")
         for name in ("timeout", "read_timeout", "write_timeout"):
             require_number(name, getattr(self, name), 0, 86400, closed=False)
         require_number("grace", self.grace, 0, 86400, closed=True)
@@ -65,6 +70,7 @@ class ServerSettings:
                 ipaddress.ip_network(proxy)
             except ValueError:
                 raise ValueError(f"proxies must be addresses or networks, got {proxy!r}; give e.g. 10.0.0.7") from None
+        object.__setattr__(self, "guard", read_guard(self.guard))
         require_number("max_factor", self.max_factor, 1, 100, closed=True)
 
     @property

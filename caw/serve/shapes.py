@@ -1,4 +1,4 @@
-"""OpenAI's JSON: whole answers, chunks of a stream, and log-probabilities."""
+"""OpenAI's JSON: whole responses, chunks of a stream, and log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = -9999.0  # what OpenAI says of a token of probability 0
 
 
 class Shape(ABC):
-    """How the answers of one endpoint look. whole, part: their kinds in JSON. prefix: of ids."""
+    """Response format of one endpoint. whole, part: their object types. prefix: of ids."""
 
     whole: str
     part: str
@@ -27,21 +27,21 @@ class Shape(ABC):
         self.tokenizer = tokenizer
 
     def answer(self, order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Of a request that is not streamed; pieces: one for each text, in order."""
+        """Return the response of a request that is not streamed; pieces: one per text, in order."""
         choices = [{**self.choice(order, piece), "finish_reason": piece.finish} for piece in pieces]
         return {**self._head(order, self.whole), "choices": choices, "usage": usage(order), **_said(order, pieces)}
 
     def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
-        """One event of a stream."""
+        """Return one event of a stream."""
         choice = {**self.delta(order, piece), "finish_reason": piece.finish or None}
         return {**self._head(order, self.part), "choices": [choice], **(_said(order, [piece]) if piece.finish else {})}
 
     def usage_chunk(self, order: Order) -> dict[str, Any]:
-        """The event that says how many tokens there were."""
+        """Return the event with the token counts."""
         return {**self._head(order, self.part), "choices": [], "usage": usage(order)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:
-        """Events before the first piece."""
+        """Return events before the first piece."""
         return iter(())
 
     def _head(self, order: Order, kind: str) -> dict[str, Any]:
@@ -49,11 +49,11 @@ class Shape(ABC):
 
     @abstractmethod
     def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
-        """A whole text."""
+        """Return a whole text."""
 
     @abstractmethod
     def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
-        """More of a text."""
+        """Return more of a text."""
 
 
 class Completions(Shape):
@@ -126,7 +126,7 @@ def _calls(order: Order, piece: Piece) -> list[dict[str, Any]]:
 
 
 def _called(order: Order, piece: Piece) -> Piece:
-    """A piece whose reason to end is the call that it is."""
+    """Return a piece whose finish reason is its call."""
     whole = order.calls is not None and piece.finish == "stop"
     return replace(piece, finish=CALLED) if whole else piece
 
@@ -141,8 +141,15 @@ def usage(order: Order) -> dict[str, int]:
 
 
 def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """What this server adds to OpenAI's answer: whether the texts are marked, and the ids of their receipts."""
-    return {"caw": {"marked": order.marking.marked, "receipts": [piece.receipt for piece in pieces]}}
+    """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts, and
+    continuation tokens of truncated texts (null: none).
+    """
+    said: dict[str, Any] = {
+        "marked": all(piece.marked for piece in pieces), "receipts": [piece.receipt for piece in pieces],
+    }  # fmt: skip
+    if any(piece.continuation for piece in pieces):
+        said["continuations"] = [piece.continuation or None for piece in pieces]
+    return {"caw": said}
 
 
 def _entry(token: str, value: float) -> dict[str, Any]:
@@ -152,7 +159,7 @@ def _entry(token: str, value: float) -> dict[str, Any]:
 def _named(
     tokenizer: Any, tokens: Sequence[Token], alternatives: int
 ) -> Iterator[tuple[str, float, list[tuple[str, float]]]]:
-    """The text of each token, its log-probability, and those of the likeliest ones."""
+    """Return the text of each token, its log-probability, and those of the top tokens."""
     for token in tokens:
         said = token.log_probs
         assert said is not None

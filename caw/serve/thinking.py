@@ -12,23 +12,30 @@ TAIL = 16  # tokens of the prompt in which templates open a section
 
 
 class Thinking:
-    """Follows one text through its thinking section: the one that it, or its prompt, begins with.
+    """Follows one text through the thinking section at the start of the text or its prompt.
 
-    A later one is none: a client could have the whole answer written in it.
+    spared: tokens of the section so far. Later sections do not count: a client could have the whole answer written in
+    one.
 
     Args:
-        prompt: token ids; none of a prompt that the client wrote to its end, who would open a section there.
+        prompt: token ids; empty for a prompt whose end the client wrote, who could open a section there.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         self.opened, self.closed = StopStrings(tokenizer, OPEN), StopStrings(tokenizer, CLOSE)
         before = self.opened.text(list(prompt[-TAIL:]), skip_special_tokens=False)
-        self.inside, self.over = before.rstrip().endswith(OPEN), False
+        self.inside, self.over, self.spared = before.rstrip().endswith(OPEN), False, 0
+
+    def go_on(self, tokens: Sequence[int]) -> None:
+        """Process the tokens that an earlier request generated."""
+        for count in range(1, len(tokens) + 1):
+            self.after(list(tokens[:count]))
 
     def after(self, tokens: list[int]) -> bool:
-        """Whether the token after these, all new ones so far, belongs to the section."""
+        """Return whether the token after these, all new ones so far, belongs to the section."""
         if self.over:
             return False
+        self.spared += self.inside  # the newest token was chosen inside
         if self.inside:
             self.over = self.closed.reached(tokens)
             self.inside = not self.over

@@ -1,7 +1,7 @@
-"""Calls of functions: texts that are JSON of a function's parameters, as JSON mode makes them.
+"""Function calls: texts that are JSON of a function's parameters, generated in JSON mode.
 
-Whether a model calls one at all is not left to it ("auto"): each model writes that in a way of its own, and a server
-that guesses would hand programs what nobody checked. So the request names the function, or lets the model choose one.
+The model never decides whether to call a function ("auto"): each model has its own format for that, and a server that
+guesses would hand unchecked output to programs. So the request names the function, or lets the model choose one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  #
 
 
 class Function(Strict):
-    """A function that may be called. strict: accepted whatever it is, because calls always keep to the schema."""
+    """A function to call. strict: accepted with any value, because calls always match the schema."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = None
@@ -39,7 +39,7 @@ class Named(Strict):
 
 
 class ToolChoice(Strict):
-    """The one function that is to be called."""
+    """The one function to call."""
 
     type: Literal["function"]
     function: Named
@@ -47,7 +47,7 @@ class ToolChoice(Strict):
 
 @dataclass(frozen=True)
 class Calls:
-    """What texts have to be to be calls. functions: each text calls one of them, and names it if there are several."""
+    """The functions that texts must call. functions: each text calls one, and names it if there are several."""
 
     functions: tuple[Function, ...]
 
@@ -65,7 +65,7 @@ class Calls:
         ]}  # fmt: skip
 
     def of(self, text: str, *, whole: bool) -> list[dict[str, Any]]:
-        """The call that a text is, in OpenAI's form; none in a text that was cut off before it named a function."""
+        """Return the call in OpenAI's form; none for a text truncated before it named a function."""
         for one in self.functions:
             head = "" if len(self.functions) == 1 else f'{{"name":{json.dumps(one.name)},"arguments":'
             if text.startswith(head):
@@ -76,21 +76,21 @@ class Calls:
 
 
 def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> Calls | None:
-    """What a request's texts have to call, None = nothing. Raises ApiError for what is not served."""
+    """Return the calls that a request's texts must make, None = none. ApiError for unsupported requests."""
     functions = {tool.function.name: tool.function for tool in tools or ()}
     if len(functions) < len(tools or ()):
-        raise ApiError(BAD, "tools must have different names, got one twice; rename it", parameter="tools")
+        raise ApiError(BAD, "tools must have unique names, got one twice; rename it", parameter="tools")
     if isinstance(choice, ToolChoice):
         if choice.function.name not in functions:
-            said = "tool_choice must name a function of tools, got another; add it or name one of them"
+            said = "tool_choice must name a function in tools; add it or name one of them"
             raise ApiError(BAD, said, parameter="tool_choice")
         return Calls((functions[choice.function.name],))
     if choice == "required":
         if not functions:
-            raise ApiError(BAD, "tool_choice 'required' needs tools, got none; add some", parameter="tool_choice")
+            raise ApiError(BAD, "tool_choice 'required' requires tools, got none; add some", parameter="tool_choice")
         return Calls(tuple(functions.values()))
     if functions and choice != "none":
-        said = "tool_choice 'auto' is not served: models differ in how they call; name a function, or say 'required'"
+        said = "tool_choice 'auto' is not supported; name a function, or use 'required'"
         raise ApiError(BAD, said, parameter="tool_choice")
     return None
 

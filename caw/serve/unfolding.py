@@ -1,4 +1,4 @@
-"""The text of tokens as they come, in pieces that never have to be taken back."""
+"""Incremental decoding: text pieces from tokens, none of which is ever taken back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ INCOMPLETE = "�"  # what decoders show of a letter whose bytes are not all the
 
 
 class Unfolding:
-    """Holds back letters that are not whole, and what may be the beginning of a stop string.
+    """Holds back incomplete characters and possible beginnings of stop strings.
 
     Args:
         stops: of the text, with its tokenizer.
 
-    sent: all pieces so far, joined. Pieces join to the text that `StopStrings.shown` gives of all tokens, as far as the
-    tokenizer decodes a part of them alike; only the tokens since the last but one piece are decoded again.
+    sent: all pieces so far, joined. Pieces join to the text that `StopStrings.shown` returns for all tokens, provided
+        that the tokenizer decodes parts alike; only the tokens since the last but one piece are decoded again.
     """
 
     def __init__(self, stops: StopStrings) -> None:
@@ -24,9 +24,19 @@ class Unfolding:
         self._tokens: list[int] = []
         self._start = self._read = 0  # text is known up to _read; decoding begins at _start
         self._held, self._ended = "", False
+        self._behind = max((len(stop) for stop in stops.strings), default=1) - 1
+
+    def go_on(self, tokens: Sequence[int]) -> None:
+        """Process tokens whose text has been sent, except for an incomplete character, which follows."""
+        self._tokens += tokens
+        self.sent = self.stops.text(self._tokens).rstrip(INCOMPLETE)
+        # later pieces are what decoding all of these gives besides: their first letters depend on those before
+        self._start, self._read = 0, len(self._tokens)
+        while self._read and len(self.stops.text(self._tokens[: self._read])) > len(self.sent):
+            self._read -= 1
 
     def add(self, tokens: Sequence[int]) -> str:
-        """The piece that tokens bring, "" if none is sure yet."""
+        """Return the piece that tokens add, "" if none is final yet."""
         self._tokens += tokens
         known = self.stops.text(self._tokens[self._start : self._read])
         text = self.stops.text(self._tokens[self._start :])
@@ -36,20 +46,19 @@ class Unfolding:
         return self._release()
 
     def finish(self, tokens: Sequence[int]) -> str:
-        """The last piece; tokens: all visible ones of the finished text."""
+        """Return the last piece; tokens: all visible ones of the finished text."""
         text = self.stops.shown(list(tokens))
-        if text.startswith(self.sent):
-            piece = text[len(self.sent) :]
-        else:  # a decoder that changes earlier letters: what was sent stays, what was held follows
-            piece = "" if self._ended else self.stops.cut(self._held)
+        # else a decoder that changes earlier letters, or a stop string that began in what had been sent before
+        held = "" if self._ended else self._cut(self._held)
+        piece = text[len(self.sent) :] if text.startswith(self.sent) else held
         self.sent += piece
         return piece
 
     def _release(self) -> str:
-        """What is held, up to a stop string or what may become one."""
+        """Return the held text up to a stop string or a possible beginning of one."""
         if self._ended:
             return ""
-        piece = self.stops.cut(self._held)
+        piece = self._cut(self._held)
         if len(piece) < len(self._held):
             self._ended = True
         else:
@@ -58,12 +67,25 @@ class Unfolding:
         self.sent += piece
         return piece
 
+    def _before(self) -> str:
+        """Return the end of the sent text, in which a stop string may have begun."""
+        return self.sent[len(self.sent) - self._behind :] if self._behind < len(self.sent) else self.sent
+
+    def _cut(self, text: str) -> str:
+        """Return the text up to a stop string that ends in it."""
+        before = self._before()
+        whole = before + text
+        starts = [whole.find(stop, max(0, len(before) - len(stop) + 1)) for stop in self.stops.strings]
+        found = [start for start in starts if start >= 0]
+        return text[: max(0, min(found) - len(before))] if found else text
+
     def _doubtful(self, text: str) -> int:
-        """How many of its last letters a stop string begins with."""
+        """Return how many of its last characters begin a stop string."""
+        length_of, text = len(text), self._before() + text
         longest = (
             length
             for stop in self.stops.strings
             for length in range(min(len(stop) - 1, len(text)), 0, -1)
             if text.endswith(stop[:length])
         )
-        return max(longest, default=0)
+        return min(length_of, max(longest, default=0))

@@ -1,13 +1,14 @@
-"""What every watermark has: a key, a ladder of candidates for the next token, and a score for each token of a text.
+"""The base of all watermarks: a key, a ladder of candidates for the next token, and a score for each token of a text.
 
-A watermark knows nothing about models. Its context holds generated tokens only (-1 where there are none yet), so a
-detector needs nothing but the text. Formats of other systems read the prompt as well; their detectors skip the tokens
-whose context would reach into it.
+A watermark knows nothing about models. Its context holds generated tokens only (-1 = missing), so a detector needs
+nothing but the text. Formats of other systems also read the prompt; their detectors skip the tokens whose context would
+reach into it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,9 +17,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 
 from caw import ops
+from caw.ladder import Ladder, Rule, rungs
 from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.enumerate_candidates_ref import rungs
-from caw.triton_kernels.ladder_ref import Ladder, Rule
 from caw.watermarks import keys
 from caw.watermarks.payload import PayloadCode, PayloadScores
 
@@ -28,16 +28,18 @@ W = TypeVar("W", bound="Watermark")
 
 @dataclass
 class Position:
-    """What a watermark may look at when it builds the ladder of one position of B sequences.
+    """The inputs of a ladder at one position of B sequences.
 
-    record: top K of the logits the choice is made from. When sampling, they include the sampling noise.
+    record: top K of the logits the choice is made from. When sampling, they include the sampling noise, and
+        probabilities may be those of the entries among themselves.
     race_values: float32 [B, K], the logits of record.ids without the noise, after temperature, top-k and top-p.
         Greedy decoding has no noise: they are record.values.
-    scores: float32 [B, V], the whole rows that `record` was taken from.
-    context: int64 [B, W], the last W tokens, oldest first, -1 where there are none. Generated tokens; if the watermark
-        reads the prompt, its tokens stand before them.
-    warped: float32 [B, V], `scores` without the noise; None = there is none.
-    keys: int64 [B], the 64 bits of each row's native key; None = all rows have the watermark's own.
+    scores: float32 [B, V], the full rows behind `record`; when sampling, as far down as the watermark reads them
+        (`Watermark.reads_below`).
+    context: int64 [B, W], the last W generated tokens, oldest first, -1 = missing. If the watermark reads the prompt,
+        its tokens come first.
+    warped: float32 [B, V], `scores` without the noise; None = no noise.
+    keys: int64 [B], the 64 bits of each row's native key; None = all rows use the watermark's key.
     """
 
     record: Record
@@ -48,7 +50,7 @@ class Position:
     keys: torch.Tensor | None = None
 
     def take(self, rows: torch.Tensor) -> Position:
-        """The positions of these rows (int64 [R]) alone."""
+        """Return the positions of only these rows (int64 [R])."""
         scores, warped, keys = self.scores[rows], self.warped, self.keys
         if warped is not None:
             warped = scores if warped is self.scores else warped[rows]
@@ -60,11 +62,12 @@ class Position:
 class TokenScores:
     """Scores of the n tokens of one text.
 
-    values: float64 [n]; 0 or 1 for green lists, -log(1 - u) in nats for races. No meaning where `scored` is false.
-    evidence: int64 [n, E]; tokens with equal rows are the same evidence, of which only the first counts.
-    scored: bool [n]; false where the format cannot score the token, as other systems cannot score a text's first ones.
-    keyless: bool [n] or None; true where every key gives this score, so that it is evidence of none.
-    compat_evidence: int64 [n, E'] or None; the same as `evidence` for the format's own detector; None = it counts all.
+    values: float64 [n]; 0 or 1 for green lists, -log(1 - u) in nats for races. Undefined where `scored` is false.
+    evidence: int64 [n, E]; tokens with equal rows are the same evidence, and only the first counts.
+    scored: bool [n]; false where the format cannot score the token, such as a text's first tokens in other systems.
+    keyless: bool [n] or None; true where every key gives this score, so that it is no evidence.
+    compat_evidence: int64 [n, E'] or None; `evidence` as the
+        format's own detector counts it; None = it counts every token.
     """
 
     values: torch.Tensor
@@ -76,7 +79,7 @@ class TokenScores:
 
 @dataclass(frozen=True)
 class Native:
-    """What the compiled ops need to know about a watermark in the native format.
+    """Parameters of the compiled ops for a watermark in the native format.
 
     scheme: 0 green list of a context (an empty one too), 1 selfhash green list, 2 race by top_k, 3 race by scale.
     key: the 64-bit key of the keyed function. threshold: a word is green iff (word >> 8) < threshold; 0 for races.
@@ -93,18 +96,20 @@ class Native:
 
 
 def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
-    """Contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 where none are."""
+    """Return the contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 =
+    missing.
+    """
     padded = torch.cat([ids.new_full((window,), MISSING), ids])
     return padded.unfold(0, window, 1)[: ids.shape[0]] if window else ids.new_empty(ids.shape[0], 0)
 
 
 @dataclass(frozen=True)
 class Watermark(ABC):
-    """Base of all watermarks. Frozen and compared by value; its key never shows in repr.
+    """Base of all watermarks. Frozen and compared by value; its key never appears in repr.
 
-    What is green and what a token scores depends on key, context and token alone, and is worked out in integers: the
-    same on every device and in every batch, for marking and for scoring. Only the logarithms of races are floats.
-    Ties between tokens go to the smaller id.
+    Which tokens are green and what a token scores depend on key, context and token alone, in integer arithmetic: the
+    same on every device and in every batch, for marking and scoring. Only the logarithms of races are floats. Ties
+    between tokens go to the smaller id.
     """
 
     key: int | str | bytes = field(repr=False)
@@ -117,13 +122,13 @@ class Watermark(ABC):
         self.validate()
 
     def __getstate__(self) -> dict[str, object]:
-        """All but what was derived from the parameters, such as lists already drawn: those can be large."""
+        """Return everything except derived data such as cached lists, which can be large."""
         kept = self.__dict__.items()
         return {name: value for name, value in kept if not isinstance(getattr(type(self), name, None), cached_property)}
 
     @property
     def key_id(self) -> str:
-        """Eight hex digits that name the key in logs."""
+        """Eight hex digits that identify the key in logs."""
         return keys.key_id(self.secret)
 
     @property
@@ -135,31 +140,65 @@ class Watermark(ABC):
     @property
     @abstractmethod
     def window(self) -> int:
-        """W: how many tokens its context holds."""
+        """W: the number of tokens in its context."""
 
     @property
     @abstractmethod
     def rule(self) -> Rule:
-        """How strength chooses among the candidates: "reweight", "top_k" or "scale", see `select_candidate_ref`."""
+        """How strength chooses among candidates: "reweight", "top_k" or "scale", see `select_candidate_ref`."""
 
     @property
     @abstractmethod
     def full(self) -> float:
-        """What strength 1 stands for: delta (in logits), top_k (tokens; layers for SynthID) or 1."""
+        """The value of strength 1: delta (in logits), top_k (tokens; layers for SynthID) or 1."""
 
     @property
     def max_candidates(self) -> int:
-        """The most candidates that strength 1 can reach."""
+        """The maximum number of candidates within reach of strength 1."""
         return 2
 
     @property
     def deduplicates(self) -> bool:
-        """Whether generation leaves a token unmarked when its context has already occurred in this output."""
+        """Whether generation leaves a token unmarked if its context has already occurred in this output."""
         return False
 
     @property
+    def family(self) -> int:
+        """Number of sub-keys that a detector tries, one of which marked the text (`variant`)."""
+        return 1
+
+    def variant(self, number: int) -> Watermark:
+        """The watermark under sub-key `number` in [0, family)."""
+        return self
+
+    @property
+    def parts(self) -> tuple[Watermark, ...]:
+        """The watermarks of which one marks a text; a detector tests for all of them, each with an equal share."""
+        return (self,)
+
+    def is_read_by(self, other: Watermark) -> bool:
+        """Whether a detector of `other`, under the same key, tries every sub-key that this one marks with."""
+        return self.family == other.family
+
+    @property
+    def races_whole(self) -> bool:
+        """Whether strength 1, where no look-ahead is asked for, chooses by `whole_winner` and not by the ladder."""
+        return False
+
+    def markable(self, context: torch.Tensor) -> torch.Tensor:
+        """Whether the format marks after contexts int64 [B, W], bool [B]."""
+        return torch.ones(context.shape[0], dtype=torch.bool, device=context.device)
+
+    def whole_winner(self, position: Position, *, native: bool) -> torch.Tensor:
+        """The token int64 [B] that wins among all of `position.warped`; over keys it is drawn from their softmax.
+
+        native: by kernels, not by their references.
+        """
+        raise NotImplementedError(f"{self.name} has no race over whole rows")
+
+    @property
     def native(self) -> Native | None:
-        """Parameters of the compiled ops; None where only PyTorch code serves the format."""
+        """Parameters of the compiled ops; None if only PyTorch code supports the format."""
         return None
 
     @property
@@ -169,20 +208,20 @@ class Watermark(ABC):
 
     @property
     def marks_ends(self) -> bool:
-        """The default of `generate(mark_eos=None)`: whether the mark may decide where a text ends.
+        """The default of `generate(mark_eos=None)`: whether the mark may change where a text ends.
 
-        True where texts have to equal another system's token for token.
+        True where texts must equal another system's, token for token.
         """
         return self.foreign
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether the first generated tokens have the prompt's last tokens as context."""
+        """Whether the context of the first generated tokens includes the prompt's last tokens."""
         return False
 
     @property
     def compat_tail(self) -> Literal["exact", "normal"]:
-        """Which tail mode "compat" reports as p-value, because the format's own detector does."""
+        """The tail that mode "compat" reports as p-value, as the format's own detector does."""
         return "exact"
 
     @property
@@ -196,11 +235,13 @@ class Watermark(ABC):
         return 2.0
 
     def with_vocabulary(self, vocab_size: int) -> Watermark:
-        """This watermark for a model of `vocab_size` logits; the same object where the format does not need to know."""
+        """Return this watermark for a model of `vocab_size` logits; the same object if the format does not depend on
+        it.
+        """
         return self
 
     def with_key(self: W, key: Any) -> W:
-        """The same watermark under another key; TypeError or ValueError for one that it cannot have."""
+        """Return the same watermark under another key. TypeError or ValueError for an invalid key."""
         return dataclasses.replace(self, key=key)
 
     def check_readable(self) -> None:
@@ -208,22 +249,23 @@ class Watermark(ABC):
         return
 
     def check_ids(self, greatest: int) -> None:
-        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the vocabulary given."""
+        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the given vocabulary."""
         return
 
     @abstractmethod
     def validate(self) -> None:
-        """Raise TypeError or ValueError, naming the argument, for parameters out of range."""
+        """Raise TypeError or ValueError naming the argument for parameters out of range."""
 
     @abstractmethod
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """The tokens that some strength in [0, max_strength] would choose at this position, and from which one on.
+        """Return the tokens that some strength in [0, max_strength] would choose at this position, and where each takes
+        over.
 
-        Candidate 0 is the original token, which strength 0 chooses. Nothing is drawn at random.
+        Candidate 0 is the original token, which strength 0 chooses. The result is deterministic.
         """
 
     def native_ladder(self, position: Position, max_strength: float) -> Ladder:
-        """`ladder` by the op `enumerate_candidates`; candidates, counts and reached needs are equal."""
+        """Compute `ladder` with the op `enumerate_candidates`; candidates, counts and reached needs are equal."""
         at, native = position.record, self.native
         assert native is not None
         keys = position.keys
@@ -235,20 +277,33 @@ class Watermark(ABC):
         )  # fmt: skip
         return Ladder(candidates, needs, counts, self.rule, self.full)
 
+    def reads_below(self, max_strength: float) -> float:
+        """Return how far below the greatest score a ladder reads `Position.scores`: nats, inf = all of it.
+
+        Beyond that, and outside the record, a score may be -inf where the sampler draws.
+        """
+        if self.native is None:
+            return math.inf
+        return 0.0 if self.rule != "reweight" else max_strength * self.full
+
     def fixed_on(self, device: torch.device) -> bool:
-        """Whether `fixed_ladder` of a `placed` watermark runs on the device alone, so that a CUDA graph can hold it."""
+        """Return whether `fixed_ladder` of a `placed` watermark runs on the device alone, so that a CUDA graph can
+        capture it.
+        """
         return self.native is not None
 
     def placed(self: W, device: torch.device) -> W:
-        """This watermark with the tensors that its ladders read on the device; the same object if it has none."""
+        """Return this watermark with the tensors that its ladders read on the device; the same object if it has
+        none.
+        """
         return self
 
     def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
-        """`ladder`, `rungs(max_strength)` columns wide, by the same operations whatever the numbers are."""
+        """Compute `ladder`, `rungs(max_strength)` columns wide, by operations that do not depend on the data."""
         return self.native_ladder(position, max_strength)
 
     def rungs(self, max_strength: float) -> int:
-        """M, the width of fixed ladders."""
+        """Return M, the width of fixed ladders."""
         assert self.native is not None
         return rungs(RECORD_SIZE, self.native.scheme, self.full, max_strength)
 
@@ -256,25 +311,27 @@ class Watermark(ABC):
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         """Score every token of one text (int64 [n]) from the text alone.
 
-        A token's score depends only on the token and the `window` ids before it. So texts separated by `window` ids of
-        -1 may be scored as one stream; the scores of those ids mean nothing.
+        A token's score depends only on the token and the `window` ids before it. Texts separated by `window` ids of -1
+        may therefore be scored as one stream; the scores of the separators are meaningless.
         """
 
     def contexts(self, ids: torch.Tensor) -> torch.Tensor:
-        """Contexts int64 [n, W] of every token of one text int64 [n]."""
+        """Return the contexts int64 [n, W] of every token of one text int64 [n]."""
         return contexts_of(ids, self.window)
 
     @property
     def code(self) -> PayloadCode | None:
-        """The code of the payload, None without one. Texts with a payload are read by `payload_scores`."""
+        """The code of the payload, or None. Texts with a payload are read by `payload_scores`."""
         return None
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
-        """Score of every token of one text (int64 [n]) under each symbol of the code."""
+        """Score every token of one text (int64 [n]) under each symbol of the code."""
         raise NotImplementedError(f"{self.name} carries no payload")
 
     def check_strength(self, max_strength: float) -> None:
-        """Raise ValueError if the ladder cannot serve strengths up to `max_strength`, or the payload is missing."""
+        """Raise ValueError if the ladder cannot support strengths up to `max_strength`, or if the payload is
+        missing.
+        """
         if self.rule == "top_k" and max_strength * self.full > RECORD_SIZE:
             raise ValueError(
                 f"strength * top_k must be at most {RECORD_SIZE}, got {max_strength:g} * {self.full:g}; "

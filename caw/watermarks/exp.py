@@ -1,4 +1,4 @@
-"""EXP: a keyed race among the likeliest tokens (Aaronson 2022; Kuditipudi et al. 2023, arXiv 2307.15593).
+"""EXP: a keyed race among the most likely tokens (Aaronson 2022; Kuditipudi et al. 2023, arXiv 2307.15593).
 
 Native format = vLLM's Gumbel watermark: raw key, context = the last `context_width` generated tokens, F_t the PRF's
 uniform. Token t has race value log p_t - log(-log F_t), which orders tokens as F_t^(1/p_t) does; it is computed in
@@ -6,11 +6,12 @@ float64 because F^(1/p) underflows. Strength either shortens the list of racing 
 scales the noise ("scale"). A token's score is -log(1 - F), Gamma(1, 1) distributed on unmarked text.
 
 Formats of other systems: "markllm" is MarkLLM's EXP (`formats.uniforms`), "vllm-dual" is vLLM's dual-key Gumbel
-watermark (`formats.dual_key`).
+watermark (`formats.native.DualKeyRace`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -20,19 +21,21 @@ import torch
 from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import TOP_K_EXP
+from caw.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k, race_width
+from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
-from caw.triton_kernels.ladder_ref import Ladder, Rule, race_ladder_scale, race_ladder_top_k
-from caw.triton_kernels.race_ladder_ref import race_width
-from caw.watermarks.base import Position
-from caw.watermarks.formats.dual_key import DualKeyRace
+from caw.watermarks.base import Position, Watermark
 from caw.watermarks.formats.foreign import require_vocab_size
-from caw.watermarks.formats.native import RACE_SCALE, RACE_TOP_K, Race
+from caw.watermarks.formats.native import DualKeyRace, Race
 from caw.watermarks.formats.uniforms import GeneratorRace
+from caw.watermarks.keys import derive_key, signed
 from caw.watermarks.payload import make_payload
 from caw.watermarks.scheme import Formatted, RaceScheme, require_format
 
 FORMATS = ("native", "vllm-dual", "markllm")
 MAX_WIDTH = 64
+MAX_VARIANTS = 1024
+VARIANT_DOMAIN = b"caw/variant/"
 PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
 
 
@@ -42,18 +45,24 @@ class EXP(Formatted):
 
     Args:
         key: int below 2^64, text or bytes.
-        top_k: with strength="top_k", how many tokens race at strength 1.
-        strength: what strength does: "top_k" changes how many tokens race, "scale" how much the noise counts.
-        context_width: tokens that seed the race.
-        deduplicate: leave a token unmarked when its context has already occurred in this output. Format "markllm"
-            ignores it, because MarkLLM marks every token.
+        top_k: with strength="top_k", number of tokens that race at strength 1.
+        strength: the parameter that strength scales: "top_k" is the number of tokens that race, "scale" the weight of
+            the noise. "scale" at strength 1, under a policy without look-ahead, is the one setting that does not
+            distort: the race runs over every token that the sampler keeps, and over keys its winner is drawn from the
+            model's distribution.
+        context_width: number of tokens that seed the race.
+        deduplicate: leave a token unmarked if its context has already occurred in this output. Format "markllm" ignores
+            it, because MarkLLM marks every token.
         format: "native", "vllm-dual" or "markllm".
-        vocab_size: MarkLLM takes products modulo the number of the model's logits. `generate` fills it in.
-        temperature: divides the logits that race, on top of the sampling temperature. MarkLLM races at 0.7 in its
+        vocab_size: MarkLLM takes products modulo the size of the model's logits. `generate` fills it in.
+        temperature: divides the logits that race, in addition to the sampling temperature. MarkLLM races at 0.7 in its
             repository and at 1 in its releases on PyPI. Detection does not depend on it.
         alpha: share of key B, format "vllm-dual" only.
-        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`. To
-            read it, give payload_bits alone. Native format only.
+        variants: V, in [1, 1024]: how many sub-keys the key has. Each text is marked with one, which its prompt, its
+            seed and how often they came before decide, so that a prompt has V different texts; a detector tries them
+            all and corrects for their number. 1 = the key itself. Native format, temperature 1 and no payload only.
+        payload, payload_bits: a number below 2^payload_bits (at most 2^32) to embed in the text, see `payload`. To read
+            it, give payload_bits alone. Native format only.
 
     Raises TypeError or ValueError naming the argument, and ImportError for a payload without reedsolo.
     """
@@ -66,6 +75,7 @@ class EXP(Formatted):
     vocab_size: int | None = None
     temperature: float = 1.0
     alpha: float = 0.1
+    variants: int = 1
     payload: int | None = None
     payload_bits: int = 0
 
@@ -80,6 +90,12 @@ class EXP(Formatted):
         require_number("temperature", self.temperature, 0, 1e4, closed=False)
         require_int("top_k", self.top_k, 1, RECORD_SIZE)
         require_int("context_width", self.context_width, 1, MAX_WIDTH)
+        require_int("variants", self.variants, 1, MAX_VARIANTS)
+        if self.variants > 1 and (self.format != "native" or self.temperature != 1 or self.payload_bits):
+            raise ValueError(
+                f"variants need format 'native', temperature 1 and no payload, got variants={self.variants} with "
+                "another; leave one of them out"
+            )
         require_choice("strength", self.strength, ("top_k", "scale"), "top_k")
         _ = self.scheme  # refuses what does not go together
 
@@ -92,6 +108,34 @@ class EXP(Formatted):
             return GeneratorRace(self.format, self.secret, self.context_width, self.vocab_size)
         number = RACE_TOP_K if self.strength == "top_k" else RACE_SCALE
         return Race(self.secret, self.context_width, number if self.temperature == 1 else None, payload)
+
+    @property
+    def family(self) -> int:
+        return self.variants
+
+    def is_read_by(self, other: Watermark) -> bool:
+        """Sub-keys do not depend on how many there are, but that one variant is the key itself."""
+        return self.family == other.family or 1 < self.family < other.family
+
+    def variant_key(self, number: int) -> int:
+        """The sub-key of a variant in [0, variants), an integer below 2^64, and a secret like the key.
+
+        Under it any detector of the format (vLLM's too) reads the texts of that variant. It is the same whatever
+        `variants` is, but that with 1 there is the key itself.
+        """
+        require_int("variant", number, 0, self.variants - 1)
+        if self.variants == 1:
+            return self.secret
+        return derive_key(self.secret, VARIANT_DOMAIN + number.to_bytes(2, "big"))
+
+    def variant(self, number: int) -> EXP:
+        """The watermark of one variant, which marks and reads under its sub-key alone."""
+        return dataclasses.replace(self, key=self.variant_key(number), variants=1)
+
+    @cached_property
+    def variant_keys(self) -> torch.Tensor:
+        """All sub-keys, int64 [variants] of the same 64 bits."""
+        return torch.tensor([signed(self.variant_key(number)) for number in range(self.variants)])
 
     @property
     def null_moments(self) -> tuple[float, float]:
@@ -118,9 +162,9 @@ class EXP(Formatted):
         return self.deduplicate and not self.scheme.marks_repeats
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Every token that wins as strength grows.
+        """Return every token that wins as strength grows.
 
-        The race itself leaves the sampling noise out, so that at strength 1 it is the watermark's own.
+        The race leaves the sampling noise out, so that at strength 1 it is the watermark's own.
         """
         record, race = position.record, self._race(position)
         if self.strength == "top_k":
@@ -131,12 +175,25 @@ class EXP(Formatted):
             ladder = race_ladder_scale(record.ids, start, slope, max_strength)
         return ladder.only_original(~self.scheme.marks(position.context))
 
+    @property
+    def races_whole(self) -> bool:
+        return self.strength == "scale"
+
+    def markable(self, context: torch.Tensor) -> torch.Tensor:
+        return self.scheme.marks(context)
+
+    def whole_winner(self, position: Position, *, native: bool) -> torch.Tensor:
+        warped, keys = position.warped, None if self.native is None else position.keys
+        assert warped is not None
+        return self.scheme.winner(warped, position.context, self.temperature, keys, native)
+
     def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
         if self.native is not None:
             return super().fixed_ladder(position, max_strength)
         at, race = position.record, self._race(position)
         found = ops.race_ladder(at.values, at.ids, race, self.full, max_strength, self.strength == "scale")
-        return Ladder(*found, self.rule, self.full).only_original(~self.scheme.marks(position.context))
+        ladder = Ladder(found[0], found[1], found[2], self.rule, self.full)
+        return ladder.only_original(~self.scheme.marks(position.context))
 
     def rungs(self, max_strength: float) -> int:
         return race_width(RECORD_SIZE, self.full, max_strength, scale=self.strength == "scale")

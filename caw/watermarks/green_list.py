@@ -1,4 +1,4 @@
-"""What KGW and Unigram share: keyed green lists and their two-rung ladder."""
+"""Base of KGW and Unigram: keyed green lists and their two-rung ladder."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cached_property
 
 import torch
 
+from caw import prf
 from caw.checks import require_number
 from caw.defaults import DELTA, GAMMA
-from caw.triton_kernels import prf_ref as prf
-from caw.triton_kernels.ladder_ref import Ladder, Rule, reweight_ladder
+from caw.ladder import Ladder, Rule, reweight_ladder
 from caw.watermarks.base import Position, Watermark
 from caw.watermarks.scheme import Formatted, Scheme
 
@@ -19,22 +19,23 @@ MAX_DELTA = 1e4
 
 
 class KeyedLists(ABC):
-    """Lists of tokens that a key makes of contexts."""
+    """Token lists derived from a key and contexts."""
 
     @abstractmethod
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Whether tokens int64 [B, N] are green after contexts int64 [B, W] -> bool [B, N]."""
+        """Return whether tokens int64 [B, N] are green after contexts int64 [B, W], bool [B, N]."""
 
     @abstractmethod
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """The green lists after contexts int64 [B, W] -> bool [B, V]."""
+        """Return the green lists after contexts int64 [B, W], bool [B, V]."""
 
     def likeliest_green(
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest green token of each row, int64 [B], and its logit, float32 [B]; -1 and -inf where none counts.
+        """Return the most likely green token of each row, int64 [B], and its logit, float32 [B]; -1 and -inf if there
+        is none.
 
-        The vocabulary is scanned only if the record holds no green token and one beyond it could still be chosen.
+        The vocabulary is scanned only if the record has no green token and one beyond it could still be chosen.
         """
         token, logit, wanted = self._of_record(position, delta, max_strength)
         rows = wanted.nonzero()[:, 0]
@@ -47,7 +48,7 @@ class KeyedLists(ABC):
     def _of_record(
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The first green token of each record and its logit, and whether one beyond it is wanted, bool [B]."""
+        """Return the first green token of each record and its logit, and whether one beyond it is needed, bool [B]."""
         record = position.record
         green = self.green_tokens(position.context, record.ids) & (record.values > -torch.inf)
         token, logit = first_green(record.ids, record.values, green)
@@ -58,14 +59,18 @@ class KeyedLists(ABC):
 
 
 def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for none."""
+    """Return the first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for
+    none.
+    """
     found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
     token = torch.where(found, ids.gather(1, column)[:, 0], -1)
     return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
 
 
 def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The green token (bool [B, V]) of the greatest score (float32 [B, V]), ties to the smaller id; -1 for none."""
+    """Return the green token (bool [B, V]) with the greatest score (float32 [B, V]), ties to the smaller id; -1 for
+    none.
+    """
     masked = torch.where(green, scores, -torch.inf)
     best = masked.max(dim=1, keepdim=True).values
     token = (green & (masked == best)).int().argmax(dim=1)
@@ -111,7 +116,7 @@ class GreenList(KeyedLists, Watermark):
             raise ValueError(f"gamma must leave both lists non-empty in steps of 2**-24, got {self.gamma!r}; use 0.25")
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Original token and likeliest green one. Kirchenbauer et al. 2023, Algorithm 2."""
+        """Return the original token and the most likely green one. Kirchenbauer et al. 2023, Algorithm 2."""
         ids, values = position.record.ids, position.record.values
         token, logit = self.likeliest_green(position, self.full, max_strength)
         return reweight_ladder(ids[:, 0], values[:, 0], token, logit, self.full, max_strength)
@@ -120,7 +125,7 @@ class GreenList(KeyedLists, Watermark):
 class GreenScheme(KeyedLists, Scheme):
     """A scheme of green lists.
 
-    width: the context's width as the format counts it, which may count the candidate.
+    width: the context's width as the format counts it, which may include the candidate.
     """
 
     width: int
@@ -133,7 +138,7 @@ class GreenScheme(KeyedLists, Scheme):
     def likeliest_green_fixed(
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`likeliest_green` without reading anything back."""
+        """Compute `likeliest_green` without reading anything back."""
         token, logit, wanted = self._of_record(position, delta, max_strength)
         scores = position.scores.float()
         green = self.green_wanted(position.context, scores.shape[1], wanted)
@@ -141,7 +146,7 @@ class GreenScheme(KeyedLists, Scheme):
         return torch.where(wanted, beyond, token), torch.where(wanted, its, logit)
 
     def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
-        """`green_vocabulary` of the rows that are wanted (bool [B]); of others it may be anything."""
+        """Return `green_vocabulary` of the rows that are wanted (bool [B]); other rows are undefined."""
         return self.green_vocabulary(context, vocab_size)
 
 

@@ -1,40 +1,59 @@
-"""Keys: what a user gives, what is derived from it for each purpose, and what logs may show."""
+"""Keys: from the user's key to derived keys, and to the id that logs may show."""
 
 from __future__ import annotations
 
 import hashlib
-
-import numpy as np
+import numbers
+import re
+import unicodedata
 
 from caw.io.unicode import is_unicode
 
+INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # Unicode categories: spaces, line ends, control and format characters
+BLANK = "key must have a visible character, got an empty or blank text; pass a secret of your own"
+
 
 def derive_key(key: int, domain: bytes) -> int:
-    """A key for one purpose: first 8 bytes, big-endian, of sha256(domain + the user's key as 8 bytes big-endian)."""
+    """Derive a key for one purpose: first 8 bytes, big-endian, of sha256(domain + the user's key as 8 bytes
+    big-endian).
+    """
     return int.from_bytes(hashlib.sha256(domain + key.to_bytes(8, "big")).digest()[:8], "big")
 
 
 def signed(key: int) -> int:
-    """The same 64 bits as torch's int64."""
+    """Return the same 64 bits as torch's int64."""
     return key - (key >> 63 << 64)
 
 
-def normalize_key(key: int | str | bytes) -> int:
-    """The user's key as an integer below 2^64; text or bytes become the first 8 bytes of sha256(b"caw/key:" + bytes).
+def parse_key(text: str) -> int | str:
+    """Parse a key: digits, optionally with a minus sign, are an integer, as in the library; anything else is text.
 
-    Raises TypeError for other types (bool included) and ValueError for integers out of range or empty text.
+    Raises ValueError, without showing the key, for an integer out of range: as text it would be another key than the
+    same number in Python.
     """
-    if isinstance(key, bool) or not isinstance(key, (int, str, bytes, np.integer)):
+    if not re.fullmatch(r"-?[0-9]+", text):
+        return text
+    if text[0] == "-" or len(text) > 20 or int(text) >= 1 << 64:
+        raise ValueError(
+            "a key of digits alone must be an integer in [0, 2**64) of up to 20 digits, got another; add a letter, "
+            "which makes it text"
+        )
+    return int(text)
+
+
+def normalize_key(key: int | str | bytes) -> int:
+    """Return the user's key as an integer below 2^64; text or bytes become the first 8 bytes of sha256(b"caw/key:" +
+    bytes).
+
+    Text is normalized first (`key_text`), so that one spelling is one key however it was typed; bytes are used as they
+    are. Raises TypeError for other types (including bool) and ValueError for integers out of range and blank text.
+    """
+    if isinstance(key, bool) or not isinstance(key, (numbers.Integral, str, bytes)):
         raise TypeError(f"key must be an int below 2**64, a str or bytes, got {type(key).__name__}; pass e.g. key=42")
     if isinstance(key, (str, bytes)):
-        if isinstance(key, str) and not is_unicode(key):  # Python's own error would show a character of the key
-            raise ValueError(
-                "key must be text that UTF-8 can hold, got other bytes or half of a surrogate pair; pass bytes, or set "
-                "CAW_KEY to UTF-8 text"
-            )
-        raw = key.encode() if isinstance(key, str) else key
-        if not raw:
-            raise ValueError("key must not be empty, got an empty string; pass a secret of your own")
+        raw = key_text(key).encode() if isinstance(key, str) else key
+        if not raw.strip():
+            raise ValueError(BLANK)
         return int.from_bytes(hashlib.sha256(b"caw/key:" + raw).digest()[:8], "big")
     if not 0 <= int(key) < 1 << 64:
         raise ValueError(
@@ -43,6 +62,24 @@ def normalize_key(key: int | str | bytes) -> int:
     return int(key)
 
 
+def key_text(key: str) -> str:
+    """Return the text of a key in Unicode's composed form (NFC), so that separately typed accents give the same key.
+
+    Raises ValueError, without showing the key, for text that UTF-8 cannot encode and for text without a visible
+    character: empty, white space, or only invisible characters.
+    """
+    if not is_unicode(key):  # Python's own error would show a character of the key
+        raise ValueError(
+            "key must be text that UTF-8 can encode, got other bytes or half of a surrogate pair; pass bytes, or set "
+            "CAW_KEY to UTF-8 text"
+        )
+    if all(unicodedata.category(c) in INVISIBLE for c in key):
+        raise ValueError(BLANK)
+    return unicodedata.normalize("NFC", key)
+
+
 def key_id(key: int) -> str:
-    """Eight hex digits that name a key in logs and reports. They do not contain it, but let anyone check a guess."""
+    """Return eight hex digits that identify a key in logs and reports. They do not contain it, but allow checking a
+    guess.
+    """
     return hashlib.sha256(b"caw/key-id" + key.to_bytes(8, "big")).hexdigest()[:8]

@@ -1,6 +1,6 @@
 """KGW: green lists seeded by the tokens before (Kirchenbauer et al. 2023, arXiv 2301.10226 and 2306.04634).
 
-Native format, under the key derived for domain `caw/kgw` (see `prf_ref`), word = PRF(key, context, token):
+Native format, under the key derived for domain `caw/kgw` (see `prf`), word = PRF(key, context, token):
 
     lefthash  context = the last `context_width` generated tokens (default 1)
               green iff (word >> 8) < floor(gamma 2^24)
@@ -39,16 +39,15 @@ class KGW(FormattedList):
 
     Args:
         key: int below 2^64, text or bytes.
-        gamma: green share of the vocabulary, in (0, 1).
-        delta: what strength 1 adds to the logits of green tokens.
+        gamma: share of the vocabulary that is green, in (0, 1).
+        delta: number that strength 1 adds to the logits of green tokens.
         seeding: "lefthash" or "selfhash". Formats of other systems have more, see `formats.rules`.
-        context_width: tokens that are hashed; selfhash counts the candidate among them. None = 1 for lefthash, 4 for
-            selfhash, or the format's own.
+        context_width: number of hashed tokens; selfhash includes the candidate. None = 1 for lefthash, 4 for selfhash,
+            or the format's own.
         format: "native", "transformers", "markllm", "lm-watermarking" or "sbw".
-        vocab_size: formats of other systems draw lists over all logits of the model and need their number. `generate`
-            fills it in.
-        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`. To
-            read it, give payload_bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
+        vocab_size: size of the model's logits, over which formats of other systems draw lists. `generate` fills it in.
+        payload, payload_bits: a number below 2^payload_bits (at most 2^32) to embed in the text, see `payload`. To read
+            it, give payload_bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
 
     Raises TypeError or ValueError naming the argument, and ImportError for a payload without reedsolo.
     """

@@ -1,7 +1,7 @@
-"""Schemes: what the `format` of a watermark stands for.
+"""Schemes: the meaning of a watermark's `format`.
 
-A watermark holds its parameters and says what strength does. The scheme it holds turns keys, contexts and tokens into
-the numbers of one system: those that mark a text at generation and those that score it afterwards, side by side.
+A watermark holds its parameters and defines what strength does. Its scheme turns keys, contexts and tokens into the
+numbers of one system, both for marking at generation and for scoring afterwards.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 
 from caw.checks import require_choice
+from caw.ladder import first_of
 from caw.watermarks.base import Native, TokenScores, Watermark
 from caw.watermarks.payload import PayloadCode, PayloadScores
 
 Keys = tuple[int, ...]
-"""What a scheme derives from one user's key, in an order of its own."""
+"""Keys that a scheme derives from one user's key, in its own order."""
 
 S = TypeVar("S", bound="Scheme")
 
@@ -27,11 +28,11 @@ S = TypeVar("S", bound="Scheme")
 class Scheme(ABC):
     """The numbers of one format.
 
-    window: W, how many tokens before a position its context holds.
-    keys: what it uses of the watermark's key; marking and scoring read the key nowhere else. A scheme never shows them.
-    foreign: whether the format belongs to another system, which reads these texts and writes the same.
-    compat_tail: which tail that system's detector reports as p-value.
-    native: parameters of the compiled ops; None where only PyTorch code serves the scheme.
+    window: W, number of tokens in a context.
+    keys: keys derived from the watermark's key; marking and scoring read no others. A scheme never shows them.
+    foreign: whether the format belongs to another system, which reads and writes the same texts.
+    compat_tail: the tail that that system's detector reports as p-value.
+    native: parameters of the compiled ops; None if only PyTorch code supports the scheme.
     code: of the payload; None without one.
     """
 
@@ -44,34 +45,34 @@ class Scheme(ABC):
         self.window, self.keys = window, self.derive(secret)
 
     def derive(self, secret: int) -> Keys:
-        """The keys that the scheme uses of a user's key below 2^64."""
+        """Return the keys that the scheme derives from a user's key below 2^64."""
         return (secret,)
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether the first generated tokens have the prompt's last tokens as context."""
+        """Whether the context of the first generated tokens includes the prompt's last tokens."""
         return self.foreign and self.window > 0
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
-        """Whether the system marks after contexts int64 [B, W], bool [B]."""
+        """Return whether the system marks after contexts int64 [B, W], bool [B]."""
         return torch.ones(context.shape[0], dtype=torch.bool, device=context.device)
 
     def placed(self: S, device: torch.device) -> S:
-        """The same scheme with the tensors that it reads on the device, so that nothing moves when it is asked."""
+        """Return the same scheme with its tensors on the device, so that calls move nothing."""
         other = copy.copy(self)
         other.settle(device)
         return other
 
     def settle(self, device: torch.device) -> None:
-        """Move to the device what marking looks numbers up in, and change what is done otherwise there."""
+        """Move marking's lookup tables to the device, and change what works differently there."""
         return
 
     def stays_on(self, device: torch.device) -> bool:
-        """Whether the numbers of a `placed` scheme are made on the device alone."""
+        """Return whether a `placed` scheme computes on the device alone."""
         return True
 
     def share(self, other: Any) -> None:
-        """Take from the same scheme under another key what no key changes and is costly to work out twice."""
+        """Take from the same scheme under another key whatever is expensive and does not depend on the key."""
         return
 
     def check_readable(self) -> None:
@@ -79,7 +80,7 @@ class Scheme(ABC):
         return
 
     def check_ids(self, greatest: int) -> None:
-        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the vocabulary given."""
+        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the given vocabulary."""
         return
 
     def check_writable(self) -> None:
@@ -87,19 +88,19 @@ class Scheme(ABC):
         return
 
     def score(self, ids: torch.Tensor) -> TokenScores:
-        """Scores of every token of one text int64 [n], by a kernel where there is one."""
+        """Score every token of one text int64 [n], with a kernel if there is one."""
         return self.score_ref(ids)
 
     def score_keyed(self, ids: torch.Tensor, keys: torch.Tensor) -> TokenScores:
-        """The same under keys int64 [n], the 64 bits of each token's native key; for schemes with `native`."""
+        """Score under keys int64 [n], the 64 bits of each token's native key; for schemes with `native`."""
         raise NotImplementedError("this format has no native key")
 
     @abstractmethod
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
-        """The same in plain PyTorch."""
+        """Score in plain PyTorch."""
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
-        """Score of every token of one text int64 [n] under each symbol of the code."""
+        """Score every token of one text int64 [n] under each symbol of the code."""
         raise NotImplementedError("this format carries no payload")
 
 
@@ -107,7 +108,7 @@ class RaceScheme(Scheme):
     """Numbers for a race among tokens.
 
     shares: an unmarked token's score is the sum of independent Exponential(1) numbers, each times one of these.
-    marks_repeats: whether the system marks a context again that has already occurred in the text.
+    marks_repeats: whether the system marks a context that has already occurred in the text.
     """
 
     shares: tuple[float, ...] = (1.0,)
@@ -115,14 +116,26 @@ class RaceScheme(Scheme):
 
     @abstractmethod
     def noise(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Gumbel values float64 [B, N] of tokens [B, N] (-1 = none) after contexts [B, W]."""
+        """Return Gumbel values float64 [B, N] of tokens [B, N] (-1 = none) after contexts [B, W]."""
+
+    def winner(
+        self, logits: torch.Tensor, context: torch.Tensor, temperature: float, keys: torch.Tensor | None, native: bool
+    ) -> torch.Tensor:
+        """Return the winner among all logits float32 [B, V] / temperature that are not -inf, int64 [B]; 0 where nobody
+        races.
+
+        keys: int64 [B], of each row in place of the scheme's; for schemes with `native`. native: by kernels.
+        """
+        tokens = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
+        race = logits.double() / temperature + self.noise(context, tokens)
+        return first_of(torch.where(logits > -torch.inf, race, -torch.inf), tokens)
 
 
 F = TypeVar("F", bound="Formatted")
 
 
 class Formatted(Watermark):
-    """A watermark with a `format`. Whatever depends on the format, it asks its scheme."""
+    """A watermark with a `format`. Everything that depends on the format is delegated to its scheme."""
 
     format: str
     vocab_size: int | None
@@ -130,7 +143,7 @@ class Formatted(Watermark):
     @cached_property
     @abstractmethod
     def scheme(self) -> Scheme:
-        """The scheme that format and parameters make; ValueError where they do not go together."""
+        """The scheme of this format and these parameters. ValueError if they do not go together."""
 
     @property
     def window(self) -> int:
@@ -189,11 +202,11 @@ class Formatted(Watermark):
         return self.scheme.score(ids)
 
     def score_keyed(self, ids: torch.Tensor, keys: torch.Tensor) -> TokenScores:
-        """`score_tokens` under keys int64 [n], the 64 bits of each token's native key."""
+        """Compute `score_tokens` under keys int64 [n], the 64 bits of each token's native key."""
         return self.scheme.score_keyed(ids, keys)
 
     def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
-        """The same in plain PyTorch."""
+        """Compute `score_tokens` in plain PyTorch."""
         return self.scheme.score_ref(ids)
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:

@@ -5,15 +5,15 @@ a fixed table, found by a hash of the last ngram_len - 1 generated tokens (0 whe
 layer's key. A layer turns probabilities p into p (1 + g_l - sum p g_l): those of the winner of a tournament of two.
 
 Strength is the number of layers applied: sigma m, rounded. The ladder's candidates are the winners after 0, 1, ..., m
-layers: draws with the sampling noise, or the likeliest token when decoding greedily. A context that has already
+layers: draws with the sampling noise, or the most likely token when decoding greedily. A context that has already
 occurred in the output is not marked again. transformers does the same but remembers only 1024 contexts.
 
 A text's score is the mean of its g bits, or a weighted mean: weights fall from 10 to 1 over the layers, because earlier
-layers carry more of the mark. On unmarked text each bit is 1 with the share of ones in the table, whatever the text
-says, so the exact p-value is a (weighted) binomial tail. transformers gives no p-value.
+layers carry more of the mark. On unmarked text each bit is 1 with the table's share of ones, so the exact p-value is a
+(weighted) binomial tail. transformers gives no p-value.
 
 That tail assumes independent layers. Two layers that read the table at the same place give equal bits, so such keys are
-refused (`shared_places`). So are tables so small that chance patterns in them show.
+rejected (`shared_places`), as are tables so small that chance patterns in them show.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from caw.checks import require_choice, require_int
-from caw.triton_kernels.ladder_ref import Ladder, Rule, layer_ladder, reach
+from caw.ladder import Ladder, Rule, layer_ladder, reach
 from caw.watermarks import keys
 from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 
@@ -47,12 +47,12 @@ class SynthID(Watermark):
     """The SynthID-Text watermark, as transformers writes it.
 
     Args:
-        key: the list of layer keys that transformers' configuration holds, or an int below 2^64, text or bytes from
-            which `depth` keys are derived.
-        depth: m, number of layers, where `key` is not a list.
+        key: the list of layer keys in transformers' configuration, or an int below 2^64, text or bytes from which
+            `depth` keys are derived.
+        depth: m, number of layers, if `key` is not a list.
         ngram_len: tokens hashed, the token itself included.
         sampling_table_size, sampling_table_seed: of the table of bits.
-        reading: "weighted" or "mean"; how a text is scored.
+        reading: "weighted" or "mean": the mean that scores a text.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -92,7 +92,7 @@ class SynthID(Watermark):
     def with_key(self, key: Any) -> SynthID:
         other = super().with_key(key)
         if other.depth != self.depth:
-            raise ValueError(f"key must hold {self.depth} layer keys, got {other.depth}; give as many as this one has")
+            raise ValueError(f"key must have {self.depth} layer keys, got {other.depth}; give the same number")
         return other
 
     @property
@@ -102,7 +102,7 @@ class SynthID(Watermark):
 
     @property
     def marks_ends(self) -> bool:
-        """transformers' processor does, and texts are to equal its."""
+        """True, as in transformers' processor, whose texts these must equal."""
         return True
 
     @property
@@ -159,18 +159,18 @@ class SynthID(Watermark):
         return 10 * (self.depth - 1) - 9 * np.arange(self.depth, dtype=np.int64)
 
     def hashes(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Hash of each n-gram, wrapping int64 [B, N]: context [B, W] (missing = 0), tokens [B, N]."""
+        """Return the hash of each n-gram, wrapping int64 [B, N]: context [B, W] (missing = 0), tokens [B, N]."""
         state = torch.ones_like(context[:, 0])
         for column in context.clamp_min(0).unbind(1):
             state = (state + column) * MULTIPLIER + INCREMENT
         return (state[:, None] + tokens) * MULTIPLIER + INCREMENT
 
     def bits(self, hashes: torch.Tensor, layer: int) -> torch.Tensor:
-        """g of one layer, int64 0/1 like `hashes`."""
+        """Return g of one layer, int64 0/1 like `hashes`."""
         return self._read(self.table.to(hashes.device), hashes, layer)
 
     def _read(self, table: torch.Tensor, hashes: torch.Tensor, layer: int) -> torch.Tensor:
-        """Entries of a table like `table` where one layer's n-grams are."""
+        """Return entries of a table like `table` at one layer's n-grams."""
         index = (hashes + self.keys[layer]).mul_(MULTIPLIER).add_(INCREMENT)
         size = self.sampling_table_size
         # the remainder of a power of two in two's complement; a ladder asks for 30 times the vocabulary at every token
@@ -178,7 +178,9 @@ class SynthID(Watermark):
         return torch.index_select(table, 0, index.flatten()).view(hashes.shape)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Winners after 0, 1, ... layers; the same float32 operations as transformers' `update_scores`."""
+        """Return the winners after 0, 1, ... layers, by the same float32 operations as transformers'
+        `update_scores`.
+        """
         scores = position.scores.float()
         warped = scores if position.warped is None else position.warped.float()
         noise = torch.where(warped > -torch.inf, scores - warped, 0.0)
@@ -211,7 +213,7 @@ class SynthID(Watermark):
         return 1 + reach(self.depth, self.full, max_strength)
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
-        """Each token's (weighted) mean bit; the first ngram_len - 1 tokens are skipped, as transformers does."""
+        """Return each token's (weighted) mean bit; the first ngram_len - 1 tokens are skipped, as in transformers."""
         contexts = self.contexts(ids)
         known = (contexts != MISSING).all(dim=1) & (ids != MISSING)
         hashes = self.hashes(contexts, ids.clamp_min(0)[:, None])[:, 0]
@@ -227,7 +229,7 @@ class SynthID(Watermark):
 
 
 def shared_places(one: int, other: int, size: int) -> float:
-    """The share of n-grams for which two layer keys read a table of `size` bits at the same place.
+    """Return the share of n-grams for which two layer keys read a table of `size` bits at the same place.
 
     A layer reads at ((hash + key) a + 1) mod size, computed as a signed 64-bit number. Two layers' numbers differ by
     d = (other - one) a mod 2^64, or by d - 2^64 where the greater one wraps, which a share d / 2^64 of them does.
@@ -238,7 +240,7 @@ def shared_places(one: int, other: int, size: int) -> float:
 
 
 def _layer_key(key: Any, index: int) -> int:
-    """One of transformers' layer keys; no message shows it."""
+    """Validate one of transformers' layer keys; no message shows it."""
     if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
         raise TypeError(f"each layer key must be an integer, got {type(key).__name__} at place {index}; convert it")
     if not -(1 << 63) <= int(key) < 1 << 63:
@@ -261,7 +263,7 @@ def _require_different(keys: Sequence[int], size: int) -> None:
 
 
 def _derived(secret: int, depth: int, size: int) -> tuple[int, ...]:
-    """`depth` layer keys from one secret, leaving out any that would share places with an earlier one."""
+    """Derive `depth` layer keys from one secret, skipping any that would share places with an earlier one."""
     found: list[int] = []
     for i in count():
         if len(found) == depth:

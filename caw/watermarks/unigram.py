@@ -23,14 +23,14 @@ DOMAIN = b"caw/unigram"
 
 @dataclass(frozen=True)
 class Unigram(FormattedList):
-    """One fixed green list: edits harm it least, and outputs give it away most.
+    """One fixed green list: the most robust to edits, and the easiest to learn from outputs.
 
     Args:
         key: int below 2^64, text or bytes.
-        gamma: green share of the vocabulary, in (0, 1).
-        delta: what strength 1 adds to the logits of green tokens.
+        gamma: share of the vocabulary that is green, in (0, 1).
+        delta: number that strength 1 adds to the logits of green tokens.
         format: "native" or "markllm".
-        vocab_size: MarkLLM shuffles a mask over all logits of the model and needs their number. `generate` fills it in.
+        vocab_size: size of the model's logits, over which MarkLLM shuffles a mask. `generate` fills it in.
 
     Raises TypeError or ValueError naming the argument.
     """

@@ -1,7 +1,7 @@
-// Memory of rows of activations as digits (quantised.h).
+// Memory of rows of activations as digits (quantized.h).
 #include <algorithm>
 
-#include "quantised.h"
+#include "quantized.h"
 
 namespace caw {
 
@@ -15,7 +15,7 @@ Activations::Activations(int64_t rows, int64_t size, bool fast, bool four_bits)
   stride = units() * record % kPage == 0 ? units() * record + kLine : units() * record;
   whole.resize((rows + kRowsBeyond) * stride);
   std::fill_n(whole.data() + rows * stride, kRowsBeyond * stride, int8_t(0));
-  if (!four_bits || fast || rows <= kAlone || !quantised_kernel().halves) return;
+  if (!four_bits || fast || rows <= kAlone || !quantized_kernel().halves) return;
   const int64_t all = (2 * rows + kRowsBeyond) * half_stride();
   halves.resize(all);
   std::fill_n(halves.data() + all - kRowsBeyond * half_stride(), kRowsBeyond * half_stride(), int8_t(0));

@@ -1,6 +1,7 @@
 // The vector kernels of the CPU ops, compiled once per instruction set and chosen when the library is loaded.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace caw {
@@ -30,6 +31,28 @@ struct AttendTask {
   float *peak, *total;  // [rows]: greatest score, sum of exp(score - peak)
 };
 
+// What a look at a row of logits says. kept: elements above -inf. ordered: none is NaN. top: the greatest.
+struct Survey {
+  float top;
+  int64_t kept;
+  bool ordered;
+};
+
+// The draws of one row: which of its k greatest sums of logit and noise there are, and those within `reach` of the
+// greatest.
+struct DrawTask {
+  const uint32_t* counter;  // the last three counter words
+  uint32_t key_lo, key_hi;
+  int64_t k, room;  // room: of keys, more than k
+  float reach, kth;  // kth: a bound below the k-th greatest sum
+  uint64_t* keys;    // [room], of sums and tokens
+  uint32_t* quads;   // [kQuadRoom], scratch
+  // Drops keys that no longer matter and grows the room where all do; returns the k-th greatest sum, or `kth` where there
+  // are fewer.
+  float (*prune)(DrawTask& task, int64_t* count, float kth, float top);
+  void* owner;
+};
+
 struct Kernels {
   const char* name;
   // Largest element (NaN left out) of each block of `block` elements, and of the row; the sum of exp(x - largest).
@@ -44,6 +67,17 @@ struct Kernels {
       float* out);
   // Gumbel noise of tokens [begin, end) (begin a multiple of 4) from a Philox key and the last 3 counter words.
   void (*gumbel_row)(const uint32_t* counter, uint32_t key_lo, uint32_t key_hi, int64_t begin, int64_t end, float* out);
+  // The token of the greatest logit / temperature + noise of a row (0 if no logit is above -inf), from a Philox key and
+  // the last 3 counter words. quads: scratch, kRacePiece words.
+  int64_t (*race_winner)(const float* logits, int64_t size, double temperature, const uint32_t* counter,
+      uint32_t key_lo, uint32_t key_hi, uint32_t* quads);
+  void (*divide)(const float* x, float by, int64_t size, float* out);  // out = x / by; may be x itself
+  void (*keep_at_least)(float* x, float least, int64_t size);          // -inf in place of what is below `least`, and NaN
+  void (*exponentials)(const float* x, float top, int64_t size, float* out);  // exp(x - top) for x <= top
+  Survey (*survey)(const float* x, int64_t size, int64_t block, float* maxima);  // maxima: of each block, NaN left out
+  // Keys of every token whose sum of logit and noise is among the k greatest or within reach of the greatest, and of some
+  // others; returns how many. block: of `maxima`, a multiple of 4. No element may be NaN or +inf.
+  int64_t (*draw_row)(DrawTask& task, const float* x, int64_t size, int64_t block, const float* maxima);
   // Words of `count` tokens, PRF(key, the `window` ids before, token). ids: 32 bits each; context word k of token i is
   // ids[i + k * step], the token ids[i + window * step]. Vectors read up to kScorePad ids and write up to kScorePad words
   // beyond the end.
@@ -64,7 +98,15 @@ struct Kernels {
   int (*first_equal)(const uint32_t* values, int begin, int end, uint32_t wanted);
 };
 
+constexpr int64_t kRacePiece = 4096;  // tokens that one bound is worked out for; a multiple of 4
+constexpr int64_t kQuadsAtOnce = 512, kQuadRoom = kQuadsAtOnce + kRacePiece / 4 + 64;
+constexpr float kMostDraw = 22.88f, kLeastDraw = -3.14f;  // bounds of the noise of a 32-bit draw
 constexpr int64_t kScorePad = 32;
+// The least sum that matters: of the k greatest, or within reach of the greatest, rounding included.
+inline float least_drawn(float kth, float top, float reach) {
+  const float slack = 1e-3f + 1e-6f * (top < 0 ? -top : top), behind = top - reach - slack;
+  return behind < kth ? behind : behind == behind ? kth : -INFINITY;
+}
 inline int64_t selfhash_scratch(int64_t count, int64_t window) { return 4 * (count + window + kScorePad); }
 
 inline int64_t attend_scratch(int64_t rows, int64_t padded) { return 2 * kTile * padded + rows * kTile; }

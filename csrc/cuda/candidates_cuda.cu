@@ -267,13 +267,13 @@ __device__ int targets_in_parallel(
 
 // One block a seed. Draws are made in parallel; the swaps follow one another, on lines that were brought to the cache.
 __global__ void permutation_kernel(
-    const int64_t* seeds, const bool* wanted, int64_t size, int64_t count, uint32_t* orders, int64_t* heads,
-    int32_t* sets, int64_t words) {
+    const int64_t* seeds, const bool* wanted, int64_t size, int64_t count, uint32_t* orders, int32_t* sets,
+    int64_t words) {
   __shared__ uint32_t state[kStateSize];
   __shared__ uint32_t target[kStateSize];
   const int64_t row = blockIdx.x;
   uint32_t* order = orders + row * size;
-  for (int64_t i = threadIdx.x; sets && i < words; i += kListThreads) sets[row * words + i] = 0;
+  for (int64_t i = threadIdx.x; i < words; i += kListThreads) sets[row * words + i] = 0;
   if (wanted && !wanted[row]) return;  // the whole block
   for (int64_t i = threadIdx.x; i < size; i += kListThreads) order[i] = uint32_t(i);
   start_in_block(state, uint32_t(seeds[row]));
@@ -293,27 +293,25 @@ __global__ void permutation_kernel(
     __syncthreads();
     for (int i = threadIdx.x; i < draws; i += kListThreads) {
       const uint32_t token = order[first + i];
-      if (heads) heads[row * count + first + i] = token;
-      if (sets) atomicOr(sets + row * words + (token >> 5), int32_t(1u << (token & 31)));
+      atomicOr(sets + row * words + (token >> 5), int32_t(1u << (token & 31)));
     }
   }
 }
 
-Tensor permutation(
-    const Tensor& seeds, int64_t vocab_size, int64_t count, bool as_set, const std::optional<Tensor>& wanted) {
+Tensor permutation_green(
+    const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted) {
   require_list(seeds, vocab_size, count);
   if (wanted) require_wanted(*wanted, seeds);
   const Tensor numbers = dense(seeds);
   const int64_t rows = numbers.size(0), words = (vocab_size + 31) / 32;
-  Tensor out = as_set ? make({rows, words}, ScalarType::Int, &seeds) : make({rows, count}, ScalarType::Long, &seeds);
+  Tensor out = make({rows, words}, ScalarType::Int, &seeds);
   Tensor orders = make({rows, vocab_size}, ScalarType::Int, &seeds);
   const Tensor flags = wanted ? dense(*wanted) : numbers;
   const bool* asked = wanted ? static_cast<const bool*>(flags.const_data_ptr()) : nullptr;
   if (rows > 0) {
     permutation_kernel<<<unsigned(rows), kListThreads, 0, current_stream(seeds)>>>(
         numbers.const_data_ptr<int64_t>(), asked, vocab_size, count, static_cast<uint32_t*>(orders.mutable_data_ptr()),
-        as_set ? nullptr : out.mutable_data_ptr<int64_t>(),
-        as_set ? static_cast<int32_t*>(out.mutable_data_ptr()) : nullptr, words);
+        static_cast<int32_t*>(out.mutable_data_ptr()), words);
     require_launched();
   }
   return out;
@@ -390,15 +388,6 @@ Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
   return out;
 }
 
-Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  return permutation(seeds, vocab_size, count, false, std::nullopt);
-}
-
-Tensor permutation_green(
-    const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted) {
-  return permutation(seeds, vocab_size, count, true, wanted);
-}
-
 }  // namespace
 }  // namespace caw
 
@@ -406,7 +395,6 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CUDA, m) {
   m.impl("enumerate_candidates", TORCH_BOX(&caw::enumerate_candidates));
   m.impl("score_tokens", TORCH_BOX(&caw::score_tokens));
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
-  m.impl("permutation_head", TORCH_BOX(&caw::permutation_head));
   m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
   m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));
   m.impl("generator_words", TORCH_BOX(&caw::generator_words));

@@ -1,4 +1,4 @@
-"""A policy of one's own: the less sure the model is of a token, the more strongly it is marked."""
+"""A custom policy: the less sure the model is of a token, the more strongly it is marked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EntropyRamp(Policy):
 
     @property
     def max_strength(self) -> float:
-        return self.value  # ladders are built up to it, so it must be true
+        return self.value  # ladders are built up to it, so it must be exact
 
     def strength(self, signals: Signals) -> torch.Tensor:
         """signals.logits float32 [B, V] -> strength float32 [B]."""
@@ -32,7 +32,7 @@ class EntropyRamp(Policy):
 
 
 def main() -> None:
-    """How strongly tokens were marked, and how well the mark is found: plain and ramp."""
+    """How strongly tokens were marked, and how well the mark is detected: plain and ramp."""
     model, tokenizer = caw.load_model("smollm2-135m")
     watermark = caw.KGW(key=42)
     for policy in (caw.FixedStrength(1.0), EntropyRamp()):

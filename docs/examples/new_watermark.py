@@ -1,4 +1,4 @@
-"""A watermark of one's own: green lists seeded by the last two tokens, in either order."""
+"""A custom watermark: green lists seeded by the last two tokens, in either order."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from caw.triton_kernels import prf_ref as prf
 
 import caw
+from caw import prf
 from caw.watermarks import TokenScores
 from caw.watermarks.green_list import GreenList
 from caw.watermarks.keys import derive_key
@@ -16,17 +16,17 @@ from caw.watermarks.keys import derive_key
 
 @dataclass(frozen=True)
 class EitherOrder(GreenList):
-    """Green iff the keyed function says so for (the two tokens before, sorted; the token)."""
+    """Green iff the keyed function says so for (the two previous tokens, sorted; the token)."""
 
     name: ClassVar[str] = "either-order"
 
     @property
     def window(self) -> int:
-        return 2  # how many tokens of context decoder and detector hand in
+        return 2  # tokens of context that decoder and detector pass in
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """context int64 [B, 2], -1 where there is no token; tokens int64 [B, N] -> bool [B, N]."""
-        # a key of its own: other lists say nothing about these
+        # its own key: other lists say nothing about these
         key = derive_key(self.secret, b"example/either-order")
         return prf.green(prf.context_words(key, context.sort(dim=1).values, tokens), self.gamma)
 
@@ -47,7 +47,7 @@ class EitherOrder(GreenList):
 
 
 def main() -> None:
-    """Mark a text and find the mark again."""
+    """Mark a text and detect the mark."""
     model, tokenizer = caw.load_model("smollm2-135m")
     watermark = EitherOrder(key=42)
     policy = caw.CapacityPolicy("smollm2-135m")  # any policy goes with any watermark

@@ -1,18 +1,18 @@
-"""How many marked answers are still found after each attack, from the files of benchmarks/evaluation/attacked.py."""
+"""How many marked answers are still detected after each attack, from the files of benchmarks/evaluation/attacked.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import attacked as attacked_texts
-from result_files import as_table, read_result, share, source
+from result_files import as_table, per_cent, read_result, share, source
 
 PLAIN = attacked_texts.PLAIN
 TITLES = {"word-d": "words deleted", "word-s": "by synonyms", "word-s-context": "by synonyms that fit"}
 
 
 def attacked(run: str) -> str:
-    """Share found at 1 % as written and after each attack, without and with weights."""
+    """Share detected at 1 % as written and after each attack, without and with weights."""
     name = f"attacked_{run}.json.xz"
     found = read_result(name)
     rows = list(attacked_texts.rows(found))
@@ -20,14 +20,16 @@ def attacked(run: str) -> str:
     lines = []
     for row in rows:
         label = "no watermark" if row["policy"] == PLAIN else row["policy"]
-        lines.append((label, f"{row['right']:.2f}", *(_found(row["attacked"][attack]) for attack in (PLAIN, *attacks))))
+        found_after = (_found(row["attacked"][attack]) for attack in (PLAIN, *attacks))
+        lines.append((label, per_cent(row["right"], 0), *found_after))
     texts = {row["texts"] for row in rows}
     changed = "; ".join(f"{attack} {_changed(rows, attack)}" for attack in attacks)
     said = (
-        f"{' or '.join(map(str, sorted(texts)))} answers a setting, and the 95 % interval of the weighted share. "
-        f"Share of words that an attack changed in the mean: {changed}. {source(name)}"
+        f"{' or '.join(map(str, sorted(texts)))} answers per setting; brackets hold the weighted share and its 95 % "
+        f"interval. Mean share of words that an attack changed: {changed}. {source(name)}"
     )
-    header = ("setting", "right", "found at 1 % (weighted)", *(_title(found["attacks"][attack]) for attack in attacks))
+    titles = (_title(found["attacks"][attack]) for attack in attacks)
+    header = ("setting", "accuracy", "detected at 1 % (weighted)", *titles)
     return f"{as_table(header, lines)}\n\n{said}"
 
 
@@ -37,7 +39,8 @@ def _title(attack: dict[str, Any]) -> str:
 
 def _found(of: tuple[Any, ...]) -> str:
     plain, weighted, _ = of
-    return f"{plain[0]:.2f} ({weighted[0]:.2f}; {weighted[1]:.2f} - {weighted[2]:.2f})"
+    span = f"{100 * weighted[1]:.0f} - {100 * weighted[2]:.0f}"
+    return f"{per_cent(plain[0], 0)} ({'; '.join((per_cent(weighted[0], 0), span))})"
 
 
 def _changed(rows: list[dict[str, Any]], attack: str) -> str:

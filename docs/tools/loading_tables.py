@@ -1,4 +1,4 @@
-"""Tables of what comes before the first token: loading (`bench_loading.py`), a long prompt (`bench_quantised.py`)."""
+"""Tables of what comes before the first token: loading (`bench_loading.py`), long prompts (`bench_quantization.py`)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def loading() -> str:
             imports += [r["imports"][1] for r in rounds]
             if first:
                 more.append(f"{first['first_token'][1] - _time(rounds, 'first_token'):.1f} s")
-    header = ("model", "`weights`", "MB", "first start, until the first token, s", "`load_model`, s",
-              "until the first token, s", "own memory, of the size")  # fmt: skip
+    header = ("model", "`weights`", "MB", "first start, to the first token, s", "`load_model`, s",
+              "to the first token, s", "own memory, of the size")  # fmt: skip
     commands = "\n".join(run["command"] for run in found["runs"])
     said = (
-        f"Processor time with one thread on a {found['machine']}; medians of {counts} processes, but for the "
-        f"first start, which is one. Importing PyTorch and transformers before it takes {middle(imports):.1f} s. "
-        f"What a first start takes more ({' and '.join(more)}) goes into settings and tokenizer."
+        f"Processor time with one thread on a {found['machine']}; medians of {counts} processes, except the first "
+        f"start, which is one. Importing PyTorch and transformers before it takes {middle(imports):.1f} s. "
+        f"The extra time of a first start ({' and '.join(more)}) goes into settings and tokenizer."
     )
     return f"{as_table(header, lines)}\n\n{said} {source('loading.json')} Its commands:\n\n```bash\n{commands}\n```"
 
 
 def prefill() -> str:
-    """Seconds until the first token of a long prompt."""
+    """Seconds to the first token of a long prompt."""
     found = read_result("prefill.json")
     rows = [
         (SIDES.get(row["side"], row["side"]), f"{middle(row['seconds']):.2f}",
          f"{min(row['seconds']):.2f} - {max(row['seconds']):.2f}", f"{middle(row['ratios']):.2f}")
         for row in found["rows"]
     ]  # fmt: skip
-    header = ("side", "s until the first token", "least and greatest", "llama.cpp's time over it")
+    header = ("side", "s to the first token", "minimum and maximum", "speed relative to llama.cpp")
     said = (
         f"A prompt of {found['arguments']['prefix']:,} tokens; processor time with one thread on a {found['machine']}."
     )

@@ -9,7 +9,6 @@ import torch
 from caw import ops
 
 ROOT = Path(__file__).resolve().parents[2]
-ON_ANOTHER_PAGE = {"ladder_ref", "prf_ref"}  # api/watermarks.md
 
 
 def operators() -> str:
@@ -27,5 +26,5 @@ def references(folder: str) -> str:
     files = sorted((ROOT / folder).glob("*_ref.py"))
     if not files:
         raise ValueError(f"no reference in {folder}")
-    names = [f"{folder.replace('/', '.')}.{file.stem}" for file in files if file.stem not in ON_ANOTHER_PAGE]
+    names = [f"{folder.replace('/', '.')}.{file.stem}" for file in files]
     return "\n\n".join(f"::: {name}\n    options: {{heading_level: 3}}" for name in names)

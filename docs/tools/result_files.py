@@ -18,7 +18,7 @@ COMMANDS = {
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
     "batches.json": "python benchmarks/bench_batches.py",
-    "own_weights_qwen05target.json": (
+    "own_weights_qwen05target.json.xz": (
         "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"
     ),
     "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
@@ -63,6 +63,16 @@ def as_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def share(value: float) -> str:
     """A share in per cent with two digits that count."""
     return f"{100 * value:.2g} %" if value else "0"
+
+
+def per_cent(value: float, digits: int = 1) -> str:
+    """A share in per cent with so many digits behind the point."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def with_ends(value: float, low: float, high: float, digits: int = 0) -> str:
+    """A share in per cent and the ends of its interval, such as "62 % (47 - 76)"."""
+    return f"{per_cent(value, digits)} ({100 * low:.{digits}f} - {100 * high:.{digits}f})"
 
 
 def middle(values: Sequence[float]) -> float:

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
-from quantised_tables import quantised, quantised_marks
-from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
+from quantization_tables import quantization, quantized_marks
+from result_files import RESULTS, ROOT, as_table, middle, per_cent, read_result, share, source, with_ends
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
 from swap_tables import swaps
 
@@ -53,7 +54,7 @@ def _everyday_table(
 
     tasks: cells of these only; of all where there are none.
     """
-    lead = ("model", "decoding", "tokens at most", "setting", "texts")
+    lead = ("model", "decoding", "maximum tokens", "setting", "texts")
     lines = [
         (row["model"], row["decoding"], row["limit"], "no watermark" if row["policy"] == "none" else row["policy"],
          row["texts"], *cells)
@@ -69,35 +70,36 @@ def _everyday_table(
 
 
 def everyday(*tasks: str) -> str:
-    """Everyday texts: the share found at 0.1 %, what it took, and what texts are like beside unmarked ones."""
+    """Everyday texts: the share detected at 0.1 %, the attempts, and statistics relative to unmarked texts."""
 
     def line(row: dict[str, Any]) -> Sequence[Any]:
         return (
-            _with_ends(row["found"]), "" if row["made"] is None else f"{row['made']:.2f}", f"{row['tokens']:.0f}",
+            with_ends(*row["found"]), "" if row["made"] is None else f"{row['made']:.2f}", f"{row['tokens']:.0f}",
             share(row["ended"]), "" if row["scored"] is None else f"{row['scored']:.0f}",
-            _with_ends(row["perplexity"]), *("" if d is None else f"{d:.3f}" for d in row["distinct"]),
-            "" if row["repeated"] is None else f"{row['repeated']:.3f}", _with_ends(row["repeated_over"], 3),
+            _with_ends(row["perplexity"]), *("" if d is None else per_cent(d) for d in row["distinct"]),
+            "" if row["repeated"] is None else per_cent(row["repeated"]), _points(row["repeated_over"]),
         )  # fmt: skip
 
     judges = {rows[0]["model"]: found["judge"] for _, found, rows in _everyday() if found["judge"]}
-    said = "One key; p-values of 0.001 or less, of texts without a watermark false alarms. Medians of tokens."
+    said = "One key; threshold 0.001 (for texts without a watermark: false alarms). Tokens are medians."
     if judges:
         said += f" Perplexity: {'; '.join(f'{model} under {judge}' for model, judge in judges.items())}."
-    header = ("found (95 % interval)", "made", "tokens", "ended", "tokens that count", "perplexity over unmarked",
-              "different words", "2-grams", "3-grams", "repeated 4-grams", "over unmarked")  # fmt: skip
+    header = ("detected (95 % interval)", "attempts", "tokens", "ended", "tokens that count",
+              "perplexity relative to unmarked", "distinct words", "distinct 2-grams", "distinct 3-grams",
+              "repeated 4-grams", "minus unmarked, points")  # fmt: skip
     return _everyday_table(header, line, said, tasks)
 
 
 def everyday_attacks() -> str:
-    """Everyday texts: the share found at 0.1 % after each attack."""
+    """Everyday texts: the share detected at 0.1 % after each attack."""
     attacks = sorted({name for _, _, rows in _everyday() for row in rows for name in row["after"]})
 
     def line(row: dict[str, Any]) -> Sequence[Any] | None:
         hit = [row["after"].get(name) for name in attacks]
-        cells = ["" if found is None else f"{_with_ends(found[0])}; {share(found[1])}" for found in hit]
-        return (_with_ends(row["found"]), *cells) if any(cells) else None
+        cells = ["" if found is None else f"{with_ends(*found[0])}; {share(found[1])}" for found in hit]
+        return (with_ends(*row["found"]), *cells) if any(cells) else None
 
-    said = "Share found, its 95 % interval, and the share of words that the attack really changed."
+    said = "Share detected, its 95 % interval, and the share of words that the attack really changed."
     return _everyday_table(("not attacked", *attacks), line, said)
 
 
@@ -107,6 +109,11 @@ def _with_ends(value: tuple[float, float, float] | None, digits: int = 2) -> str
         return ""
     middle, low, high = (f"{part:.{digits}f}" for part in value)
     return f"{middle} ({low} {'-' if value[1] >= 0 else 'to'} {high})"
+
+
+def _points(value: tuple[float, float, float] | None) -> str:
+    """A difference of shares in percentage points, and the ends of its interval; nothing for None."""
+    return "" if value is None else "{:+.1f} ({:.1f} to {:.1f})".format(*(100 * part for part in value))
 
 
 # ---- detection -------------------------------------------------------------------------------------------------------
@@ -124,23 +131,69 @@ def null() -> str:
     once = [rate for row in found["rows"] for rate in row["once"]]
     above = sum(rate["low"] > rate["level"] for rate in once)
     texts = (
-        f"{found['texts']:,} texts, {found['tokens']:,} tokens, the least and the greatest rate of 5 keys. "
-        f"Counted once, {above} of {len(once)} rates lie above their level by more than their 95 % interval."
+        f"{found['texts']:,} texts, {found['tokens']:,} tokens, the minimum and the maximum rate of 5 keys. "
+        f"Counted once, {above} of {len(once)} rates are above their level by more than their 95 % interval."
     )
     header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
     return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json')}"
 
 
 def power() -> str:
-    """Share of marked texts found by length, measured and expected."""
+    """Share of marked texts detected by length, measured and expected."""
     found = read_result("detect_power.json")
     rows = [
         (r["watermark"], r["prompts"], r["tokens"], f"{r['fpr']:g}", r["texts"],
-         f"{r['measured']:.2f} ({r['low']:.2f} - {r['high']:.2f})", f"{r['expected']:.2f}")
+         with_ends(r["measured"], r["low"], r["high"]), per_cent(r["expected"], 0))
         for r in found["rows"]
     ]  # fmt: skip
-    header = ("watermark", "prompts", "tokens", "level", "texts", "found (95 % interval)", "expected")
+    header = ("watermark", "prompts", "tokens", "level", "texts", "detected (95 % interval)", "expected")
     return f"{as_table(header, rows)}\n\n{source('detect_power.json')}"
+
+
+def variants() -> str:
+    """Share of drawn texts detected by length and number of variants."""
+    found = read_result("variants.json")
+    sizes = sorted({row["variants"] for row in found["rows"]})
+    groups: dict[tuple[int, float], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        groups.setdefault((row["tokens"], row["level"]), []).append(row)
+    rows = [
+        (tokens, f"{level:g}", own[0]["texts"],
+         *(with_ends(row["found"], row["low"], row["high"]) for row in sorted(own, key=lambda row: row["variants"])))
+        for (tokens, level), own in groups.items()
+    ]  # fmt: skip
+    header = ("tokens", "level", "texts", *(f"V = {size}" for size in sizes))
+    return f"{as_table(header, rows)}\n\n{source('variants.json')}"
+
+
+def mixed_load() -> str:
+    """What a batch of both families of a `caw.Recommended` costs."""
+    found = read_result("mixed_load.json")
+    said = {
+        "greedy": "greedy only, KGW under CAW",
+        "drawn": "drawn only, race at full strength",
+        "mixed": "half and half, one batch",
+        "two queues": "half and half, two batches of half as many rows",
+    }
+    rows = [
+        (said[r["load"]], f"{r['tokens_per_second']:.1f}",
+         f"{r['ratio']:.2f} ({r['least']:.2f} to {r['greatest']:.2f})")
+        for r in found["rows"]
+    ]  # fmt: skip
+    header = ("requests", "tokens per second of processor time", "time, relative to the mean of one family alone")
+    return f"{as_table(header, rows)}\n\n{source('mixed_load.json')}"
+
+
+def short_texts() -> str:
+    """Share of drawn texts detected by length and temperature, and what retrying adds."""
+    found = read_result("short_texts.json")
+    rows = [
+        (f"{r['temperature']:g}", r["tokens"], r["texts"], with_ends(r["found"], r["low"], r["high"]),
+         share(r["retried"]), f"{r['decoded']:.2f}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    header = ("T", "tokens", "texts", "detected at 0.001", "with four attempts", "texts decoded for each")
+    return f"{as_table(header, rows)}\n\n{source('short_texts.json')}"
 
 
 def retokenise() -> str:
@@ -149,22 +202,22 @@ def retokenise() -> str:
     rows = [
         (r["texts_of"], r["texts"], share(1 - r["same"]), share(r["lost"]), r["tests"],
          f"{r['median_log10_p']['ids']:.1f}", f"{r['median_log10_p']['text']:.1f}",
-         f"{r['found']['ids']:.3f}", f"{r['found']['text']:.3f}")
+         per_cent(r["found"]["ids"]), per_cent(r["found"]["text"]))
         for r in found["rows"]
     ]  # fmt: skip
     header = ("texts of", "texts", "with other ids", "tokens lost", "tests", "median log10 p, ids", "from text",
-              "found, ids", "from text")  # fmt: skip
+              "detected, ids", "from text")  # fmt: skip
     return f"{as_table(header, rows)}\n\nLevel {found['fpr']:g}. {source('detect_retokenise.json')}"
 
 
 def weights() -> str:
     """Weighted against unweighted detection."""
     rows = [
-        (r["how"], r["tokens"], f"{r['fpr']:g}", r["texts"], f"{r['plain']:.3f}", f"{r['weighted']:.3f}", r["gained"],
+        (r["how"], r["tokens"], f"{r['fpr']:g}", r["texts"], per_cent(r["plain"]), per_cent(r["weighted"]), r["gained"],
          r["lost"], f"{r['sign_test_p']:.3f}")
         for r in read_result("detect_weights.json")["rows"]
     ]  # fmt: skip
-    header = ("texts marked", "tokens", "level", "texts", "found", "found, weighted", "gained", "lost", "sign test p")
+    header = ("marked by", "tokens", "level", "texts", "detected", "weighted", "gained", "lost", "sign test p")
     return f"{as_table(header, rows)}\n\n{source('detect_weights.json')}"
 
 
@@ -172,19 +225,19 @@ READERS = {"none": "-", "prompt": "model and prompt", "no prompt": "model", "cal
 
 
 def model_weights(name: str = "model_weights") -> str:
-    """Share of marked texts found with weights from a model, by length."""
+    """Share of marked texts detected with weights from a model, by length."""
     cases: dict[tuple[Any, ...], dict[str, str]] = {}
     for row in read_result(f"{name}.json")["rows"]:
         case = row["arm"], row["length"], f"{row['fpr']:g}", row["texts"]
-        cases.setdefault(case, {})[row["reader"]] = f"{row['rate']:.2f} ({row['low']:.2f} - {row['high']:.2f})"
+        cases.setdefault(case, {})[row["reader"]] = with_ends(row["rate"], row["low"], row["high"])
     rows = [(*case, *(found[reader] for reader in READERS)) for case, found in cases.items()]
     said = ("no weights" if name == "-" else f"weights from the {name}" for name in READERS.values())
-    header = ("texts marked", "tokens", "level", "texts", *said)
-    return f"{as_table(header, rows)}\n\nIn brackets: 95 % intervals. {source(f'{name}.json')}"
+    header = ("marked by", "tokens", "level", "texts", *said)
+    return f"{as_table(header, rows)}\n\nShare detected; brackets: 95 % intervals. {source(f'{name}.json')}"
 
 
 def model_weights_null() -> str:
-    """False alarms of weights from a model: the mean over keys, its interval, and the least and greatest of a key."""
+    """False alarms of weights from a model: the mean over keys, its interval, minimum and maximum of a key."""
     found = read_result("model_weights_null.json")
     lines = []
     for row in found["rows"]:
@@ -192,21 +245,21 @@ def model_weights_null() -> str:
         mean, low, high = everyday_texts.mean_interval(rates)
         lines.append((
             row["arm"], READERS[row["reader"]], f"{row['fpr']:g}", f"{row['texts']} x {len(rates)}",
-            f"{mean:.4f} ({max(low, 0):.4f} - {high:.4f})", f"{rates.min():.3f} - {rates.max():.3f}",
+            with_ends(mean, max(low, 0), high, 2), f"{100 * rates.min():.1f} - {per_cent(rates.max())}",
         ))  # fmt: skip
     header = ("weights for", "weights from", "level", "texts x keys", "false alarms (95 % interval, by key)",
-              "least and greatest of a key")  # fmt: skip
+              "minimum and maximum of a key")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('model_weights_null.json')}"
 
 
 def regions() -> str:
-    """How well marked parts of longer texts are found."""
+    """How well marked parts of longer texts are located."""
     found = read_result("detect_regions.json")
     rows = [
-        (r["kind"], r["case"], r["texts"], r["found"], f"{r['covered']:.2f}", f"{r['marked']:.2f}")
+        (r["kind"], r["case"], r["texts"], r["found"], per_cent(r["covered"], 0), per_cent(r["marked"], 0))
         for r in found["rows"] if "covered" in r
     ]  # fmt: skip
-    header = ("texts", "marked part", "texts", "found", "of the part covered", "of the regions marked")
+    header = ("kind of text", "marked part", "texts", "detected", "part covered", "regions marked")
     return f"{as_table(header, rows)}\n\nMedians; level {found['fpr']:g}. {source('detect_regions.json')}"
 
 
@@ -219,7 +272,7 @@ def detection(name: str = "detection.json") -> str:
         for r in found["rows"]
     ]  # fmt: skip
     about = found["arguments"]
-    header = ("variant", f"found at {about['fpr']:g}", "median p", "tokens changed", "surprise, nats a token")
+    header = ("variant", f"detected at {about['fpr']:g}", "median p", "tokens changed", "surprise, nats per token")
     return f"{as_table(header, rows)}\n\n{about['model']}, {about['tokens']} tokens. {source(name)}"
 
 
@@ -227,9 +280,8 @@ def detect_speed() -> str:
     """How fast texts are read."""
     found = read_result("detect_speed.json")
     rows = [(r["name"], f"{r['tokens_per_second'] / 1e6:.2f}") for r in found["rows"]]
-    return (
-        f"{as_table(('what', 'million tokens/s'), rows)}\n\nThreads: {found['threads']}. {source('detect_speed.json')}"
-    )
+    said = f"Threads: {found['threads']}. {source('detect_speed.json')}"
+    return f"{as_table(('operation', 'million tokens/s'), rows)}\n\n{said}"
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
@@ -242,15 +294,15 @@ def many_keys() -> str:
 
 
 def serving() -> str:
-    """What serving costs beside the library."""
+    """Throughput of serving relative to the library."""
     found = read_result("serve.json")
     rows = [
         (r["clients"], f"{middle(r['rates']['library']):.0f}", f"{middle(r['rates']['server']):.0f}",
          f"{r['ratio']:.2f} ({r['least']:.2f} to {r['greatest']:.2f})")
         for r in sorted(found["rows"], key=lambda row: row["clients"])
     ]  # fmt: skip
-    header = ("clients at once, batch", "`caw.iter_generate`", "`caw serve`", "ratio, median and range")
-    what = f"Tokens for each second of processor time, {found['model']}, threads: {found['threads']}, streams."
+    header = ("concurrent clients, batch", "`caw.iter_generate`", "`caw serve`", "ratio, median and range")
+    what = f"Tokens per second of processor time, {found['model']}, threads: {found['threads']}, streams."
     return f"{as_table(header, rows)}\n\n{what} {source('serve.json')}"
 
 
@@ -258,7 +310,7 @@ UNMARKED = {"unmarked drafts": ", unmarked guesses"}
 
 
 def drafts() -> str:
-    """Decoding with drafts and without, of plain decoding without them."""
+    """Throughput with drafts and without, relative to plain decoding without them."""
     found = read_result("drafts.json")
     rows = {(r["model"], r["drafter"], r["batch"], r["prompts"], r["variant"]): r for r in found["rows"]}
     lines = []
@@ -275,8 +327,8 @@ def drafts() -> str:
             *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
             "" if r["acceptance"] is None else share(r["acceptance"]), r["instructions"],
         ))  # fmt: skip
-    header = ("model", "batch", "prompts (texts)", "decoding", "speed without", "with drafts", "tokens a forward",
-              "rows", "of drafts right", "best of its instructions")  # fmt: skip
+    header = ("model", "batch", "prompts (texts)", "decoding", "throughput without", "with drafts", "tokens per pass",
+              "rows", "drafts accepted", "best instruction set")  # fmt: skip
     commands = "\n".join(found["commands"].values())
     return f"{as_table(header, lines)}\n\n{source('drafts.json')} Its commands:\n\n```bash\n{commands}\n```"
 
@@ -300,7 +352,7 @@ def draft_goals() -> str:
                 f"{r['speed_over_plain']:.2f}" + ("" if r["speed_over_plain"] >= goal else " (missed)") for r in own
             ]
             lines.append((model.split(".Q")[0], kind, f"{goal:.2f}", *reached, own[0]["instructions"]))
-    header = ("model", "prompts", "goal", "KGW, CAW", "EXP, CAW", "best of its instructions")
+    header = ("model", "prompts", "goal", "KGW, CAW", "EXP, CAW", "best instruction set")
     return f"{as_table(header, lines)}\n\n{source('drafts.json')}"
 
 
@@ -311,7 +363,8 @@ def floor() -> str:
          share(r["share_of_floor"]))
         for r in read_result("floor.json")["rows"]
     ]  # fmt: skip
-    header = ("dtype", "batch", "ms a step", "transformers' time over ours", "of the speed of reading the weights once")
+    header = ("dtype", "batch", "ms per step", "transformers' time relative to ours",
+              "share of the speed of reading the weights once")  # fmt: skip
     return f"{as_table(header, rows)}\n\n{source('floor.json')}"
 
 
@@ -322,7 +375,7 @@ def loop() -> str:
          "{:.2f} % ({:.2f} - {:.2f})".format(*(100 * share for share in r["share"])))
         for r in read_result("loop.json")["rows"]
     ]  # fmt: skip
-    header = ("dtype", "mark, under CAW", "batch", "ms a step", "of them the loop's", "share (least - greatest)")
+    header = ("dtype", "mark, under CAW", "batch", "ms per step", "loop, ms", "share (minimum - maximum)")
     return f"{as_table(header, rows)}\n\n{source('loop.json')}"
 
 
@@ -342,7 +395,7 @@ def products() -> str:
     said = (
         f"Microseconds, in brackets GB/s of weights. Medians of {found['arguments']['rounds']} rounds in turns; their "
         f"quartiles are {share(middle(spread))} apart in the middle case, {share(spread[len(spread) * 9 // 10])} in "
-        f"one of ten. The same thread copies {found['copy'] / 1e9:.1f} GB/s. Greatest error against float64: "
+        f"one of ten. The same thread copies {found['copy'] / 1e9:.1f} GB/s. Maximum error against float64: "
         f"{errors}. On a {found['machine']}."
     )
     return f"{as_table(('matrices', 'rows', *sides), lines)}\n\n{said} {source('products.json')}"
@@ -352,7 +405,7 @@ def rounding() -> str:
     """What rounding matrices to 8 or 4 bits costs."""
     keys = ("rounding", "bits", "products", "logits", "divergence")
     rows = [[row[key] for key in keys] for row in read_result("rounding.json")["rows"]]
-    header = ("rounding", "bits a weight", "error of products", "error of logits", "divergence of the next token, nats")
+    header = ("rounding", "bits per weight", "error of products", "error of logits", "next token's divergence, nats")
     return f"{as_table(header, rows)}\n\n{source('rounding.json')}"
 
 
@@ -362,7 +415,7 @@ def prompt_cache() -> str:
         (r["prompt"], f"{r['ratio']['median']:.2f} ({r['ratio']['low']:.2f} - {r['ratio']['high']:.2f})")
         for r in read_result("prompt_cache.json")["rows"]
     ]
-    return f"{as_table(('tokens of the prompts', 'time of that without'), rows)}\n\n{source('prompt_cache.json')}"
+    return f"{as_table(('tokens per prompt', 'time relative to no cache'), rows)}\n\n{source('prompt_cache.json')}"
 
 
 def batches() -> str:
@@ -371,7 +424,22 @@ def batches() -> str:
         (r["dtype"], r["mark"], r["way"], r["batch"], f"{r['equal']} of {r['texts']}")
         for r in read_result("batches.json")["rows"]
     ]
-    return f"{as_table(('dtype', 'mark', 'decoding', 'batch', 'the same as alone'), rows)}\n\n{source('batches.json')}"
+    return f"{as_table(('dtype', 'mark', 'decoding', 'batch', 'same as alone'), rows)}\n\n{source('batches.json')}"
+
+
+def drawing() -> str:
+    """What choosing a token takes of a step, and what the whole step takes relative to plain greedy decoding."""
+    header = ("batch", "decoding", "choosing, ms a step", "before, sorting", "step relative to plain greedy")
+    rows = [
+        (r["batch"], r["case"], f"{r['stages']['ladder']:.2f}", r.get("ladder_ms_before", ""), _with_range(r["ratio"]))
+        for r in read_result("drawn.json")["rows"]
+    ]
+    return f"{as_table(header, rows)}\n\n{source('drawn.json')}"
+
+
+def _with_range(numbers: list[float]) -> str:
+    middle, low, high = numbers
+    return f"{middle:.2f} ({low:.2f} - {high:.2f})"
 
 
 def row_invariance() -> str:
@@ -427,7 +495,7 @@ def shipped() -> str:
             f"`{path.stem}`", about["model"], about["data"]["documents"], f"{found['capacity']['auroc']:.3f}",
             f"{low:.3f} - {high:.3f}", f"{found['entropy']['auroc']:.3f}", f"{found['logit_delta']['auroc']:.3f}",
         ))  # fmt: skip
-    header = ("evaluator", "model", "documents", "AUROC", "95 % interval", "of entropy", "of the logit gap")
+    header = ("evaluator", "model", "documents", "AUROC", "95 % interval", "AUROC of entropy", "AUROC of the logit gap")
     return f"{as_table(header, rows)}\n\n*From `caw/evaluator/weights/*.json`; each file names its command.*"
 
 
@@ -438,12 +506,12 @@ def transfer() -> str:
          f"{r['entropy_auroc']:.3f}")
         for r in read_result("evaluator_transfer.json")["rows"]
     ]  # fmt: skip
-    header = ("trained on", "read on", "AUROC", "of that model's own", "of entropy")
+    header = ("trained on", "used on", "AUROC", "AUROC of that model's own", "AUROC of entropy")
     return f"{as_table(header, rows)}\n\n{source('evaluator_transfer.json')}"
 
 
 def damage() -> str:
-    """Which scores foretell that a changed token changes the answer."""
+    """Which scores predict that a changed token changes the answer."""
     name = "evaluator_damage_qwen2.5-coder-0.5b.json"
     found = read_result(name)
     rows = [
@@ -456,14 +524,34 @@ def damage() -> str:
     return f"{as_table(header, rows)}\n\n{said}the answer. {source(name)}"
 
 
+def readings() -> str:
+    """Shares of marked texts detected and of false alarms, after what copying does to a text."""
+    found = read_result("detect_readings.json")
+    lines = [
+        (row["damage"], *(f"{100 * row['marked']['found'][side]:.0f} %" for side in ("given", "readings")),
+         *(f"{100 * row['unmarked'][level]['rate']:.2f} % ({100 * row['unmarked'][level]['upper']:.2f} %)"
+           for level in ("0.01", "0.001")))
+        for row in found["rows"]
+    ]  # fmt: skip
+    header = ("done to the text", "detected as given", "detected with readings", "false alarms at 1 %", "at 0.1 %")
+    said = (
+        f"{found['texts']} marked texts at 0.1 %; {found['unmarked']} unmarked texts under {found['keys']} keys, in "
+        "brackets the upper bound of a 97.5 % interval."
+    )
+    return f"{as_table(header, lines)}\n\n{said} {source('detect_readings.json')}"
+
+
 TABLES: dict[str, Callable[..., str]] = {
-    "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
+    "readings": readings,
+    "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
+    "mixed-load": mixed_load, "short-texts": short_texts,
+    "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
-    "products": products, "rounding": rounding, "loading": loading, "prefill": prefill,
-    "quantised": quantised, "quantised-marks": quantised_marks,
+    "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
+    "quantization": quantization, "quantized-marks": quantized_marks,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "draft-goals": draft_goals,
-    "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops,
+    "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,

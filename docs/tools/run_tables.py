@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from result_files import RESULTS, as_table, read_result, source
+from result_files import RESULTS, as_table, per_cent, read_result, source
 
 from caw.evaluation.metrics.accuracy import difference_interval
 from caw.evaluation.report import tables as report_tables
@@ -55,9 +55,9 @@ def drawn(run: str, drawn_run: str) -> str:
     rows = [(data.label(s), _of_policy(marked, s.policy)) for s in data.settings()]
     if len(unmarked) > 1:
         voted = {question: _most_frequent([cell[question] for cell in unmarked.values()]) for question in drawn_by_all}
-        rows.append((f"No watermark, most frequent answer of {len(unmarked)} drawn", [voted]))
+        rows.append((f"No watermark, most frequent answer of {len(unmarked)} sampled", [voted]))
     for policy, label in {s.policy: data.label(s) for s in _data(drawn_run).settings() if s.policy != "none"}.items():
-        rows.append((f"{label}, drawn", _of_policy(by_draw, policy)))
+        rows.append((f"{label}, sampled", _of_policy(by_draw, policy)))
     lines = []
     for label, cells in rows:
         questions = sorted(drawn_by_all.intersection(*(set(cell) for cell in cells)))
@@ -69,11 +69,11 @@ def drawn(run: str, drawn_run: str) -> str:
         bounds = difference_interval(difference)
         assert bounds is not None
         lines.append((
-            label, str(len(questions)), f"{right.mean():.3f}", f"{drawn_right.mean():.3f}",
-            report_tables.with_interval(float(difference.mean()), list(bounds)),
+            label, str(len(questions)), per_cent(right.mean()), per_cent(drawn_right.mean()),
+            report_tables.with_interval(float(difference.mean()), list(bounds), report_tables.points),
         ))  # fmt: skip
-    header = ("setting", "questions", "right", "right, drawn without a mark", "difference (95 % interval)")
-    return f"{as_table(header, lines)}\n{source(f'evaluation_{drawn_run}/results.json.xz')}"
+    header = ("setting", "questions", "accuracy", "unmarked, sampled", "difference, points (95 % interval)")
+    return f"{as_table(header, lines)}\n\n{source(f'evaluation_{drawn_run}/results.json.xz')}"
 
 
 def _by_cell(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -95,8 +95,8 @@ def _most_frequent(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def own_weights(run: str) -> str:
-    """Share found with one table of weights for all policies, and with one that each policy gets from its own texts."""
-    name = f"own_weights_{run}.json"
+    """Share detected with one table of weights for all policies, and with one from each policy's own texts."""
+    name = f"own_weights_{run}.json.xz"
     found = read_result(name)
     one, own = found["one table"], found["own tables"]
     gains = {r["policy"]: r for r in own["equal_detection"] if r["measure"] == "weighted_tpr_at_fpr_1e2"}
@@ -105,15 +105,19 @@ def own_weights(run: str) -> str:
     for policy in sorted(found["practice"], key=lambda policy: own["found"][policy]["tpr_at_fpr_1e2"]):
         shares = [part["found"][policy][f"tpr_at_fpr_{level}"] for level in ("1e2", "1e3") for part in (one, own)]
         gain = gains.get(policy)
-        over = "" if gain is None else report_tables.with_interval(gain["difference"], gain["difference_ci"])
-        lines.append((policy, f"{right[policy]:.3f}", *(f"{share:.3f}" for share in shares), over))
-    header = ("setting", "right", "found at 1 %, one table", "own table", "at 0.1 %, one table", "own table",
-              "right over mid or no mark found as often, own tables")  # fmt: skip
+        over = "" if gain is None else _points(gain)
+        lines.append((policy, per_cent(right[policy]), *(per_cent(share) for share in shares), over))
+    header = ("setting", "accuracy", "detected at 1 %, one table", "own table", "at 0.1 %, one table", "own table",
+              "gain over mid or no mark detected as often, own tables, points")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source(name)}"
 
 
+def _points(row: dict[str, Any]) -> str:
+    return report_tables.with_interval(row["difference"], row["difference_ci"], report_tables.points)
+
+
 def equal_detection(run: str, *measures: str) -> str:
-    """Accuracy of a policy over a fixed strength that is found as well, by the measures named (all without)."""
+    """Accuracy of a policy over an equally detected fixed strength, by the measures named (all without)."""
     data = _data(run)
     kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
     found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
@@ -121,26 +125,27 @@ def equal_detection(run: str, *measures: str) -> str:
 
 
 def summary(run: str, task: str, watermark: str, *policies: str) -> str:
-    """Accuracy, share found and gain over a fixed strength found as often, of the policies named."""
+    """Accuracy, share detected and gain over an equally detected fixed strength, of the policies named."""
     data = _data(run)
     rows = {r["policy"]: r for r in data.pooled() if (r["task"], r.get("watermark")) == (task, watermark)}
     gains = {
-        (r["policy"], r["measure"]): report_tables.with_interval(r["difference"], r["difference_ci"])
+        (r["policy"], r["measure"]): _points(r)
         for r in data.equal_detection
         if (r["task"], r["watermark"]) == (task, watermark)
     }
     unmarked = data.row(Setting(data.rows[0]["model"], task))
-    lines = [("no watermark", f"{unmarked['accuracy']:.3f}", "", "", "", "")]
+    lines = [("no watermark", per_cent(unmarked["accuracy"]), "", "", "", "")]
     for policy in policies:
         row = rows[policy]
-        found = [f"{part['tpr_at_fpr_1e2']:.2f}" for part in (row, row["weighted"])]
+        found = [per_cent(part["tpr_at_fpr_1e2"], 0) for part in (row, row["weighted"])]
         gained = [gains.get((policy, f"{kind}tpr_at_fpr_1e2"), "") for kind in ("", "weighted_")]
-        lines.append((policy, f"{row['accuracy']:.3f}", *found, *gained))
-    header = ("policy", "accuracy", "found at 1 %", "found, weighted", "over a fixed strength found as often",
-              "the same, weighted")  # fmt: skip
+        lines.append((policy, per_cent(row["accuracy"]), *found, *gained))
+    header = ("policy", "accuracy", "detected at 1 %", "detected, weighted",
+              "gain over an equally detected fixed strength, points", "the same, weighted")  # fmt: skip
     first = rows[policies[0]]
     said = (
         f"{watermark.upper()}, {first['n']} questions of {task}, keys: {first['keys']}. The test fires on "
-        f"{first['fpr_1e2']:.3f} of the unmarked answers, the weighted one on {first['weighted']['fpr_1e2']:.3f}."
+        f"{per_cent(first['fpr_1e2'])} of the unmarked answers, the weighted one on "
+        f"{per_cent(first['weighted']['fpr_1e2'])}."
     )
     return f"{as_table(header, lines)}\n\n{said} {source(f'evaluation_{run}/results.json.xz')}"

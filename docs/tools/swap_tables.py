@@ -1,4 +1,4 @@
-"""The table of `benchmarks/bench_swaps.py`: whether the harm of a swapped token can be foreseen without labels."""
+"""The table of `lab/swaps.py`: whether the harm of a swapped token can be foreseen without labels."""
 
 from __future__ import annotations
 

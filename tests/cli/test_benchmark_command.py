@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from caw.benchmark import BenchmarkSettings, cases
+from caw.benchmark.sizes import SIZES
 from caw.cli import app
 from caw.cli.benchmark_command import _sized, notes, show_case
-from caw.cost import BenchmarkSettings, cases
-from caw.cost.sizes import SIZES
 
 TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
         "--rounds", "2", "--prompt", "9", "--no-memory")  # fmt: skip
@@ -36,7 +36,7 @@ def test_table_json_and_plot(tmp_path: Path) -> None:
     assert any(
         line.split()[:3] == ["exp+caw", "C=2", f"{found['rows'][3]['ms_per_token']['median']:.2f}"] for line in lines
     )
-    assert "not counted: first runs" in done.stdout and image.stat().st_size > 10_000
+    assert "excluded: warm-up runs" in done.stdout and image.stat().st_size > 10_000
 
 
 def test_a_disturbed_run_fits_the_screen_too(
@@ -82,7 +82,7 @@ def test_compare(tmp_path: Path) -> None:
     assert run("--modes", "kgw", "--json", str(saved)).exit_code == 0
     before = json.loads(saved.read_text())
     same = run("--modes", "kgw", "--compare", str(saved))
-    assert "changed" in same.stdout
+    assert "beyond noise" in same.stdout
     for row in before["rows"]:  # as if it had been a hundred times faster, without a doubt
         for figure in ("ratio", "first_ratio", "ms_per_token", "first_token_ms"):
             row[figure] = {"median": 0.01 * row[figure]["median"], "low": 0, "high": 0, "n": 10}
@@ -173,12 +173,12 @@ def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monke
     done = run("--modes", "kgw", "--rounds", "9", "--json", str(out))
     assert done.exit_code == 130 and "interrupted" in done.stderr
     if calls == 3:  # in the first runs, which do not count
-        assert not out.exists() and "kept in" not in done.stderr
+        assert not out.exists() and "saved in" not in done.stderr
         return
     found = json.loads(out.read_text())
     assert found["complete"] is False and [row["mode"] for row in found["rows"]] == ["plain", "kgw"]
     assert found["rows"][1]["ratio"]["n"] == len(found["rows"][1]["rounds_ms"]) >= 2
-    assert "kgw" in done.stdout and f"what is shown is kept in {out}" in done.stderr
+    assert "kgw" in done.stdout and f"results so far are saved in {out}" in done.stderr
     monkeypatch.undo()
     whole = run("--modes", "kgw", "--json", str(tmp_path / "whole.json"))
     assert whole.exit_code == 0 and json.loads((tmp_path / "whole.json").read_text())["complete"] is True
@@ -190,7 +190,7 @@ def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monke
     [
         (("--size", "huge"), "--size must be one of quick, standard, full, got 'huge'"),
         (("--modes", "kgw+magic"), "modes must be among"),
-        (("--batch", "1,x"), "--batch must be whole numbers"),
+        (("--batch", "1,x"), "--batch must be integers"),
         (("--tokens", "1"), "tokens"),
         (("--json", "no/such/out.json"), "folder must exist"),
         (("--compare", "no.json"), "cannot use no.json"),

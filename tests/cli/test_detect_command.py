@@ -64,16 +64,16 @@ def test_watermarks_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 BAD_CONFIGS = [
-    ("nothing: 1", "must hold a list `watermarks`"),
+    ("nothing: 1", "must contain a list `watermarks`"),
     ("watermarks: [3]", "must be a mapping"),
     ("watermarks: [{watermark: nil, key: 1}]", "watermark must be one of"),
     ("watermarks: [{watermark: [kgw], key: 1}]", "watermark must be one of"),
     ("watermarks: [{key: 1, key_env: X}]", "one of key and key_env, got both"),
-    ("watermarks: [{key_env: CAW_NO_SUCH_VARIABLE}]", "expected a key in CAW_NO_SUCH_VARIABLE"),
-    ("watermarks: [{key: 1, top_k: 3}]", "'top_k' is no parameter of kgw"),
-    ("watermarks: [{name: a, key: 1}, {name: a, key: 2}]", "must name each watermark once"),
-    ("watermarks: [{key: 987654321, format: transformers}]", "needs vocab_size"),
-    ("a: [", "must be a YAML file"),
+    ("watermarks: [{key_env: CAW_NO_SUCH_VARIABLE}]", "environment variable CAW_NO_SUCH_VARIABLE must hold the key"),
+    ("watermarks: [{key: 1, top_k: 3}]", "'top_k' is not a parameter of kgw"),
+    ("watermarks: [{name: a, key: 1}, {name: a, key: 2}]", "must use each name once"),
+    ("watermarks: [{key: 987654321, format: transformers}]", "requires vocab_size"),
+    ("a: [", "is not valid YAML"),
 ]
 
 
@@ -94,19 +94,19 @@ def test_bad_key_lists(content: str, expected: str, tmp_path: Path) -> None:
 
 
 REFUSED = [
-    (["--text", "x", "--qq", "a.png"], "--qq belongs to --null-report"),
+    (["--text", "x", "--qq", "a.png"], "--qq requires --null-report"),
     (["--text", "x", "--normalize", "upper"], "normalize must name steps of"),
-    (["--text", "x", "--format", "markllm", "--key", "5"], "needs vocab_size"),
+    (["--text", "x", "--format", "markllm", "--key", "5"], "requires vocab_size"),
     (["--text", "x", "--format", "klingon"], "format must be one of native"),
-    (["--text", "x", "--weights", "no-such-table"], "expected a table of weights"),
+    (["--text", "x", "--weights", "no-such-table"], "weights must be a shipped table"),
     (["--text", "x", "--null-report", "y"], "got --text and --null-report"),
-    (["--power", "y", "--html", "page.html"], "--html shows single texts, got --power"),
-    (["--null-report", "y", "--regions"], "--regions shows single texts, got --null-report"),
-    (["--text", "x", "--payload-bits", "8", "--mode", "compat"], "payloads are read in mode 'exact'"),
-    (["--null-report", "y", "--payload-bits", "8"], "take no payload, got payload bits"),
-    (["--text", "x", "--regions", "--payload-bits", "8"], "take no payload, got payload bits"),
-    (["--text", "x", "--regions", "--mode", "compat"], "--regions are tested in --mode exact"),
-    (["--text", "x", "--config", "c.yaml", "--gamma", "0.5"], "--config says everything"),
+    (["--power", "y", "--html", "page.html"], "--html is per text and --power is about all texts together"),
+    (["--null-report", "y", "--regions"], "--regions is per text and --null-report is about all texts together"),
+    (["--text", "x", "--payload-bits", "8", "--mode", "compat"], "payloads require mode 'exact'"),
+    (["--null-report", "y", "--payload-bits", "8"], "do not support payloads"),
+    (["--text", "x", "--regions", "--payload-bits", "8"], "do not support payloads"),
+    (["--text", "x", "--regions", "--mode", "compat"], "--regions requires --mode exact"),
+    (["--text", "x", "--config", "c.yaml", "--gamma", "0.5"], "--config defines"),
 ]
 
 
@@ -200,12 +200,12 @@ def test_what_a_table_says_of_each_text(tmp_path: Path, monkeypatch: pytest.Monk
     loop = [7, 8, 9, 10, 11, 12] * 33
     source = ["--input", corpus(tmp_path / "ids.jsonl", [ids, loop, [1, 2]], "ids"), "--field", "ids"]
     shown = run(*source, "--payload-bits", "8").stdout
-    assert "payload (least sure bit)" in shown and "77 (100 %)" in shown
+    assert "payload (least certain bit)" in shown and "77 (100 %)" in shown
     (one, *_) = lines(*source, "--payload-bits", "8")
     assert one["payload"] == 77 and one["message"].endswith("payload 77")
     plain = run(*source).stdout
-    assert "payload" not in plain and "too short to decide" in plain and "tokens that count" in plain
-    assert "mostly repetition: what a text says again counts once" in plain and "7 of 198" in plain
+    assert "payload" not in plain and "too short to decide" in plain and "tokens scored" in plain
+    assert "mostly repetition: repeated text counts once" in plain and "7 of 198" in plain
     (_, again, _) = lines(*source)
     assert again["mostly_repetition"] and again["num_repeated"] == 191 and "mostly repetition" in again["message"]
     page = tmp_path / "page.html"
@@ -242,14 +242,14 @@ def test_a_file_without_lines_is_said_to_be_one(tmp_path: Path) -> None:
     for more in ([], ["--json"], ["--regions"]):
         result = run("--input", str(empty), *more)
         assert result.exit_code == 0 and result.stdout == ""
-        assert result.stderr == f"caw: {empty} holds no lines: there is nothing to test\n"
+        assert result.stderr == f"caw: {empty} has no lines; nothing to test\n"
     empty.write_text("[]\n")
     result = run("--input", str(empty))
     assert result.exit_code == 1 and "no lines" not in result.stderr
 
 
 def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.cli import detect_command, detect_reports
+    from caw.cli import detect_command, detect_output
     from caw.io.progress import Bar
 
     bars: list[tuple[int | None, int]] = []
@@ -267,7 +267,7 @@ def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.Mon
             bars.append((self.total, self.pieces))
             super().__exit__(*error)
 
-    for module in (detect_command, detect_reports):
+    for module in (detect_command, detect_output):
         monkeypatch.setattr(module, "Bar", Counting)
     source = corpus(tmp_path / "ids.jsonl", [list(range(i, 60 + i)) for i in range(5)], "ids")
     for option in ("--input", "--null-report", "--power"):
@@ -283,13 +283,13 @@ def test_detection_weights(model: str, tmp_path: Path) -> None:
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["detection-weights", "--tokenizer", model, "-i", str(source), "--config", str(config), "-o", str(table)]
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0 and "kind of token" in result.stdout, result.stderr
+    assert result.exit_code == 0 and "token class" in result.stdout, result.stderr
     like = ["detection-weights", "--tokenizer", model, "--like", str(table), "-o", str(tmp_path / "like.safetensors")]
     assert CliRunner().invoke(app, like).exit_code == 0
     assert CliRunner().invoke(app, like[:3] + like[5:]).exit_code == 2
     source.write_text(json.dumps({**rows[0], "key_id": "00000000"}) + "\n" + json.dumps(rows[1]) + "\n")
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1 and "key_id must be one of --config's" in result.stderr
+    assert result.exit_code == 1 and "key_id must be in --config" in result.stderr
     ids = corpus(tmp_path / "ids.jsonl", [rows[1]["tokens"]], "ids")
     weighted = ["--input", ids, "--field", "ids", "--weights", str(table)]
     assert run(*weighted, "--key", "12").exit_code == 2  # the table was made with that key
@@ -308,4 +308,4 @@ def test_generate_writes_payloads_formats_and_synthid(model: str) -> None:
         assert result.exit_code == 0 and result.stdout.strip(), result.stderr
     refused = ["generate", "--model", model, "--prompt", "x", "--payload-bits", "4"]
     result = CliRunner().invoke(app, refused, env={"CAW_KEY": KEY})
-    assert result.exit_code == 2 and "needs a payload, got none" in result.stderr
+    assert result.exit_code == 2 and "requires a payload, got none" in result.stderr

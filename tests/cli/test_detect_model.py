@@ -51,7 +51,7 @@ def lines(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def library(loaded: Any, prompt: str | None, content: Any, policy: Any = None, **options: Any) -> float:
-    weights = caw.ModelWeights(*loaded, prompt, policy or caw.FixedStrength(), **options)
+    weights = caw.ReaderWeights(*loaded, prompt, policy or caw.FixedStrength(), **options)
     return float(caw.detect(content, loaded[1], MARK, weights=weights).p_value)
 
 
@@ -83,13 +83,13 @@ def test_people_are_told_what_weighs(model: str, lines: Path) -> None:
     assert result.exit_code == 0, result.stderr
     name = Path(model).name
     assert f"weights by model:{name} without the prompt, FixedStrength(value=1.0)" in result.stderr
-    assert "no evaluator for this model" in result.stderr
+    assert "no evaluator, so every token is" in result.stderr
 
 
 def test_receipts_are_checked_with_the_same_model(model: str, loaded: Any, tmp_path: Path) -> None:
-    detector = Detector(loaded[1], MARK, 0.05, weights=caw.ModelWeights(*loaded))
+    detector = Detector(loaded[1], MARK, 0.05, weights=caw.ReaderWeights(*loaded))
     options: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "progress": False}
-    out = caw.generate(*loaded, ["the sky"], watermark=MARK, found_at=0.05, detector=detector, **options)
+    out = caw.generate(*loaded, ["the sky"], watermark=MARK, detectable_at=0.05, detector=detector, **options)
     receipt, text = tmp_path / "receipt.json", tmp_path / "text.txt"
     receipt.write_text(json.dumps(out.receipts[0].as_dict()))
     text.write_text(out.texts[0], encoding="utf-8")
@@ -100,37 +100,35 @@ def test_receipts_are_checked_with_the_same_model(model: str, loaded: Any, tmp_p
         detect(*given), "without the prompt, FixedStrength(value=1.0), got no model; give --weights model:NAME"
     )
     stronger = detect(*given, *same, "--strength", "2", "--dtype", "float32")
-    assert stronger.exit_code == 2 and "give the same with --weights" in stronger.stderr
+    assert stronger.exit_code == 2 and "give the same file with --weights" in stronger.stderr
 
 
 def test_what_would_do_nothing_is_refused(model: str, lines: Path, tmp_path: Path) -> None:
     text, weights = ["--text", "some text"], ["--weights", f"model:{model}"]
     for option, value in (("delta", "2"), ("policy", "fixed"), ("prompt-file", str(lines)), ("threads", "1")):
-        assert_refused(
-            detect(*text, f"--{option}", value), f"--{option} belongs to --weights model:NAME, which is missing"
-        )
-    assert_refused(detect(*text, "--chat"), "--chat belongs to --weights model:NAME")
+        assert_refused(detect(*text, f"--{option}", value), f"--{option} requires --weights model:NAME")
+    assert_refused(detect(*text, "--chat"), "--chat requires --weights model:NAME")
     assert_refused(detect(*text, "--weights", "model:"), "must name a model, got none")
-    assert_refused(detect(*text, *weights, "--prompt-field", "prompt"), "--prompt-field belongs to --input")
+    assert_refused(detect(*text, *weights, "--prompt-field", "prompt"), "--prompt-field requires --input")
     both = ["--input", str(lines), "--prompt-field", "prompt", "--prompt-file", str(lines)]
-    assert_refused(detect(*weights, *both), "two ways, got both")
-    assert_refused(detect(*text, *weights, "--chat"), "--chat wraps a prompt, got none")
+    assert_refused(detect(*weights, *both), "exclude each other, got both")
+    assert_refused(detect(*text, *weights, "--chat"), "--chat requires a prompt, got none")
     learned = ["--calibration", str(lines), "--prompt-file", str(lines)]
-    assert_refused(detect(*text, *weights, *learned), "whose prompt is unknown, got a prompt")
-    assert_refused(detect(*text, "--calibration", str(lines)), "--calibration belongs to --weights model:NAME")
-    assert_refused(detect(*text, *weights, "--calibration", str(lines)), "must hold a calibration of this version")
+    assert_refused(detect(*text, *weights, *learned), "with unknown prompts, got a prompt")
+    assert_refused(detect(*text, "--calibration", str(lines)), "--calibration requires --weights model:NAME")
+    assert_refused(detect(*text, *weights, "--calibration", str(lines)), "must be a calibration of this version")
     reports = ["--null-report", str(lines), "--prompt-field", "prompt"]
-    assert_refused(detect(*weights, *reports), "--prompt-field belongs to --input")
-    assert_refused(detect("--input", "-", *weights, "--prompt-file", "-"), "stdin holds one thing")
+    assert_refused(detect(*weights, *reports), "--prompt-field requires --input")
+    assert_refused(detect("--input", "-", *weights, "--prompt-file", "-"), "stdin can be read only once")
     # before the model is loaded
     nowhere = ["--weights", "model:smollm2-135m", *text]
-    assert_refused(detect(*nowhere, "--mid-p"), "weights belong to mode 'exact' without mid_p")
+    assert_refused(detect(*nowhere, "--mid-p"), "weights require mode 'exact' without mid_p")
     assert_refused(detect(*nowhere, "--regions"), "without --mid-p and --weights")
-    assert_refused(detect(*nowhere, "--watermark", "synthid"), "weights serve KGW, Unigram and EXP")
+    assert_refused(detect(*nowhere, "--watermark", "synthid"), "weights support KGW, Unigram and EXP")
     assert_refused(
-        detect(*nowhere, "--payload-bits", "8"), "payloads are read in mode 'exact' without mid_p and weights"
+        detect(*nowhere, "--payload-bits", "8"), "payloads require mode 'exact' without mid_p and weights; leave"
     )
-    assert_refused(detect(*nowhere, "--top-k-exp", "5"), "--top-k-exp is an option of watermark exp, got watermark kgw")
+    assert_refused(detect(*nowhere, "--top-k-exp", "5"), "--top-k-exp is only for watermark exp, got watermark kgw")
 
 
 def test_a_reader_that_does_not_fit_is_refused_in_a_sentence(model: str, lines: Path, tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_a_reader_that_does_not_fit_is_refused_in_a_sentence(model: str, lines: 
     (other / "tokenizer.json").write_text(json.dumps(written))
     given = ["--weights", f"model:{model}", "--dtype", "float32", *FULL, "--text", "some text"]
     answer = detect(*given, "--tokenizer", str(other))
-    assert answer.exit_code == 2 and "must have the tokenizer of the texts, got another" in answer.stderr
+    assert answer.exit_code == 2 and "whose ids stand for other tokens; take a model of" in answer.stderr
     prompt.write_text("the sky is blue " * 200)
     answer = detect(*given, "--prompt-file", str(prompt))
     assert answer.exit_code == 2 and "512 positions, got" in answer.stderr and "shorten it" in answer.stderr
@@ -168,18 +166,18 @@ def test_a_calibration_is_what_the_library_learns(model: str, loaded: Any, lines
     command += ["--dtype", "float32"]
     result = run(*command)
     assert result.exit_code == 0, (result.stderr, result.exception)
-    weights = caw.ModelWeights(*loaded)
+    weights = caw.ReaderWeights(*loaded)
     expected = fit_calibration({MARK: [row["tokens"] for row in read(lines)]}, weights, progress=False)
     found = Calibration.load(made)
     assert found.key_ids == (MARK.key_id,) and found.provenance["command"] == shlex.join(["caw", *sys.argv[1:]])
     np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-6, atol=1e-9)
     asked = ["--weights", f"model:{model}", "--calibration", str(made), "--input", str(lines), "--dtype", "float32"]
     refused = detect(*asked, *FULL)  # learned under that key
-    assert refused.exit_code == 2 and "the key to test" in refused.stderr, refused.stderr
+    assert refused.exit_code == 2 and "the tested key" in refused.stderr, refused.stderr
     rows = read(lines)
     for broken in ({**rows[1], "policy": {"name": "unheard"}}, {**rows[1], "policy": None}):
         lines_two = tmp_path / "two.jsonl"
         lines_two.write_text("".join(json.dumps(row) + "\n" for row in (rows[0], broken)))
         assert_refused(run(*[str(lines_two) if part == str(lines) else part for part in command]), "lines")
-    assert_refused(run(*command[:3], "--like", "smollm2-135m", "-o", str(made)), "--reader learns from marked texts")
+    assert_refused(run(*command[:3], "--like", "smollm2-135m", "-o", str(made)), "--reader requires marked texts")
     assert_refused(run("detection-weights", "--like", "smollm2-135m", "-o", str(made)), "give --tokenizer")

@@ -123,7 +123,7 @@ def test_bad_input_is_named(setup: tuple[str, Path, Path], tmp_path: Path) -> No
         (("--window", "window_9"), "--window must be one of"),
         (("--top-k", "10,many"), "--top-k must be integers"),
         (("--json", str(tmp_path / "none" / "out.json")), "folder must exist"),
-        (("--no-train",), "needs weights"),
+        (("--no-train",), "requires an evaluator, found"),
         (("--evaluator", "nobody"), "evaluator must be"),
     ):
         done = run(setup, "toy.jsonl", *arguments)

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from cli.running import KEY, assert_refused, generate, run
 from tiny import save_tiny, tiny_tokenizer
+from transformers import GenerationConfig
 
 import caw
 from caw.cli import generate_command
+from caw.cli.generate_command import sampling_settings
+from caw.models.sampling import sampling_of_source
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -40,24 +43,7 @@ def test_who_decides_about_ends(model: str, tmp_path: Path, options: tuple[str, 
 def test_ends_are_a_marks_affair(model: str) -> None:
     refused = run("generate", "--model", model, "--prompt", "the sky", "--watermark", "none", "--keep-eos")
     assert refused.exit_code == 2
-    assert "--mark-eos and --keep-eos need a watermark, got none" in refused.stderr
-
-
-def test_lines_from_before_the_choice_are_continued_as_they_were_made(model: str, tmp_path: Path) -> None:
-    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("the sky", "a sea")))
-    command = ("generate", "--model", model, "-i", str(prompts), "-o", str(output), "--max-new-tokens", "2")
-    for kind, same, other in (("kgw", ("--mark-eos",), ()), ("none", (), None)):
-        output.unlink(missing_ok=True)
-        assert run(*command, "--watermark", kind, *same).exit_code == 0
-        first = json.loads(output.read_text().splitlines()[0])
-        first["settings"].pop("mark_eos", None)
-        output.write_text(json.dumps(first) + "\n")
-        if other is not None:
-            assert "has settings" in run(*command, "--watermark", kind, *other, "--resume").stderr
-        resumed = run(*command, "--watermark", kind, *same, "--resume")
-        assert resumed.exit_code == 0, resumed.stderr
-        assert len(output.read_text().splitlines()) == 2
+    assert "--mark-eos and --keep-eos require a watermark, got none" in refused.stderr
 
 
 def test_prompt_in_text_out(model: str) -> None:
@@ -71,7 +57,7 @@ def test_letters_that_stdout_lacks_are_escaped(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text was thrown away: a one-sentence error, after the work."""
-    from caw.cli.generate_jobs import print_text
+    from caw.cli.generate_prompts import print_text
 
     monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115
     print_text({"text": "blå"})
@@ -119,9 +105,10 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
         "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
         "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--target", "0.02", "--max-memory", "8GiB",
-        "--prefill-attention", "eager", "--compile", "--mark-eos", "--found-at", "0.1", "--max-attempts", "5",
-        "--best-of", "2", "--select", "likeliest", "--on-unfound", "drop", "--edits", "0.2",
-        "--speculate", "7",
+        "--prefill-attention", "eager", "--compile", "--mark-eos", "--detectable-at", "0.1", "--max-attempts", "5",
+        "--best-of", "2", "--select", "likeliest", "--on-undetected", "drop", "--edits", "0.2",
+        "--speculate", "7", "--min-p", "0.1", "--repetition-penalty", "1.2", "--presence-penalty", "0.3",
+        "--frequency-penalty", "-0.4", "--logit-bias", "5=-1.5", "--logit-bias", "7=2",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert callable(seen.pop("report"))
@@ -133,8 +120,10 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
         "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
-        "mark_eos": True, "chat": True, "slots": None, "backend": None, "found_at": 0.1, "max_attempts": 5,
-        "best_of": 2, "select": "likeliest", "on_unfound": "drop", "edits": 0.2, "speculate": 7,
+        "mark_eos": True, "chat": True, "slots": None, "backend": None, "detectable_at": 0.1, "max_attempts": 5,
+        "best_of": 2, "select": "likeliest", "on_undetected": "drop", "edits": 0.2, "guard": None,
+        "speculate": 7, "min_p": 0.1, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": -0.4,
+        "logit_bias": ((5, -1.5), (7, 2.0)),
     }  # fmt: skip
 
 
@@ -147,7 +136,7 @@ def test_speculate(model: str, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens(["unheard"])
     tokenizer.save_pretrained(other)
-    refused = {str(other): "--speculate must name a model of the vocabulary of", "": "--speculate must be",
+    refused = {str(other): "--speculate must name a model with the vocabulary of", "": "--speculate must be",
                str(tmp_path / "none"): "none", "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
     for wrong, said in refused.items():
         assert_refused(generate(model, "--prompt", "the sky", "--speculate", wrong), said)
@@ -158,17 +147,57 @@ def test_a_drafter_of_fewer_bits(model: str, tmp_path: Path, monkeypatch: pytest
     drafter, asked = str(save_tiny(tmp_path / "small")), list[tuple[str, Any]]()
 
     def loading(name: str, **given: Any) -> Any:
-        asked.append((name, given["weights"]))
+        asked.append((name, given["quantization"]))
         return caw.load_model(name, **given)
 
     monkeypatch.setattr(generate_command, "load_model", loading)
     common = ("--prompt", "the sky", "--device", "cpu", "--max-new-tokens", "30")
     plain = generate(model, *common, "--speculate", "none").stdout
-    fewer = generate(model, *common, "--speculate", drafter, "--drafter-quantised", "int4")
+    fewer = generate(model, *common, "--speculate", drafter, "--drafter-quantization", "int4")
     assert fewer.stdout == plain and fewer.exit_code == 0 and asked[1:] == [(model, None), (drafter, "int4")]
     refused = {
-        ("--speculate", "3"): "--drafter-quantised is for a model that --speculate names, found none; leave it",
-        ("--speculate", drafter, "--dtype", "bfloat16"): "--drafter-quantised='int4' computes in float32 on a CPU",
+        ("--speculate", "3"): "--drafter-quantization is for the model given by --speculate, got none; leave it",
+        ("--speculate", drafter, "--dtype", "bfloat16"): "--drafter-quantization='int4' computes in float32 on a CPU",
     }
     for options, said in refused.items():
-        assert_refused(generate(model, *common, *options, "--drafter-quantised", "int4"), said)
+        assert_refused(generate(model, *common, *options, "--drafter-quantization", "int4"), said)
+
+
+@pytest.fixture
+def suggesting(tmp_path: Path) -> str:
+    """A model whose publisher suggests how to sample it."""
+    folder = save_tiny(tmp_path / "model")
+    config = GenerationConfig.from_pretrained(folder)
+    config.update(do_sample=True, temperature=0.6, top_p=0.95, repetition_penalty=1.05)
+    config.save_pretrained(folder)
+    return str(folder)
+
+
+def test_the_models_suggestion_is_applied_where_it_is_asked_for_and_said(
+    suggesting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {"do_sample": None, "temperature": 0.2, "top_p": None, "seed": 3}
+    assert sampling_settings("plain", suggesting, given, None) == {"temperature": 0.2, "seed": 3, "logit_bias": None}
+    assert capsys.readouterr().err == ""
+    found = sampling_settings("model", suggesting, given, None)
+    assert found == {
+        "do_sample": True, "temperature": 0.2, "top_p": 0.95, "repetition_penalty": 1.05, "seed": 3, "logit_bias": None,
+    }  # fmt: skip
+    assert "do_sample=True, top_p=0.95, repetition_penalty=1.05" in capsys.readouterr().err
+
+
+def test_a_model_without_a_suggestion(tmp_path: Path) -> None:
+    assert sampling_of_source(save_tiny(tmp_path / "model")) == {}
+    assert sampling_of_source("smollm2-135m") == {}
+
+
+def test_biases() -> None:
+    assert sampling_settings("plain", "", {}, ["42=-1.5", "7=3"]) == {"logit_bias": {42: -1.5, 7: 3.0}}
+    for wrong in ("42", "a=1", "42=x", "-1=3", "=", "42="):
+        with pytest.raises(ValueError, match="--logit-bias must be ID=NUMBER, got"):
+            sampling_settings("plain", "", {}, [wrong])
+
+
+def test_another_source_is_refused() -> None:
+    with pytest.raises(ValueError, match="--sampling must be one of plain, model, got 'mine'"):
+        sampling_settings("mine", "", {}, None)

@@ -20,7 +20,7 @@ from cli.running import KEY, assert_refused, generate, read, write_prompts
 from tiny import tiny_tokenizer
 
 import caw
-from caw.cli.generate_jobs import open_output
+from caw.cli.generate_prompts import open_output
 from caw.entrance import GenerationResult
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -136,16 +136,16 @@ def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> 
     assert out.read_bytes().startswith(b"".join(lines[:2]))
     assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
     again = generate(model, *arguments, "--resume")
-    assert again.exit_code == 0 and "nothing left to do" in again.stderr
+    assert again.exit_code == 0 and "nothing to do:" in again.stderr
     assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
 def test_lines_that_are_not_on_the_disk_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was said that all were written, and they only stayed in another order."""
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-    opened = open_output(tmp_path / "o", False, Mock(label={}), [])
-    with pytest.raises(OSError, match="No space left"), opened as (write, _):
-        write({"id": 1})
+    opened = open_output(tmp_path / "o", Mock(label={}), [], Mock())
+    with pytest.raises(OSError, match="No space left"), opened as out:
+        out.write({"id": 1})
 
 
 def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> None:
@@ -215,4 +215,26 @@ def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, envi
     empty.write_text("\n\n")
     done = generate(model, "--input", str(empty))
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == f"caw: {empty} holds no lines: there is nothing to generate\n"
+    assert done.stderr == f"caw: {empty} has no lines; nothing to generate\n"
+
+
+def test_lines_with_messages_are_conversations(model: str, tmp_path: Path) -> None:
+    """Also in a field of another name; without --chat, and where the template refuses, the line says why."""
+    talk = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "the sky"}]
+    source = tmp_path / "in.jsonl"
+    lines: list[dict[str, Any]] = [{"id": "a", "messages": talk}, {"id": "b", "prompt": "the sky"},
+                                   {"id": "c", "messages": [{"role": "user"}]}]  # fmt: skip
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = generate(model, "--input", str(source), "--chat", "--with-prompt", "--policy", "fixed")
+    assert result.exit_code == 1 and "line 3: the prompt is no conversation for this model: message 0" in result.stderr
+    found = {line["id"]: line for line in map(json.loads, result.stdout.splitlines())}
+    network, tokenizer = caw.load_model(model)
+    watermark = caw.KGW(key=KEY)
+    expected = caw.generate(network, tokenizer, [talk, "the sky"], watermark=watermark, max_new_tokens=12, chat=True)
+    assert [found[name]["tokens"] for name in "ab"] == expected.sequences
+    assert found["a"]["messages"] == talk and "prompt" not in found["a"] and found["b"]["prompt"] == "the sky"
+    result = generate(model, "--input", str(source), "--policy", "fixed")
+    assert "line 1: messages is a conversation, which requires the model's chat template; add --chat" in result.stderr
+    source.write_text(json.dumps({"talk": talk}) + "\n")
+    result = generate(model, "--input", str(source), "--chat", "--field", "talk", "--policy", "fixed")
+    assert json.loads(result.stdout)["tokens"] == expected.sequences[0]

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from caw.cli import app
 from caw.cli.label_command import _places
 from caw.fitting.labels import read_labels
+from caw.io import progress
 
 KEY = "sk-very-secret"
 
@@ -71,6 +72,16 @@ def test_lexical_labels_are_read_by_training(data: Path, tmp_path: Path) -> None
     assert json.loads(output.with_suffix(".json").read_text())["made_by"]["labeler"] == "lexical"
 
 
+def test_progress_is_said_unless_quiet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was said for minutes where stderr is no terminal."""
+    monkeypatch.setattr(progress, "SOON", 0.0)
+    said = run(data, tmp_path / "a.jsonl", "--labeler", "lexical").stderr.splitlines()
+    assert said[0].startswith("caw: labelling: ") and "labelling: 10 of 10 documents in " in said[-2]
+    quiet = run(data, tmp_path / "b.jsonl", "--labeler", "lexical", "--quiet").stderr.splitlines()
+    assert len(quiet) == 1 and "holds 10 of 10 documents" in quiet[0]
+    assert "labelling" in run(data, tmp_path / "c.jsonl", "--labeler", "lexical").stderr  # one call's quiet is its own
+
+
 def test_resume_does_what_is_missing(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "labels.jsonl"
     assert run(data, output, "--limit", "3").exit_code == 0
@@ -118,7 +129,7 @@ def test_endpoint_labels_failures_and_resume(data: Path, tmp_path: Path) -> None
         for name, reason in (("toy/train/3", "refused"), ("toy/train/5", "500"), ("toy/train/7", "expected JSON")):
             assert any(name in line and reason in line for line in done.stderr.splitlines())
         assert "10 documents, about" in done.stderr and "at most 0." in done.stderr
-        assert "the endpoint counted" in done.stderr and "holds 7 of 10" in done.stderr
+        assert "endpoint usage:" in done.stderr and "holds 7 of 10" in done.stderr
         broken.clear()
         asked = len(endpoint.requests)
         again = ask(data, output, endpoint.url, "--resume")
@@ -149,7 +160,7 @@ def test_interrupted_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert done.exit_code == 130, done.stderr
-    assert "--resume continues" in done.stderr
+    assert "continue with --resume" in done.stderr
     assert 0 < len(read_labels(output, data)) < 10
 
 
@@ -205,8 +216,8 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
     [
         (("-o", "labels.json"), "must end in .jsonl"),
         (("--labeler", "human"), "labeler must be one of"),
-        (("--labeler", "openai"), "needs a --model"),
-        (("--labeler", "counterfactual"), "needs a --model"),
+        (("--labeler", "openai"), "requires --model"),
+        (("--labeler", "counterfactual"), "requires --model"),
         (("--kinds", "verbs"), "got 'verbs'"),
         (("--documents", "3-x"), "numbers and ranges"),
         (("--documents", "5-2"), "at least one document"),

@@ -8,10 +8,11 @@ import pytest
 from cli.running import KEY, assert_refused, generate, run, write_prompts
 
 import caw
-from caw.cli.options import WATERMARK_OPTIONS, parse_key
-from caw.policies.registry import POLICIES
+from caw.cli.options import WATERMARK_OPTIONS
+from caw.policies.names import POLICIES
 from caw.settings import BRANCHINGS, PREFILL_ATTENTIONS
-from caw.watermarks.registry import WATERMARKS, watermark_arguments
+from caw.watermarks.keys import parse_key
+from caw.watermarks.names import WATERMARKS, watermark_arguments
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -36,7 +37,7 @@ def test_a_key_that_is_no_text_shows_nothing_of_itself(model: str) -> None:
     """CAW_KEY of other bytes reaches Python as halves of surrogate pairs; its own error shows one of them."""
     for arguments in (["generate", "--model", model, "--prompt", "x"], ["detect", "--tokenizer", model, "--text", "x"]):
         result = run(*arguments, key="secret\udcff\udce9")
-        assert_refused(result, "key must be text that UTF-8 can hold")
+        assert_refused(result, "key must be text that UTF-8 can encode")
         assert "udcff" not in result.output and "\udcff" not in result.output and "position" not in result.output
 
 
@@ -46,6 +47,25 @@ def test_bad_keys(model: str, key: str | None, expected: str) -> None:
         result = run(*arguments, key=key)
         assert_refused(result, expected)
         assert key is None or key not in result.output
+
+
+@pytest.mark.parametrize("key", [" ", "\t", "\u3000"])
+def test_blank_keys_are_refused_from_everywhere(model: str, key: str, tmp_path: Path) -> None:
+    """A key of spaces was taken: whoever forgot to paste one marked under a key that anyone guesses."""
+    listed = tmp_path / "keys.yaml"
+    detect = ["detect", "--tokenizer", model, "--text", "x"]
+    for result in (
+        run("generate", "--model", model, "--prompt", "x", key=key),
+        run("generate", "--model", model, "--prompt", "x", "--key", key, key=None),
+        run(*detect, key=key),
+    ):
+        assert_refused(result, "key must have a visible character")
+    for said in (f'key: "{key}"'.replace("\t", "\\t"), "key_env: CAW_KEY"):
+        listed.write_text(f"watermarks: [{{{said}}}]")
+        assert_refused(
+            run(*detect, "--config", str(listed), key=key),
+            "key must have a visible character",
+        )
 
 
 def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -> None:

@@ -81,14 +81,3 @@ def test_a_model_with_evaluator_is_marked_by_caw(
     assert json.loads(output.read_text())["policy"] == {"name": "capacity", "evaluator": evaluator, **numbers}
     plain = generate(model, "--prompt", "the sky", "--policy", "fixed")
     assert plain.stderr == "caw: marking with kgw (delta 4), policy fixed (strength 1)\n"
-
-
-def test_lines_from_before_are_continued(model: str, tmp_path: Path) -> None:
-    """A policy's strength was called value in them."""
-    prompts, output = write_prompts(tmp_path / "in.jsonl", 2), tmp_path / "out.jsonl"
-    assert generate(model, "-i", str(prompts), "-o", str(output)).exit_code == 0
-    first = json.loads(output.read_text().splitlines()[0])
-    first["policy"] = {"name": "fixed", "value": 1.0}
-    output.write_text(json.dumps(first) + "\n")
-    assert generate(model, "-i", str(prompts), "-o", str(output), "--resume").exit_code == 0
-    assert len(output.read_text().splitlines()) == 2

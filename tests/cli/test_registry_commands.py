@@ -15,7 +15,7 @@ from registry.test_upgrade import FORM_1
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 from caw.registry import open_registry
 from caw.registry.master_key import MasterKeys, new_master_key
 
@@ -92,11 +92,13 @@ def test_an_old_registry_is_upgraded(caw: Any, tmp_path: Path) -> None:
         connection.executescript(FORM_1.read_text())
     for command in (("keys", "list"), ("keys", "create", "acme"), ("audit", "export"), ("serve", "--model", "x")):
         options = ("--registry", caw.url) if command[0] == "serve" else ()
-        assert_refused(caw(*command, *options, **master), "found form 1; keep a copy and run `caw keys upgrade`")
-    assert_refused(caw("keys", "upgrade", "--watermark", "none", **master), "a marking key marks")
+        assert_refused(caw(*command, *options, **master), "found format 1; back it up and run `caw keys upgrade`")
+    assert_refused(caw("keys", "upgrade", "--watermark", "none", **master), "a marking key requires a watermark")
     done = caw("keys", "upgrade", "--gamma", "0.5", **master)
-    assert done.stdout.startswith("the registry has form 2 now, it had 1; 2 keys mark with KGW(gamma=0.5"), done.output
-    assert caw("keys", "upgrade", **master).stdout == "the registry has form 2 already\n"
+    assert done.stdout.startswith("upgraded the registry from format 1 to 3; 2 keys mark with KGW(gamma=0.5"), (
+        done.output
+    )
+    assert caw("keys", "upgrade", **master).stdout == "the registry has format 3 already\n"
     assert len(caw("keys", "list", "--json", **master).stdout.splitlines()) == 3
 
 
@@ -139,10 +141,11 @@ def test_texts_are_tested_under_the_keys_of_a_registry(caw: Any, model: str, tmp
     assert exp not in only.stdout
     for strange, said in (
         (("--gamma", "0.5"), "got --gamma as well"), (("--regions",), "got --regions as well"),
-        (("--key", "7"), "got --key or CAW_KEY as well"), (("--tenant", "nobody"), "tenant 'nobody', found none"),
+        (("--key", "7"), "got --key or CAW_KEY as well"),
+        (("--tenant", "nobody"), "tenant 'nobody' must have marking keys, found none"),
     ):  # fmt: skip
         assert_refused(caw(*asked, *strange), said)
-    assert_refused(caw("detect", "--text", "x", "--tenant", "acme"), "expected a registry, got none")
+    assert_refused(caw("detect", "--text", "x", "--tenant", "acme"), "a registry is required, got none")
 
 
 def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
@@ -150,8 +153,8 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
     caw("keys", "create", "acme", "--watermark", "exp", "--top-k-exp", "3")
     caw("keys", "create", "acme", "--from", "2090-01-01")
     serve = ("serve", "--model", "no-such-model", "--registry", caw.url)
-    asked = [caw(*serve, "--policy", "fixed", "--found-at", level).stderr for level in ("2e-3", "1e-3")]
-    assert "--found-at 0.002 is above 0.001" in asked[0] and "above" not in asked[1]
+    asked = [caw(*serve, "--policy", "fixed", "--detectable-at", level).stderr for level in ("2e-3", "1e-3")]
+    assert "--detectable-at 0.002 is above 0.001" in asked[0] and "above" not in asked[1]
     said = caw(*serve, "--policy", "fixed").stderr
     assert "marking with exp (top_k 3)" in said and "will mark with KGW(" in said and "from 2090-01-01" in said
     assert (
@@ -165,28 +168,28 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
 
 def test_rules_and_resealing(caw: Any) -> None:
     caw("keys", "create", "acme")
-    said = caw("keys", "rules", "acme", "--found-at", "1e-4", "--exempt-tools")
-    assert "found_at=0.0001" in said.stdout and "exempt_tools=True" in said.stdout
+    said = caw("keys", "rules", "acme", "--detectable-at", "1e-4", "--exempt-tools")
+    assert "detectable_at=0.0001" in said.stdout and "exempt_tools=True" in said.stdout
     assert caw("keys", "rules", "acme", "--server").stdout == "acme: the rules of the server\n"
     new = new_master_key()
-    assert caw("keys", "reseal", CAW_MASTER_KEY=f"{new} {MASTER}").stdout == "1 secrets sealed anew\n"
+    assert caw("keys", "reseal", CAW_MASTER_KEY=f"{new} {MASTER}").stdout == "1 secrets re-encrypted\n"
     assert caw("keys", "rotate", "acme", CAW_MASTER_KEY=new).exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("keys", "list", "--tenant", "x"), "must hold a registry, found none"),
+        (("keys", "list", "--tenant", "x"), "must be a registry, found none"),
         (("keys", "create", "a b"), "tenant must be 1 to 63 letters"),
         (
             ("keys", "create", "acme", "--from", "tomorrow"),
-            "--from must be a time like 2027-01-31T12:00, got 'tomorrow'",
+            "--from must be a time, got 'tomorrow'; write e.g. 2027-01-31T12:00",
         ),
-        (("keys", "create", "acme", "--opt-out"), "--opt-out belongs to API keys"),
-        (("keys", "create", "acme", "--api", "--public"), "--public belongs to marking keys"),
-        (("keys", "create", "acme", "--key-env", "NOWHERE"), "expected a key in NOWHERE, got none"),
+        (("keys", "create", "acme", "--opt-out"), "--opt-out is only for API keys"),
+        (("keys", "create", "acme", "--api", "--public"), "--public is only for marking keys"),
+        (("keys", "create", "acme", "--key-env", "NOWHERE"), "environment variable NOWHERE must hold a key"),
         (("keys", "create", "acme", "--api"), "tenant acme must have a marking key"),
-        (("audit", "report", "--unmarked", "x"), "expected --unmarked texts and their --tokenizer"),
+        (("audit", "report", "--unmarked", "x"), "--unmarked and --tokenizer are both required"),
     ],
 )
 def test_bad_usage_is_one_sentence(caw: Any, arguments: tuple[str, ...], expected: str) -> None:
@@ -195,7 +198,7 @@ def test_bad_usage_is_one_sentence(caw: Any, arguments: tuple[str, ...], expecte
 
 def test_a_registry_and_a_master_key_are_asked_for(caw: Any) -> None:
     assert_refused(caw("keys", "list", CAW_REGISTRY=None), "give --registry sqlite:///keys.db or set CAW_REGISTRY")
-    assert_refused(caw("keys", "create", "acme", CAW_MASTER_KEY=None), "expected a master key in CAW_MASTER_KEY")
+    assert_refused(caw("keys", "create", "acme", CAW_MASTER_KEY=None), "a master key is required in CAW_MASTER_KEY")
     assert_refused(caw("keys", "create", "acme", CAW_REGISTRY="keys.db"), "the registry must be a URL")
 
 
@@ -213,7 +216,7 @@ def test_export_and_verification(caw: Any, tmp_path: Path) -> None:
     held = json.loads(done.stdout)
     assert (held["entries"], held["begun"], held["closed"], held["open"]) == (4, 2, 1, ["two"])
     assert held["public_keys"] == [key]
-    assert "no --public-key" in caw("audit", "verify", str(file)).stderr
+    assert "without --public-key" in caw("audit", "verify", str(file)).stderr
     assert caw("audit", "public-key", "--rotate").stdout.strip() == key  # the first one stays the one to verify with
     opened.receipts.begin(begun("three"))
     later = tmp_path / "later.jsonl"
@@ -254,15 +257,23 @@ def test_a_report(caw: Any, model: str, tmp_path: Path) -> None:
         "complete": 2,
         "cancelled": 0,
         "failed": 0,
-        "found": 2,
-        "unfound": 0,
+        "detected": 2,
+        "undetected": 0,
     }
     assert [rate["level"] for rate in key["null"]["rates"]] == [0.1, 0.01, 0.001, 0.0001] and key["null"]["texts"] == 20
     assert [p["edits"] for p in key["power"]] == ["", "word-d:0.1", "word-d:0.3"]
     assert [row["tokens"] for row in key["power"][0]["rows"]] == [200, 300, 400]
     shown = page.read_text()
     assert id in shown and "&lt;script&gt;alert(1)" in shown and "<script" not in shown
-    assert "three tenths deleted" in shown and report["chain"]["last"] in shown
+    assert "30 % of the words deleted" in shown and report["chain"]["last"] in shown
     marked.write_text('{"no": "text"}\n')
     bad = caw("audit", "report", "--tokenizer", model, "--unmarked", str(unmarked), "--marked", str(marked))
     assert_refused(bad, "line 1 must be")
+
+
+def test_a_blank_key_is_not_registered(caw: Any) -> None:
+    assert_refused(
+        caw("keys", "create", "acme", "--key-env", "OWN", OWN="  "),
+        "key must have a visible character",
+    )
+    assert not Path(caw.url.removeprefix("sqlite:///")).exists()

@@ -107,7 +107,7 @@ def test_said_before_anything_is_done(case: str, folder: Path, model: str, monke
     before = contents(folder)
     monkeypatch.setitem(sys.modules, PACKAGES[package][0], None)
     result = run(*(model if argument == "MODEL" else argument for argument in arguments))
-    assert_refused(result, f"caw: {package} is needed for ")
+    assert_refused(result, f"caw: {package} is required for ")
     assert f"pip install 'caw[{PACKAGES[package][1]}]'" in result.stderr
     assert contents(folder) == before
 

@@ -25,12 +25,13 @@ pytestmark = pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["--host", "0.0.0.0"], "must listen at this machine alone"),
-        (["--strict"], "strict belongs to found_at"), (["--found-at", "2"], "found_at must be a number in (0, 1)"),
+        (["--host", "0.0.0.0"], "accepts only local connections"),
+        (["--strict"], "strict requires detectable_at"),
+        (["--detectable-at", "2"], "detectable_at must be a number in (0, 1)"),
         (["--port", "70000"], "port must be an integer"), (["--batch-size", "0"], "batch must be an integer"),
-        (["--watermark", "none"], "marks all it says"), (["--proxy", "10.0.0.7"], "must not be reached by proxies"),
+        (["--watermark", "none"], "marks every response"), (["--proxy", "10.0.0.7"], "accepts only local connections"),
         (["--proxy", "me"], "proxies must be addresses or networks"),
-        (["--policy", "fixed", "--theta", "0.5"], "option of policy capacity"),
+        (["--policy", "fixed", "--theta", "0.5"], "only for policy capacity"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(arguments: list[str], said: str) -> None:
@@ -53,7 +54,7 @@ def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatc
         "--exempt-below",
         "30",
         "--strict",
-        "--found-at",
+        "--detectable-at",
         "0.01",
     ]
     for options in ([], ["--exempt-tools"], every):
@@ -67,15 +68,13 @@ def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatc
 def test_a_registry_stands_in_for_keys_and_receipts(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     result = run("serve", "--model", "no-such-model", "--registry", url)
-    assert_refused(result, "a registry has its own keys and receipts, got --key or CAW_KEY as well")
+    assert_refused(result, "a registry stores keys and receipts, got --key or CAW_KEY as well")
     result = run("serve", "--model", "no-such-model", "--registry", url, "--receipts", "r.jsonl", key=None)
     assert_refused(result, "got --receipts as well")
 
 
 def test_a_key_is_needed() -> None:
-    assert_refused(
-        run("serve", "--model", "no-such-model", key=None), "needs a key to mark with, got none; set CAW_KEY"
-    )
+    assert_refused(run("serve", "--model", "no-such-model", key=None), "requires a marking key, got none; set CAW_KEY")
 
 
 @pytest.mark.slow(seconds=12)
@@ -83,16 +82,17 @@ def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
     """It says where it listens, answers, writes receipts that `caw detect` repeats, shows no key, and ends well."""
     receipts = tmp_path / "receipts.jsonl"
     command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--receipts", str(receipts), "--threads", "1", "--max-length", "128", "--found-at", "0.05"]  # fmt: skip
+               "--receipts", str(receipts), "--threads", "1", "--max-length", "128",
+               "--detectable-at", "0.05"]  # fmt: skip
     server = subprocess.Popen(command, env={**os.environ, "CAW_KEY": KEY}, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
         said = []
         for line in server.stderr:
             said.append(line)
-            if "listening at " in line:
+            if "listening on " in line:
                 break
-        url = said[-1].split("listening at ")[1].strip()
+        url = said[-1].split("listening on ")[1].strip()
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60)
         answer = client.completions.create(model="tiny", prompt="the sky", max_tokens=9)
         server.send_signal(signal.SIGTERM)
@@ -121,7 +121,7 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
         ids[tenant] = registry.marking.create(tenant).id
         _, tokens[tenant] = registry.api.create(tenant)
     command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--registry", url, "--threads", "1", "--max-length", "128", "--found-at", "0.05"]  # fmt: skip
+               "--registry", url, "--threads", "1", "--max-length", "128", "--detectable-at", "0.05"]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "CAW_KEY"}
     server = subprocess.Popen(command, env={**environment, "CAW_MASTER_KEY": master}, stderr=subprocess.PIPE, text=True)
     try:
@@ -129,9 +129,9 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
         said = []
         for line in server.stderr:
             said.append(line)
-            if "listening at " in line:
+            if "listening on " in line:
                 break
-        base = f"{said[-1].split('listening at ')[1].strip()}/v1"
+        base = f"{said[-1].split('listening on ')[1].strip()}/v1"
         with pytest.raises(openai.AuthenticationError):
             ask(base, "any")
         texts = [ask(base, token) for token in tokens.values()]
@@ -164,7 +164,7 @@ def repeated(model: str, folder: Path, registry: Registry, master: str, texts: l
     assert found == {each["tested"]["key_id"]: each["p_value"] for each in receipts if each.get("tested")}
     assert len(found) == 2
     other = run(*given[:-1], "--tenant", "acme", key=None, environment={"CAW_MASTER_KEY": master})
-    assert other.exit_code == 2 and "which the registry has not" in other.stderr
+    assert other.exit_code == 2 and "which is not in the registry" in other.stderr
 
 
 def ask(base: str, token: str) -> str:

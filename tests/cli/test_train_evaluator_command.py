@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from cli.running import assert_refused, generate, run, write_prompts
+
+from caw.detection.weights import TokenWeights
+from caw.io import progress
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -35,20 +39,36 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
     assert result.exit_code == 0 and result.stderr.count("\n") == 1 and "policy capacity" in result.stderr
 
 
-def test_without_labels(model: str, tmp_path: Path) -> None:
-    """Prompts, and texts that `caw generate` wrote, to weights that `generate` takes."""
+def test_without_labels(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts, and texts that `caw generate` wrote, to weights that `generate` takes; all work is named."""
     prompts, written = write_prompts(tmp_path / "prompts.jsonl", 20), tmp_path / "written.jsonl"
     result = generate(model, "--input", str(prompts), "--with-prompt", "--output", str(written))
     assert result.exit_code == 0, result.stderr
     weights = tmp_path / "own.safetensors"
+    monkeypatch.setattr(progress, "SOON", 0.0)
     result = run(
         "train-evaluator", "--model", model, "--self", "--prompts", str(prompts), "--texts", str(written), "--output",
         str(weights), "--max-new-tokens", "12", "--horizon", "2", "--hidden", "8", "--max-epochs", "2", "--no-chat",
+        "--positions", str(tmp_path / "seen"),
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
+    ends = re.findall(r"^caw: (.*?)(?:, \d+ tokens)? in \d+ s$", result.stderr, re.MULTILINE)
+    assert ends == [
+        f"loading {model}: done", "writing greedy texts: 20 of 20 texts",
+        "writing texts at temperature 0.7: 20 of 20 texts",
+        "measuring swaps: 60 of 60 texts", "reading texts: 60 of 60 texts", "training: 9 of 9 networks",
+        "fitting a regression: 6 of 6 penalties", "measuring on held-out prompts: done",
+    ]  # fmt: skip
     made = json.loads(weights.with_suffix(".json").read_text())
     assert f"{made['metrics']['evaluators']['capacity']['auroc']:.3f}" in result.stdout and "entropy" in result.stdout
     assert made["data"]["documents"] == 60 and made["data"]["settings"]["horizon"] == 2
+    table = tmp_path / "table.safetensors"
+    result = run(  # it ended in a KeyError on folders of --self
+        "detection-weights", "--tokenizer", model, "--positions", str(tmp_path / "seen"), "--evaluator", str(weights),
+        "--output", str(table),
+    )  # fmt: skip
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert len(TokenWeights.load(table).provenance["texts_sha256"]) == 64
     result = generate(model, "--prompt", "the sky", "--policy", "capacity", "--evaluator", str(weights))
     assert result.exit_code == 0, result.stderr
 
@@ -56,17 +76,17 @@ def test_without_labels(model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--self", "--labels", "labels.jsonl"], "--labels belongs to labelled texts"),
-        (["--self", "--statement", "It is {answer}."], "--statement belongs"),
-        (["--self", "--template", "Q: {question}"], "--template belongs"),
-        (["--prompts", "labels.jsonl"], "--prompts says what --self trains on"),
-        (["--texts", "labels.jsonl"], "--texts says what --self trains on"),
-        (["--horizon", "3"], "--horizon says what --self trains on"),
+        (["--self", "--labels", "labels.jsonl"], "--labels is for training from labels"),
+        (["--self", "--statement", "It is {answer}."], "--statement is for training from labels"),
+        (["--self", "--template", "Q: {question}"], "--template is for training from labels"),
+        (["--prompts", "labels.jsonl"], "--prompts requires --self"),
+        (["--texts", "labels.jsonl"], "--texts requires --self"),
+        (["--horizon", "3"], "--horizon requires --self"),
         (["--self", "--horizon", "0"], "horizon must be"),
-        (["--chat"], "--chat says what --self trains on"),
-        ([], "expected --labels and --data-dir, or --self"),
+        (["--chat"], "--chat requires --self"),
+        ([], "--labels with --data-dir, or --self"),
         (["--self", "--prompts", "none.jsonl"], "none.jsonl"),
-        (["--self", "--prompts", "labels.jsonl"], "expected at least one line"),
+        (["--self", "--prompts", "labels.jsonl"], "must have at least one line"),
     ],
 )
 def test_one_way_to_train_at_a_time(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.io import progress
+from caw.io.vocabulary import Vocabulary
+from caw.models.load import load_tokenizer
 
 KEY = "a key for tests"
 
@@ -22,11 +26,12 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The arguments that every run has."""
     folder = tmp_path_factory.mktemp("tune")
     torch.manual_seed(3)
-    Evaluator(FeatureSpec(), hidden=8).save(folder / "tiny.safetensors")
+    vocabulary = Vocabulary.of(load_tokenizer(save_tiny(folder / "tiny")))
+    Evaluator(FeatureSpec(), hidden=8, vocabulary=vocabulary).save(folder / "tiny.safetensors")
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in ("the sky", "a small text", "blue light")))
     return [
-        "tune", "--model", str(save_tiny(folder / "tiny")), "--evaluator", str(folder / "tiny.safetensors"),
+        "tune", "--model", str(folder / "tiny"), "--evaluator", str(folder / "tiny.safetensors"),
         "--input", str(prompts), "--max-new-tokens", "16", "--dtype", "float32",
     ]  # fmt: skip
 
@@ -46,6 +51,18 @@ def test_share_needs_no_key(setup: list[str], tmp_path: Path) -> None:
     assert f"--theta {found['chosen']['theta']}" in done.stdout and "chosen" in done.stdout
 
 
+def test_every_run_is_named_and_counted(setup: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SOON", 0.0)
+    done = run(setup, "--power", "0.05", "--fpr", "0.1", "--max-prompts", "2")
+    ends = re.findall(r"^caw: (.*): (\d+ of \d+ texts|done)\b.* in \d+ s$", done.stderr, re.MULTILINE)
+    names = [name for name, _ in ends]
+    assert names[0].startswith("loading ") and names[1:3] == ["texts without a mark", "reading texts"]
+    assert names[3].startswith("marked texts, run 1 of at most 5, theta 1, beta ")
+    assert {count for _, count in ends[1:]} == {"2 of 2 texts"}
+    quiet = run(setup, "--power", "0.05", "--fpr", "0.1", "--max-prompts", "2", "--quiet")
+    assert quiet.stderr == "" and quiet.stdout == done.stdout
+
+
 def test_power(setup: list[str], tmp_path: Path) -> None:
     out, image = tmp_path / "out.json", tmp_path / "out.png"
     done = run(setup, "--power", "0.5", "--beta", "3", "--fpr", "0.01", "--json", str(out), "--plot", str(image))
@@ -58,20 +75,20 @@ def test_power(setup: list[str], tmp_path: Path) -> None:
 
 def test_power_out_of_reach_is_said(setup: list[str]) -> None:
     done = run(setup, "--power", "0.99", "--beta", "0.01", "--fpr", "1e-9")
-    assert done.exit_code == 1 and "no setting tried reaches power 0.99" in done.stderr
+    assert done.exit_code == 1 and "no setting reaches power 0.99" in done.stderr
 
 
 def test_bad_input_is_named(setup: list[str], tmp_path: Path) -> None:
     for arguments, message in (
         ((), "got neither"),
         (("--protect", "2"), "in [0, 1]"),
-        (("--power", "0.9", "--protect", "0.5", "--beta", "2"), "leave one out"),
+        (("--power", "0.9", "--protect", "0.5", "--beta", "2"), "leave it out"),
         (("--power", "0.9", "--watermark", "exp", "--delta", "2"), "leave it out"),
         (("--protect", "0.5", "--plot", str(tmp_path / "no" / "x.png")), "folder must exist"),
     ):
         done = run(setup, *arguments)
         assert done.exit_code == 2 and message in done.stderr, (arguments, done.stderr)
-    assert "needs a key" in run(setup, "--power", "0.9", key=None).stderr
+    assert "requires a key" in run(setup, "--power", "0.9", key=None).stderr
 
 
 def test_columns_are_explained(setup: list[str]) -> None:
@@ -81,4 +98,4 @@ def test_columns_are_explained(setup: list[str]) -> None:
     powers = run(setup, "--protect", "0.5", "--power", "0.05", "--fpr", "0.01").stdout
     for column in ("theta", "beta", "protected", "power", "found", "mean score", "changed"):
         assert any(line.startswith(f"{column:<10}  ") for line in powers.splitlines()), column
-    assert "expected to be found where 0.01 of unmarked ones are" in powers and "share of the 3 texts" in powers
+    assert "at a false-positive rate of 0.01" in powers and "detection rate of the 3 texts" in powers

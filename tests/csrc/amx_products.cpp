@@ -5,12 +5,12 @@
 #include <random>
 #include <vector>
 
-#include "cpu/quantised.h"
+#include "cpu/quantized.h"
 
 namespace caw {
 
-const QuantisedKernel* under_test;
-const QuantisedKernel& quantised_kernel() { return *under_test; }
+const QuantizedKernel* under_test;
+const QuantizedKernel& quantized_kernel() { return *under_test; }
 
 namespace {
 
@@ -39,7 +39,7 @@ std::vector<uint8_t> weights(const Form& form, int64_t size, int pattern) {
   return tile;
 }
 
-std::vector<float> products(const QuantisedKernel& kernel, const Form& form, const std::vector<float>& x, int64_t rows,
+std::vector<float> products(const QuantizedKernel& kernel, const Form& form, const std::vector<float>& x, int64_t rows,
     int64_t size, bool fast, const std::vector<uint8_t>* tile, int64_t count) {
   under_test = &kernel;
   Activations digits(rows, size, fast, form.bits == 4);
@@ -71,8 +71,8 @@ int main() {
         for (const int64_t rows : {1, 5, 16, 17, 33})
           for (const bool fast : {false, true})
             for (int64_t count = 1; count <= kMostTiles; ++count) {
-              const auto expected = products(kQuantisedGeneric, form, x, rows, size, fast, tile, count);
-              const auto found = products(kQuantisedAmx, form, x, rows, size, fast, tile, count);
+              const auto expected = products(kQuantizedGeneric, form, x, rows, size, fast, tile, count);
+              const auto found = products(kQuantizedAmx, form, x, rows, size, fast, tile, count);
               int64_t differ = 0;
               for (size_t i = 0; i < found.size(); ++i) differ += !same(found[i], expected[i]);
               ++compared, others += differ > 0;

@@ -27,8 +27,8 @@ from caw.watermarks import EXP, KGW, Unigram
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[1] / "csrc"
 SOURCE = CSRC / "cuda" / "candidates_cuda.cu"
-OPERATORS = ("enumerate_candidates", "score_tokens", "sampling_noise", "permutation_head", "permutation_green",
-             "permutation_contains", "generator_words")  # fmt: skip
+OPERATORS = ("enumerate_candidates", "score_tokens", "sampling_noise", "permutation_green", "permutation_contains",
+             "generator_words")  # fmt: skip
 SANITIZE = ("-fsanitize=address", "-fsanitize-sections=caw_shared", "-fno-omit-frame-pointer", "-g1")
 STREAM = """
 extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t, void**) {
@@ -138,8 +138,8 @@ def calls() -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     seeds = torch.tensor([0, 42 * 15_485_863, -1, 2**63 - 1])
     for size in (1, 8, 625, 1300):
         for count in {0, size // 4, size}:
-            yield f"head {size} {count}", "permutation_head", (seeds, size, count)
-            yield f"green {size} {count}", "permutation_green", (seeds, size, count, seeds > 0)
+            yield f"green {size} {count}", "permutation_green", (seeds, size, count)
+            yield f"green where wanted {size} {count}", "permutation_green", (seeds, size, count, seeds > 0)
             tokens = torch.randint(-1, size + 1, (4,), generator=generator)
             yield f"contains {size} {count}", "permutation_contains", (seeds, tokens, size, count)
     yield "words", "generator_words", (seeds, torch.tensor([0, 623, 624, 1999]))

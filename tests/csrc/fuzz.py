@@ -172,9 +172,22 @@ def noise() -> Any:
     return ops.sampling_noise(tensor([batch, size()], torch.int64), key, random.choice([0, 1, 3, 5000, -1]))
 
 
+def warped() -> Any:
+    batch, flags = size(), torch.bool
+    numbers = [tensor([batch], torch.float32), tensor([batch], torch.int64, 50), tensor([batch], torch.float32)]
+    floors = tensor([batch], torch.float32)
+    return ops.warp_logits(tensor([batch, size() * 31], torch.float32), tensor([batch], flags), *numbers, floors)
+
+
+def draws() -> Any:
+    batch = size()
+    rows = tensor([batch, size() * 31], torch.float32), tensor([batch], torch.bool), tensor([batch, 3], torch.int64)
+    return ops.draw_scores(*rows, tensor([batch], torch.int64, 2**62), random.choice([1, 2, 50, 0, -3]),
+                           random.choice(REALS))  # fmt: skip
+
+
 def lists() -> Any:
-    op = random.choice([ops.permutation_head, ops.permutation_green])
-    return op(
+    return ops.permutation_green(
         tensor([size()], torch.int64, 10**9), random.choice([0, 1, 8, 33, 1000, -1]), random.choice([0, 1, 8, 33, -1])
     )
 
@@ -245,12 +258,12 @@ def unpack() -> Any:
     return ops.unpack_rows(weights, tensor([size()], torch.int64, 4), inputs)
 
 
-def quantised() -> Any:
+def quantization() -> Any:
     weights = packed()
     outputs, inputs = weights[16:32].view(torch.int64).tolist() if weights.numel() >= 32 else (3, 32)
     inputs = inputs if 0 < inputs <= 4096 else 32
     bias = tensor([min(abs(outputs), 99)], torch.float32) if random.random() < 0.5 else None
-    return ops.quantised_linear(tensor([size(), inputs], torch.float32), weights, outputs, bias)
+    return ops.quantized_linear(tensor([size(), inputs], torch.float32), weights, outputs, bias)
 
 
 def prefix_attention() -> Any:
@@ -342,7 +355,7 @@ def stack() -> Any:
 
 CALLS: list[Callable[[], Any]] = [
     topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
-    lists, members, words, linear, layer, pack, unpack, quantised,
+    warped, draws, lists, members, words, linear, layer, pack, unpack, quantization,
     prefix_attention, prefill_layer, stack,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some

@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[1] / "csrc"
 FLAGS = [flag for flag in runpy.run_path(str(CSRC / "build_flags.py"))["CXX_FLAGS"] if not flag.startswith("-D")]
 SOURCES = [
-    CSRC / "cpu" / f"{name}.cpp" for name in ("quantised_amx", "quantised_generic", "quantised_vnni", "activations")
+    CSRC / "cpu" / f"{name}.cpp" for name in ("quantized_amx", "quantized_generic", "quantized_vnni", "activations")
 ]
 CPU = Path("/proc/cpuinfo")
 

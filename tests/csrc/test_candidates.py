@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
-from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
-from caw.triton_kernels.ladder_ref import Ladder
-from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from hypothesis import given
 from hypothesis import strategies as st
 from prf_inputs import key_tensor, mixed_keys
 
-from caw import ops
+from caw import ops, prf
+from caw.ladder import Ladder
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.record import Record
 from caw.testing import assert_close
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.watermarks import EXP, KGW, Position, Unigram, Watermark
 
 BUILDERS: dict[str, Any] = {

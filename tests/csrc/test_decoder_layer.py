@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 
 from caw import ops
 from caw.testing import assert_close
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 

@@ -12,7 +12,7 @@ from caw import ops
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.testing import assert_close
 from tests.csrc.test_decoder_layer import arguments
-from tests.quantised import random_blocks
+from tests.quantized import random_blocks
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 

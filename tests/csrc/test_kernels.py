@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from caw.triton_kernels.commit_kv_ref import commit_kv_ref
-from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
-from caw.triton_kernels.op_indices import TRANSFORMS
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
-from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from pairwise import pairwise
 
 from caw import ops
+from caw.capacity import evaluate_capacity_ref
+from caw.ladder import select_candidate_ref
+from caw.op_indices import TRANSFORMS
 from caw.testing import assert_close, tolerance
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -277,6 +279,7 @@ def test_eight_threads_get_the_same_results() -> None:
     logits = torch.randn(4, 20_000)
     case = attention_case((2, 6, 2, 2, 64, 700), torch.bfloat16)
     tokens, seeds = torch.randint(0, 9999, (5000,)), torch.arange(3)
+    nucleus = torch.tensor([0.05, 0.5, -1.0, 0.1]), torch.tensor([0.0, 0.0, 0.1, 0.1])
 
     def work(_: int) -> list[torch.Tensor]:
         return [
@@ -284,6 +287,8 @@ def test_eight_threads_get_the_same_results() -> None:
             ops.sibling_attention(**case),
             ops.score_tokens(tokens, 4, torch.full_like(tokens, 7), 2, 0)[0],
             ops.sampling_noise(tokens[:6].view(2, 3), tokens[:2], 3001),
+            ops.warp_logits(logits, seeds.new_ones(4).bool(), logits[0, :4].abs() + 1, tokens[:4], *nucleus),
+            *ops.draw_scores(logits, tokens[:4] > 9, tokens[:12].view(4, 3), tokens[:4], 100, 4.0),
             ops.permutation_green(seeds, 3001, 750),
         ]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
 from prf_inputs import KEYS, contexts, key_tensor
 
-from caw import ops
+from caw import ops, prf
 from caw.ops_ref.score_keys_ref import AT_ONCE, score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.testing import assert_close

@@ -5,7 +5,7 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from caw import ops
-from caw.decoding.forward.small_linears import SmallLinears
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.testing import assert_close
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -72,7 +72,7 @@ def test_bad_input_names_the_argument(x, weight, bias, names):
 
 def test_layers_are_switched_inside_the_block_only():
     model = torch.nn.Sequential(torch.nn.Linear(12, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5, bias=False))
-    switch = SmallLinears(model, enabled=True)
+    switch = FusedForwards(model, enabled=True)
     for rows in (1, 32, 33):
         x = torch.randn(1, rows, 12)
         with torch.inference_mode():
@@ -89,7 +89,7 @@ def test_layers_are_switched_inside_the_block_only():
 def test_a_row_of_a_conv1d_does_not_depend_on_the_others():
     """GPT-2's layers keep their weight [in, out]; torch's product of it sums in another order at other rows."""
     layer, x = Conv1D(24, 7), torch.randn(96, 7)
-    switch = SmallLinears.kept(torch.nn.Sequential(layer), enabled=True)
+    switch = FusedForwards.kept(torch.nn.Sequential(layer), enabled=True)
     with torch.inference_mode():
         layer.weight.mul_(torch.randn(7, 24))
         with switch:
@@ -102,17 +102,17 @@ def test_a_changed_conv1d_is_read_again():
     model, x = torch.nn.Sequential(Conv1D(3, 5)), torch.randn(2, 5)
     with torch.inference_mode():
         for _ in range(2):
-            with SmallLinears.kept(model, enabled=True):
+            with FusedForwards.kept(model, enabled=True):
                 assert_close(model(x), x @ model[0].weight + model[0].bias, "float32")
             model[0].weight.data.add_(1.0)
 
 
 def test_an_error_inside_restores_the_layers():
     model = torch.nn.Sequential(torch.nn.Linear(3, 3))
-    with pytest.raises(KeyError), SmallLinears(model, enabled=True):
+    with pytest.raises(KeyError), FusedForwards(model, enabled=True):
         raise KeyError
     assert "forward" not in model[0].__dict__
     replaced = torch.nn.Linear(3, 3)
     replaced.forward = lambda x: x
-    with SmallLinears(replaced, enabled=True):
+    with FusedForwards(replaced, enabled=True):
         assert replaced(torch.ones(1, 3)).sum() == 3

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from caw.triton_kernels import prf_ref as prf
 
+from caw import prf
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
 from caw.testing import tolerance
 from caw.watermarks import EXP, KGW, Unigram, keys
@@ -54,6 +54,11 @@ class BruteForce:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Any = None
     seed: int = 0
     row_factor: float = 1.0  # of the policy's strengths
     _rows: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
@@ -71,7 +76,7 @@ class BruteForce:
     def decide(self, prompt: list[int], new: list[int], occurrence: int = 0) -> Decision:
         rows = self._logits(prompt + new)
         plain = rows[-1]
-        warped = self._warp(plain, len(new))
+        warped = self._warp(self._penalised(plain, prompt, new), len(new))
         scores = warped + self._noise(prompt, len(new), occurrence, plain.shape[0]) if self.do_sample else warped
         original = int(scores.argmax())  # the first of equal ones
         capacity = self._capacity(prompt + new, original)
@@ -93,6 +98,17 @@ class BruteForce:
             self._rows = {**dict(list(self._rows.items())[-1:]), tuple(ids): found}
         return self._rows[tuple(ids)]
 
+    def _penalised(self, logits: torch.Tensor, prompt: list[int], new: list[int]) -> torch.Tensor:
+        """Token by token, as the formula on docs/sampling.md says."""
+        scores = logits.clone()
+        for token, bias in dict(self.logit_bias or {}).items():
+            scores[token] += bias
+        for token in {*prompt, *new}:
+            scores[token] *= self.repetition_penalty if scores[token] < 0 else 1 / self.repetition_penalty
+        for token in set(new):
+            scores[token] -= self.frequency_penalty * new.count(token) + self.presence_penalty
+        return scores
+
     def _warp(self, logits: torch.Tensor, generated: int) -> torch.Tensor:
         scores = logits.clone()
         if generated < self.min_new_tokens:
@@ -107,6 +123,8 @@ class BruteForce:
             unlikely = ascending.values.softmax(0).cumsum(0) <= 1 - self.top_p
             unlikely[-1] = False
             scores[ascending.indices[unlikely]] = -torch.inf
+        probs = scores.softmax(0)
+        scores[probs < self.min_p * probs.max()] = -torch.inf
         return scores
 
     def _noise(self, prompt: list[int], generated: int, occurrence: int, vocab_size: int) -> torch.Tensor:
@@ -188,7 +206,12 @@ class BruteForce:
         race = warped[order].astype(np.float64) + gumbel
         if wm.strength == "scale":
             start = scores[order].astype(np.float64)
-            return lambda strength: _best(start + float(strength) * (race - start), order)
+            whole = self._whole_race(warped, new)
+            return lambda s: (
+                _best(whole)
+                if s == 1 and not self.policy.looks_ahead
+                else _best(start + float(s) * (race - start), order)
+            )
         joins = np.arange(1, 2 * order.size, 2, dtype=np.float32)  # 2 rank - 1
 
         def cut_off(strength: Any) -> tuple[int, float]:
@@ -199,6 +222,13 @@ class BruteForce:
             return token, gap
 
         return cut_off
+
+    def _whole_race(self, warped: np.ndarray, new: list[int]) -> np.ndarray:
+        """Race values of the whole vocabulary, float64 [V]; -inf = out."""
+        tokens = np.arange(warped.size)
+        word = _word(self.watermark.secret, _last(new, self.watermark.context_width), tokens)
+        uniform = (((word >> 8) + 1) / (2.0**24 + 1)).astype(np.float32).astype(np.float64)
+        return warped.astype(np.float64) - np.log(-np.log(uniform))
 
     def _repeats(self, new: list[int]) -> bool:
         wm = self.watermark

@@ -14,13 +14,14 @@ from torch.utils._pytree import tree_iter
 
 from caw import ops
 from caw.decoding.capture.cuda_graph import WARM_UP
-from caw.decoding.capture.device_step import DeviceStep
+from caw.decoding.capture.fixed_step import DeviceStep, FixedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.decoder import Decoder
+from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
-from caw.decoding.step_result import StepResult
+from caw.decoding.trace import StepResult
 
 
 def started(
@@ -57,14 +58,27 @@ def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
 
 def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
     """Everything that lives from one step to the next."""
-    state, cache, ring = step.state, step.cache, step.ring
-    found = {name: value for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
+    state, texts, cache, ring = step.state, step.step.choosing.texts, step.cache, step.ring
+    both = {**vars(state), **vars(texts)}
+    found = {name: value for name, value in both.items() if isinstance(value, torch.Tensor)}
     found |= {f"record {i}": tensor for i, tensor in enumerate(state.records)}
-    found |= {f"row {i}": tensor for i, tensor in enumerate(state.rows.tensors)}
-    found |= {f"evidence {i}": tensor for i, tensor in enumerate(state.evidence.tensors if state.evidence else [])}
+    found |= {f"row {i}": tensor for i, tensor in enumerate(texts.rows.tensors)}
+    found |= {f"evidence {i}": tensor for i, tensor in enumerate(texts.evidence.tensors if texts.evidence else [])}
     found |= {"store": cache.store, "scratch": cache.scratch, "lengths": cache.lengths}
     found |= {"ring": ring.integers, "cursor": ring.cursor} | ({} if ring.floats is None else {"floats": ring.floats})
     return found
+
+
+class ReadingBack(EagerStep):
+    """A step that reads back, where one is expected that does not."""
+
+    ring, conclude = None, FixedStep.conclude
+
+
+def reading_back(decoder: Decoder, step: DeviceStep) -> ReadingBack:
+    made = ReadingBack(step.step.model, decoder.plan, decoder.choosing.texts)
+    made.ring = step.ring
+    return made
 
 
 def newest(step: DeviceStep) -> StepResult:
@@ -163,11 +177,12 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
                 if buffer is not None:
                     module._buffers[name] = fake(buffer)
     step.step.model, decoder.attention = model, caw_attention(model)
-    loop = [] if step.step.loop is None else [copy.copy(step.step.loop), step.state.evidence]
-    step.step.loop = loop[0] if loop else None
-    owners = [step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
+    choosing, texts = step.step.choosing, step.step.choosing.texts
+    loop = [] if choosing.loop is None else [copy.copy(choosing.loop), texts.evidence]
+    choosing.loop = loop[0] if loop else None
+    owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
     owners += [step, step.step]  # the memory that drafts are written to
-    for owner in (*owners, *_placed(step.step.watermark)):
+    for owner in (*owners, *_placed(choosing.watermark)):
         for name, value in list(vars(owner).items()):
             if isinstance(value, torch.Tensor):
                 vars(owner)[name] = fake(value)
@@ -185,10 +200,11 @@ def _placed(watermark: Any) -> list[Any]:
 
 def _networks(step: DeviceStep) -> list[torch.nn.Module]:
     """The step's evaluator, as a copy of its own."""
-    if step.step.evaluator is None:
+    choosing = step.step.choosing
+    if choosing.evaluator is None:
         return []
-    step.step.evaluator = copy.deepcopy(step.step.evaluator)
-    return list(step.step.evaluator.modules())
+    choosing.evaluator = copy.deepcopy(choosing.evaluator)
+    return list(choosing.evaluator.modules())
 
 
 def replays_go_on_as(made: Sequence[tuple[Any, Any]]) -> None:

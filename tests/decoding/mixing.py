@@ -11,6 +11,7 @@ from decoding.running import Run, run
 
 import caw
 from caw.decoding.row_settings import RowSettings
+from caw.settings import Sampling
 from caw.testing import assert_close
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(12, 3), prompt(4, 1), prompt(7, 5)]
@@ -23,6 +24,16 @@ ROWS = [
     RowSettings(max_new_tokens=11, do_sample=True, top_k=5, seed=11, strength_factor=1.25, key="other"),
     RowSettings(max_new_tokens=14, strength_factor=0.3, key=2**62 + 12345),
 ]
+# greedy and sampled, alone and together, with rows that want none of it
+PENALISED = [
+    RowSettings(max_new_tokens=14, repetition_penalty=1.3),
+    RowSettings(max_new_tokens=14, presence_penalty=1.5, min_p=0.05, **SAMPLED),
+    RowSettings(max_new_tokens=5),
+    RowSettings(max_new_tokens=14, frequency_penalty=-1.0, logit_bias={3: 4.0, 5: -100.0}),
+    RowSettings(max_new_tokens=11, do_sample=True, repetition_penalty=0.7, min_p=0.1, seed=11, strength_factor=1.25),
+    RowSettings(max_new_tokens=14, repetition_penalty=1.2, presence_penalty=-0.5, frequency_penalty=0.8,
+                logit_bias={7: 1.5}),
+]  # fmt: skip
 FOREIGN = {
     "transformers": caw.KGW(key=15485863, delta=3.0, format="transformers"),
     "tested": caw.KGW(key=7, delta=3.0, seeding="selfhash", format="lm-watermarking"),
@@ -44,7 +55,8 @@ def references_for(model: Any, rows: list[RowSettings], watermark: Any, policy: 
     found = []
     for row in rows:
         own = watermark if row.key is None else dataclasses.replace(watermark, key=row.key)
-        sampling = {name: getattr(row, name) for name in ("do_sample", "temperature", "top_k", "top_p", "seed")}
+        names = {field.name for field in dataclasses.fields(Sampling)} - {"max_new_tokens", "min_new_tokens"}
+        sampling = {name: getattr(row, name) for name in names}
         found.append(BruteForce(model, own, policy, eos=eos, row_factor=row.strength_factor, **sampling))
     return found
 

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 import caw
-from caw.decoding import batch_size, plan
-from caw.decoding.workload import Workload
+from caw.decoding import memory, plan
+from caw.decoding.request import Workload
 from caw.models.facts import ModelFacts
 from caw.settings import Settings
 
@@ -41,8 +41,8 @@ def main() -> None:
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     distributed.init_process_group("gloo")
     cut = AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.float32).eval()
-    fits = batch_size.fitting_batch
-    batch_size.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
+    fits = memory.fitting_batch
+    memory.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
     capacity = caw.CapacityPolicy(spread_evaluator(whole), theta=0.8, beta=1.5)
     found = {
         "cut": sum(isinstance(p, DTensor) for p in cut.parameters()),

@@ -10,10 +10,9 @@ from decoding.brute_force import BruteForce, agree
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
-from caw.decoding.request import requests_for
+from caw.decoding.request import Workload, requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.trace import SequenceTrace
-from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
 from caw.settings import Settings
@@ -104,16 +103,16 @@ def run(
     own = rows or [RowSettings.of(decoder.plan.settings)] * len(prompts)
     requests = requests_for(prompts, budgets or [row.max_new_tokens for row in own], own)
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts), [""] * len(prompts))
-    original = decoder.step.take
+    original = decoder.step.decode
 
     def step(state: Any, cache: Any) -> Any:
-        active = state.active.tolist()
+        active = decoder.choosing.texts.active.tolist()
         done = original(state, cache)
         result.steps.append((active, done.emitted.tolist(), done.counts.tolist(), done.forwarded))
         return done
 
     if watched:
-        decoder.step.take = step  # type: ignore[method-assign]
+        decoder.step.decode = step  # type: ignore[method-assign]
     for sequence in decoder.run(requests, on_token):
         result.tokens[sequence.index] = sequence.tokens
         result.reasons[sequence.index] = sequence.finish_reason

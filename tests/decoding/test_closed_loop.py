@@ -198,7 +198,7 @@ def test_repeated_evidence_is_not_marked(llama: Any, name: str) -> None:
 
 def test_no_target_costs_nothing(llama: Any) -> None:
     decoder = make_decoder(llama, caw.KGW(key=1))
-    assert decoder.plan.loop is None and decoder.step.loop is None and decoder.state.evidence is None
+    assert decoder.plan.loop is None and decoder.choosing.loop is None and decoder.choosing.texts.evidence is None
     assert make_decoder(llama, None, caw.FixedStrength(target=0.01)).plan.loop is None
 
 
@@ -222,9 +222,9 @@ def test_payloads_are_refused(llama: Any) -> None:
 def test_weights_that_know_the_key_are_refused(llama: Any) -> None:
     mark = caw.KGW(key=1)
     known = TokenWeights(np.ones(9, np.int64), provenance={"key_ids": [mark.key_id]})
-    with pytest.raises(ValueError, match="estimated from texts of key"):
+    with pytest.raises(ValueError, match="estimated from texts of the tested key"):
         make_decoder(llama, mark, caw.FixedStrength(1.0, Target(0.01, weights=known)))
-    with pytest.raises(FileNotFoundError, match="expected a table of weights"):
+    with pytest.raises(FileNotFoundError, match="weights must be a shipped table"):
         make_decoder(llama, mark, caw.FixedStrength(1.0, Target(0.01, weights="nothing")))
 
 

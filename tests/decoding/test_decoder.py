@@ -126,7 +126,7 @@ def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
 
 def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
     decoder = make_decoder(llama, caw.EXP(key=1), batch=2, max_new_tokens=1 << 24)
-    assert decoder.state.padded_tokens.shape == (2, 4 + 40)
+    assert decoder.choosing.texts.padded_tokens.shape == (2, 4 + 40)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -54,25 +54,27 @@ class Watched:
         self.weights, self.counted, self.repeated = weights, 0, 0
         self.keys: set[str] = set()
         self.detector = Detector(None, self.decoder.plan.watermark, weights=weights)
-        self.take, self.decoder.step.take = self.decoder.step.take, self.step  # type: ignore[method-assign]
+        self.decode, self.decoder.step.decode = self.decoder.step.decode, self.step  # type: ignore[method-assign]
 
     def step(self, state: Any, cache: Any) -> Any:
-        done = self.take(state, cache)
-        ids = [row[row >= 0].numpy() for row in state.padded_tokens[:, state.window :]]
-        marks = [mark or self.detector.watermark for mark in state.rows.marks]
+        done = self.decode(state, cache)
+        texts = self.decoder.choosing.texts
+        ids = [row[row >= 0].numpy() for row in texts.made]
+        marks = [mark or self.detector.watermark for mark in texts.rows.marks]
         each = [dataclasses.replace(self.detector, watermark=mark) for mark in marks]
         results = [detector.detect_ids([text])[0] for detector, text in zip(each, ids, strict=True)]
         self.keys |= {mark.key_id for mark in marks}
         for row, (text, result) in enumerate(zip(ids, results, strict=True)):
             kept = np.array([score is not None for score in result.token_scores], dtype=bool)
             levels = np.ones(len(text), np.int64) if self.weights is None else self.weights.of(text)
-            assert state.evidence.trials[row].tolist() == np.bincount(levels[kept], minlength=LEVELS).tolist()
+            assert texts.evidence is not None
+            assert texts.evidence.trials[row].tolist() == np.bincount(levels[kept], minlength=LEVELS).tolist()
             self.counted, self.repeated = self.counted + int(kept.sum()), self.repeated + result.num_repeated
         scores = torch.tensor([result.score for result in results], dtype=torch.float64)
         if self.detector.watermark.null == "binomial":
-            assert torch.equal(state.evidence.score, scores)
+            assert torch.equal(texts.evidence.score, scores)
         else:
-            assert_close(state.evidence.score, scores, "float64")
+            assert_close(texts.evidence.score, scores, "float64")
         return done
 
     def run(self, budgets: list[int], keys: list[Any]) -> dict[int, list[int]]:

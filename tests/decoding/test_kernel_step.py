@@ -25,7 +25,7 @@ from caw.decoding.capture import fused_step
 from caw.decoding.capture.fused_step import FusedStep
 from caw.decoding.forward import fused_layers, fused_stack
 from caw.decoding.forward.attention import caw_attention
-from caw.decoding.forward.small_linears import SmallLinears
+from caw.decoding.forward.fused_forwards import FusedForwards
 
 REHEARSAL = pytest.mark.gate("rehearsal")
 POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrength(1.0)}
@@ -64,6 +64,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         sampling_noise,
         sibling_attention,
         small_linear,
+        warp_logits,
     )
 
     if not (launching.INTERPRETED or torch.cuda.is_available()):
@@ -72,6 +73,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "ladder_step", ladder_step.ladder_step)
     monkeypatch.setattr(ops, "decision_step", decision_step.decision_step)
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
+    monkeypatch.setattr(ops, "warp_logits", warp_logits.warp_logits)
     monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
     monkeypatch.setattr(ops, "packed_linear", small_linear.packed_linear)
     monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
@@ -100,7 +102,7 @@ def test_launchers_take_what_the_step_gives(
                             **SAMPLING[sampling])  # fmt: skip
     assert isinstance(step.step, FusedStep)
     to_meta(decoder, step, by_kernels)
-    linears = SmallLinears(step.step.model, enabled=True)
+    linears = FusedForwards(step.step.model, enabled=True)
     with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
         step()
     kernels = [launch.kernel.__name__ for launch in launches]
@@ -112,7 +114,8 @@ def test_launchers_take_what_the_step_gives(
     assert not {"_evaluator_kernel", "_select_kernel"} & set(kernels)
     records = kernels.count("_part_kernel")  # those of all candidates, and the sampler's
     assert records == 1 + (sampling == "sampled")
-    assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale"))
+    whole = watermark == "scale" and policy == "fixed"  # always at full strength: a race over the whole vocabulary
+    assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale") and not whole)
     assert kernels.count("_green_ladder_kernel") == (watermark in ("lefthash", "selfhash", "unigram"))
 
 
@@ -121,12 +124,13 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     with torch.inference_mode(False):
         step.step.model = copy.deepcopy(step.step.model).to("meta")
         decoder.attention = caw_attention(step.step.model)
-        if step.step.evaluator is not None:
-            step.step.evaluator = copy.deepcopy(step.step.evaluator).to("meta")
-    step.step.kernels = step.cache.kernels = kernels
-    if step.step.noise is not None:
-        object.__setattr__(step.step.noise, "native", True)
-    for owner in (step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history):
+        if step.step.choosing.evaluator is not None:
+            step.step.choosing.evaluator = copy.deepcopy(step.step.choosing.evaluator).to("meta")
+    step.step.choosing.kernels = step.cache.kernels = kernels
+    if step.step.choosing.noise is not None:
+        object.__setattr__(step.step.choosing.noise, "native", True)
+    texts = step.step.choosing.texts
+    for owner in (step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
                 setattr(owner, name, value.to("meta"))
@@ -249,7 +253,7 @@ def compilable(kernel: Any, general: tuple[str, ...] | None) -> Any:
 
 def variant(launch: Any) -> tuple[str, ...]:
     """What Triton would compile for it: types, constants, what is known of numbers, options."""
-    from caw.triton_kernels import aot
+    import aot
 
     general = launch.kernel.kwargs["do_not_specialize"]
     kernel = compilable(launch.kernel, general if general is None else tuple(general))

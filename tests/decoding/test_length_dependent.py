@@ -12,7 +12,7 @@ from decoding.running import make_decoder, run
 
 import caw
 from caw.decoding import prefill
-from caw.decoding.memory_needs import decoding_needs
+from caw.decoding.memory import decoding_needs
 from caw.decoding.prompt_cache import PromptCache
 from caw.models.facts import ModelFacts
 

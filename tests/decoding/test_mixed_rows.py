@@ -123,7 +123,7 @@ def test_a_factor_scales_the_policys_strength(llama: Any, watermark: str, fixed:
 
 def test_a_uniform_batch_does_only_what_it_needs(llama: Any) -> None:
     decoder = make_decoder(llama, caw.KGW(key=1))
-    assert decoder.plan.warper is None and decoder.step.noise is None
+    assert decoder.plan.warper is None and decoder.choosing.noise is None
     assert not decoder.plan.limits.factors and not decoder.plan.limits.minimum
 
 

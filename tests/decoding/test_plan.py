@@ -11,8 +11,8 @@ import pytest
 import caw
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.plan_defaults import DEFAULT_EXP_SLOTS, marks_eos
+from caw.decoding.request import Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.workload import Workload
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -67,8 +67,18 @@ def test_candidates_that_a_forward_carries(
     ("watermark", "unasked"), [(None, False), (KGW, False), (FOREIGN, True), (caw.SynthID(key=1), True)]
 )
 def test_who_decides_about_ends(watermark: Watermark | None, unasked: bool) -> None:
-    assert marks_eos(None, watermark) is unasked
-    assert marks_eos(True, watermark) is True and marks_eos(False, watermark) is False
+    for policy in (FIXED, None, looking_ahead(1.0)):
+        assert marks_eos(None, watermark, policy) is unasked
+        assert marks_eos(True, watermark, policy) is True and marks_eos(False, watermark, policy) is False
+
+
+def test_a_race_at_full_strength_decides_about_ends() -> None:
+    race = caw.EXP(key=1, strength="scale")
+    for policy in (FIXED, None, caw.EntropyThreshold(1.0), caw.LogitDeltaThreshold(1.0)):
+        assert marks_eos(None, race, policy) and not marks_eos(False, race, policy)
+        assert not marks_eos(None, caw.EXP(key=1), policy)
+    for policy in (caw.FixedStrength(0.5), caw.FixedStrength(1.5), looking_ahead(1.0)):
+        assert not marks_eos(None, race, policy)
 
 
 def test_a_watermark_gets_the_models_vocabulary(facts: ModelFacts) -> None:

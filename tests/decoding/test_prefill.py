@@ -12,8 +12,7 @@ from decoding.running import run
 from caw.decoding import reading
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.prefill import prefill
-from caw.decoding.sharing import shared_beginning
+from caw.decoding.prefill import prefill, shared_beginning
 from caw.record import Record
 from caw.testing import assert_close
 
@@ -122,8 +121,8 @@ def test_a_shared_beginning_changes_nothing(
 def test_the_model_sees_a_shared_beginning_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when slots are refilled later."""
     seen: list[int] = []
-    inner = reading._chunk
-    monkeypatch.setattr(reading, "_chunk", lambda *a: (seen.append(a[3].numel()), inner(*a))[1])
+    inner = reading.chunk_logits
+    monkeypatch.setattr(reading, "chunk_logits", lambda *a: (seen.append(a[3].numel()), inner(*a))[1])
     beginning = prompt(40, 50)
     texts = [beginning + prompt(3, i) for i in range(5)]
     expected = [run(llama, [t], max_new_tokens=4).tokens[0] for t in texts]
@@ -146,9 +145,9 @@ def test_what_prompts_share() -> None:
 def test_equal_prompts_are_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows hold the same bits, behind a shared beginning too."""
     read, beginning = [], prompt(40, 9)
-    original = reading._chunk
+    original = reading.chunk_logits
     monkeypatch.setattr(
-        reading, "_chunk", lambda model, cache, rows, ids, *rest: read.append(len(ids)) or original(
+        reading, "chunk_logits", lambda model, cache, rows, ids, *rest: read.append(len(ids)) or original(
             model, cache, rows, ids, *rest),
     )  # fmt: skip
     for start, shared in (([], 0), (beginning, 37)):

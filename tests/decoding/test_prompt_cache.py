@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from decoding.running import run
 
 import caw
 from caw import PromptCache
-from caw.decoding import batch_size, plan, reading
+from caw.decoding import memory, plan, reading
 from caw.decoding import prompt_cache as cache_module
 from caw.decoding.prompt_cache import REACH, KeptPrompt
 from caw.evaluator import Evaluator
@@ -31,14 +32,14 @@ CPU = torch.device("cpu")
 def tokens_read() -> Iterator[list[int]]:
     """How many (padded) tokens of prompts went through the model, forward by forward."""
     read: list[int] = []
-    original = reading._chunk
+    original = reading.chunk_logits
 
     def counted(model: Any, cache: Any, rows: Any, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         read.append(ids.numel())
         return original(model, cache, rows, ids, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_chunk", counted)
+        patch.setattr(reading, "chunk_logits", counted)
         yield read
 
 
@@ -201,7 +202,7 @@ def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         kept = PromptCache(max_memory=limit)
         assert run(llama, RAGGED, batch=2, max_memory="1MiB", prompt_cache=kept).tokens == plain.tokens
         assert len(kept) == len(RAGGED)
-    monkeypatch.setattr(batch_size, "memory_budget", lambda given, device: needed[0])
+    monkeypatch.setattr(memory, "memory_budget", lambda given, device: needed[0])
     needed, original = [0], plan.decoding_needs
 
     def needs(*given: Any) -> Any:
@@ -218,7 +219,7 @@ def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_unknown_free_memory_has_a_bound(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "memory_budget", lambda given, device: None)
-    monkeypatch.setattr(batch_size, "memory_budget", lambda given, device: None)
+    monkeypatch.setattr(memory, "memory_budget", lambda given, device: None)
     first = PromptCache()
     run(llama, RAGGED, prompt_cache=first)
     assert len(first) == 4
@@ -301,3 +302,8 @@ def test_a_forgotten_prompt_makes_room(llama: Any) -> None:
     cache.found = cache.missed = 0
     run(llama, ALIKE[:3], prompt_cache=cache)
     assert (cache.found, cache.missed, cache.size) == (2, 1, whole)
+
+
+def test_a_cache_is_not_pickled() -> None:
+    with pytest.raises(TypeError, match="a PromptCache holds one process's keys and values"):
+        pickle.dumps(PromptCache())

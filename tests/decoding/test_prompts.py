@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from decoding.architectures import POSITIONS, VOCAB, prompt, tokenizer
 from generating import PROMPTS, generate
+from tiny import tiny_model, tiny_tokenizer
 
 import caw
 from caw.decoding.prompts import PromptWarning, accept_prompts
@@ -108,3 +111,76 @@ def test_warnings_point_at_the_call(llama: Any, entrance: Any, prompts: list[lis
     with pytest.warns(PromptWarning) as told:
         entrance(llama, tokenizer(), prompts, max_new_tokens=5)
     assert [warning.filename for warning in told] == [__file__]
+
+
+USER: dict[str, Any] = {"role": "user", "content": "why"}
+TALKS: list[Any] = [
+    [USER], [{"role": "system", "content": "be brief"}, USER],
+    [USER, {"role": "assistant", "content": "so"}, {"role": "user", "content": [{"type": "text", "text": "and"}]}],
+]  # fmt: skip
+
+
+def chat(prompts: Any, **settings: Any) -> Any:
+    reader = tiny_tokenizer()
+    return caw.generate(
+        tiny_model(len(reader)), reader, prompts, watermark=caw.KGW(key=1), max_new_tokens=6, progress=False,
+        **{"chat": True, **settings},
+    )  # fmt: skip
+
+
+def test_conversations_are_what_their_template_writes() -> None:
+    """A single one, several, and mixed with texts, which are one message of a user."""
+    reader = tiny_tokenizer()
+    texts = [
+        "<user>why<assistant>",
+        "<system>be brief<user>why<assistant>",
+        "<user>why<assistant>so<user>and<assistant>",
+    ]
+    ids = [reader(text, add_special_tokens=False)["input_ids"] for text in texts]
+    expected = chat(ids, chat=False).sequences
+    assert chat(TALKS).sequences == expected
+    assert chat(TALKS[1]).sequences == expected[1:2] and chat([TALKS[1]]).sequences == expected[1:2]
+    assert chat(["why", TALKS[2]]).sequences == [expected[0], expected[2]]
+    shown = Mock()
+    assert chat(TALKS[2], streamer=shown).sequences == expected[2:] and shown.end.called
+    found = caw.iter_generate(
+        tiny_model(len(reader)), reader, TALKS[2], watermark=caw.KGW(key=1), max_new_tokens=6, chat=True
+    )
+    assert [result.tokens for result in found] == expected[2:]
+
+
+def test_a_conversation_that_the_assistant_speaks_last_in_is_continued() -> None:
+    reader = tiny_tokenizer()
+    reader.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
+    model, settings = tiny_model(len(reader)), {"watermark": caw.KGW(key=1), "max_new_tokens": 6, "progress": False}
+    talk = [USER, {"role": "assistant", "content": "so it"}]
+    whole = reader("<user>why;<assistant>so it", add_special_tokens=False)["input_ids"]
+    expected = caw.generate(model, reader, [whole], **settings).sequences
+    assert caw.generate(model, reader, talk, chat=True, **settings).sequences == expected
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "message"),
+    [
+        (
+            TALKS[:1],
+            {"chat": False},
+            "prompt 0 is a conversation, which needs the model's chat template; say chat=True",
+        ),
+        (TALKS[1], {"chat": False}, "prompt 0 is a conversation, which needs"),
+        ([[{"role": "user"}]], {}, "prompt 0 is no conversation for this model: message 0 of role 'user' must have"),
+        ([[{"role": "user", "content": "\ud800"}]], {}, "must be valid Unicode"),
+        ([[USER, "why"]], {}, "prompt 0 must be a str or a list of messages with chat=True, got list"),
+        ([USER, "why"], {}, "must be a str or a list of messages with chat=True, got dict"),
+    ],
+)
+def test_conversations_that_are_none(prompts: Any, settings: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError, PromptWarning), match=re.escape(message)), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chat(prompts, **settings)
+
+
+def test_conversations_need_a_template() -> None:
+    reader = tiny_tokenizer(chat=False)
+    with pytest.raises(ValueError, match="chat=True needs a tokenizer with a chat template"):
+        caw.generate(tiny_model(len(reader)), reader, TALKS, chat=True)

@@ -11,8 +11,8 @@ import torch
 import caw
 from caw import ops
 from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.prefill import prefill
 from tests.decoding.architectures import build, prompt, tokenizer
 
@@ -32,7 +32,7 @@ def model_of(name: str, dtype: torch.dtype) -> Any:
 def first_logits(model: Any, prompts: list[list[int]], kept: Any = None, shared: int = 0) -> torch.Tensor:
     """Logits [R, V] of the first new position."""
     cache = SiblingCache(model.config.num_hidden_layers, len(prompts), 128, 2, torch.device("cpu"))
-    with torch.inference_mode(), caw_attention(model), SmallLinears(model, enabled=True):
+    with torch.inference_mode(), caw_attention(model), FusedForwards(model, enabled=True):
         return prefill(model, cache, list(range(len(prompts))), prompts, 0, shared, kept)[0]
 
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import torch
-from caw.triton_kernels import prf_ref as prf
 from scipy import stats
 
+from caw import prf
 from caw.decoding.sampling import DOMAIN, GumbelNoise, noise_key
 from caw.watermarks import keys
 

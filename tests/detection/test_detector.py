@@ -109,7 +109,7 @@ def test_messages() -> None:
     four = detect(green[:4], None, Unigram(key=1))
     assert (
         four.message
-        == "the text is too short to decide: a p-value of 0.001 needs 5 that count (p = 0.0039, 4 of 4 tokens count)"
+        == "the text is too short to decide: a p-value of 0.001 requires 5 that count (p = 0.0039, 4 of 4 tokens count)"
     )
     assert not four.is_watermarked
     five = detect([*green[:5], green[0]], None, Unigram(key=1))
@@ -137,11 +137,15 @@ def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:
     assert json.loads(written)["token_scores"] == list(result.token_scores)
     for text in (written, repr(result), repr(Detector(None, KGW(key=key)))):
         assert str(key) not in text and f"{key:x}" not in text.lower()
+    assert repr(result) == (  # it printed every id and score
+        f"DetectionResult(watermark='kgw', key_id='{result.key_id}', is_watermarked=False, p_value={result.p_value!r}, "
+        f"fpr=0.001, num_scored={result.num_scored}, num_tokens={len(REPETITIVE)})"
+    )
 
 
 BAD = [
-    ({"watermark": "kgw"}, TypeError, "watermark must be a KGW, Unigram or EXP, got str"),
-    ({"watermark": KGW}, TypeError, "watermark must be a KGW, Unigram or EXP, got ABCMeta"),
+    ({"watermark": "kgw"}, TypeError, "watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got str"),
+    ({"watermark": KGW}, TypeError, "watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got ABCMeta"),
     ({"fpr": 0.0}, ValueError, r"fpr must be a number in \(0, 1\), got 0.0"),
     ({"fpr": 1}, ValueError, r"fpr must be a number in \(0, 1\), got 1"),
     ({"fpr": float("nan")}, ValueError, "fpr must be a number"),
@@ -149,7 +153,7 @@ BAD = [
     ({"mode": "fast"}, ValueError, "mode must be one of exact, compat, got 'fast'; use 'exact'"),
     ({"tokenizer": "gpt2"}, TypeError, "tokenizer must be callable like a transformers tokenizer, got str"),
     ({"text_or_ids": [-1]}, ValueError, "one with -1"),
-    ({"text_or_ids": "text"}, TypeError, "text needs the tokenizer"),
+    ({"text_or_ids": "text"}, TypeError, "text requires the tokenizer"),
 ]
 
 
@@ -168,7 +172,7 @@ def test_bad_arguments_are_refused_in_one_sentence(change: dict[str, Any], error
 ])  # fmt: skip
 def test_ids_beyond_the_lists_of_a_foreign_format_are_refused(watermark: Watermark) -> None:
     assert detect([5, 99, 7, 8, 98, 3], None, watermark).num_tokens == 6
-    with pytest.raises(ValueError, match="vocab_size 100, the text holds token id 100"):
+    with pytest.raises(ValueError, match="vocab_size 100, but the text contains token id 100"):
         detect([5, 99, 7, 8, 100, 3], None, watermark)
 
 
@@ -176,10 +180,10 @@ OPTIONS = [
     (
         {"normalize": None},
         TypeError,
-        "normalize must be a str or a sequence of nfc, nfkc, spaces, quotes, got NoneType",
+        "normalize must be a str or a sequence of nfc, nfkc, spaces, quotes, none, readings, got NoneType",
     ),
     ({"normalize": [["nfc"]]}, ValueError, r"normalize must name steps of .*, got \['nfc'\]; leave it out"),
-    ({"normalize": b"nfc"}, TypeError, "got bytes; leave it out for none"),
+    ({"normalize": b"nfc"}, TypeError, "got bytes; leave it out"),
     ({"prefix": 5}, TypeError, "prefix is of type int; pass a str, one flat"),
     ({"prefix": None}, TypeError, "prefix is of type NoneType"),
     ({"prefix": [2**70]}, TypeError, "prefix is of object values"),

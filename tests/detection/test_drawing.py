@@ -22,7 +22,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_stretches_join_to_the_text_and_have_each_token_once(text: str) -> None:
     tokenizer, mark = tiny_tokenizer(), caw.KGW(key=3)
-    result = caw.detect(text, tokenizer, mark)
+    result = caw.detect(text, tokenizer, mark, normalize="none")  # another reading may have other characters
     drawn = list(stretches(result, mark, tokenizer))
     assert "".join(one.text for one in drawn) == visible(text)
     assert [i for one in drawn for i in one.tokens] == list(range(result.num_tokens))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from caw.detection.ids import split_input, to_ids
+from tests import tiny
 
 
 class Words:
@@ -61,9 +62,9 @@ BAD = [
     (None, None, TypeError, "got NoneType"),
     (b"bytes", Words(), TypeError, "got bytes"),
     ({"input_ids": [1]}, None, TypeError, "got dict"),
-    ("text", None, TypeError, "text needs the tokenizer of the model that wrote it, got None"),
-    (["a", [1]], Words(), TypeError, "got both in one list"),
-    ([[1], "a"], Words(), TypeError, "got both in one list"),
+    ("text", None, TypeError, "text requires the tokenizer of the model that wrote it, got None"),
+    (["a", [1]], Words(), TypeError, "got a mixture"),
+    ([[1], "a"], Words(), TypeError, "got a mixture"),
     ([[1], 2], None, TypeError, "text 1 is of type int"),
     ([1, [2]], None, ValueError, "text 0 is a nested one"),
     ([[[1], [2]]], None, ValueError, r"text 0 is of shape \(2, 1\)"),
@@ -87,9 +88,9 @@ BAD = [
     (torch.tensor([1, 2]).to_sparse(), None, TypeError, "text 0 is a sparse tensor; pass a dense one"),
     (torch.tensor([1, 2]).to("meta"), None, TypeError, "text 0 is a meta tensor"),
     ("a\ud800", Words(), ValueError, "text 0 must be valid Unicode, found half of a surrogate pair"),
-    ("a", lambda *a, **k: 5, TypeError, "tokenizer must turn a list of texts into input_ids .* function did not"),
+    ("a", lambda *a, **k: 5, TypeError, "tokenizer must turn a list of texts into input_ids .* function does not"),
     ("a", len, TypeError, "tokenizer must turn a list of texts into input_ids .* pass AutoTokenizer"),
-    ("a", lambda *a, **k: {"input_ids": [[1], [2]]}, TypeError, "did not \\(2 lists for 1 texts\\)"),
+    ("a", lambda *a, **k: {"input_ids": [[1], [2]]}, TypeError, "does not \\(2 lists for 1 texts\\)"),
     ([1, "a"], None, TypeError, "text 0 is of <U"),
 ]
 
@@ -99,3 +100,13 @@ def test_everything_else_is_refused_in_one_sentence(given: Any, tokenizer: Any, 
     with pytest.raises(error, match=message) as caught:
         to_ids(split_input(given)[0], tokenizer)
     assert "\n" not in str(caught.value) and "; " in str(caught.value)
+
+
+def test_ids_beyond_the_tokenizers_vocabulary_are_refused() -> None:
+    """They were scored as if the tokenizer knew them, and counted as evidence."""
+    tokenizer = tiny.tiny_tokenizer()
+    size = len(tokenizer)
+    assert to_ids([[0, size - 1], []], tokenizer)[0].tolist() == [0, size - 1]
+    with pytest.raises(ValueError, match=rf"below the {size} of the .* text 1 has {size + 7} at index 2; pass the tok"):
+        to_ids([[1], [0, 1, size + 7, size]], tokenizer)
+    assert to_ids([[size + 7]], None)[0].tolist() == [size + 7]  # of ids alone nothing is known

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from caw.detection import Detector
-from caw.detection.location import locate
+from caw.detection.detector import locate
 from caw.watermarks import EXP, KGW, SynthID, Watermark
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 import caw
 from caw.detection import Detector, KeySearch, KeySearchResult, detect_keys
-from caw.detection.many_keys import of_family
+from caw.detection.family import family_wise
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 
@@ -90,9 +90,9 @@ def test_a_text_that_would_pass_alone_does_not_pass_among_many() -> None:
 
 
 def test_the_correction_is_one_minus_one_minus_p_to_the_n() -> None:
-    assert_close(of_family(np.array([0.1, 0.5, 1.0])), [1 - 0.9**3, 1 - 0.5**3, 1.0], "float64")
+    assert_close(family_wise(np.array([0.1, 0.5, 1.0]), 3), [1 - 0.9**3, 1 - 0.5**3, 1.0], "float64")
     # where 1 - p rounds to 1
-    assert_close(of_family(np.array([1e-20, 1.0, 1.0])), [3e-20, 1.0, 1.0], "float64")
+    assert_close(family_wise(np.array([1e-20, 1.0, 1.0]), 3), [3e-20, 1.0, 1.0], "float64")
 
 
 def test_false_alarms_of_the_family_are_as_many_as_promised() -> None:
@@ -124,7 +124,7 @@ def test_lists_and_texts_that_no_tokenizer_reads() -> None:
 def test_bad_arguments_are_refused_in_a_sentence() -> None:
     pytest.importorskip("reedsolo")
     for marks, fpr, kind, message in (
-        ({}, 0.1, ValueError, "expected at least one watermark, got none"),
+        ({}, 0.1, ValueError, "at least one watermark is required, got none"),
         ({"a": KGW(key=1)}, 1.0, ValueError, "fpr must be"),
         ({"a": 3}, 0.1, TypeError, "watermark 'a' must be a KGW"),
         ({"a": KGW(key=1, payload_bits=8)}, 0.1, ValueError, "watermark 'a' carries a payload"),

@@ -24,7 +24,7 @@ def test_a_search_says_what_the_whole_text_says_alone() -> None:
     )
     assert said(0.0016, 0.0008) == (
         f"no watermark found{RATE}(corrected p = 0.0016, 180 of 200 tokens count); the whole text alone would pass "
-        "(p = 0.0008), not with the correction for searching its parts"
+        "(p = 0.0008), but not with the correction for searching its parts"
     )
     assert said(0.5, 0.25) == f"no watermark found{RATE}(corrected p = 0.50, 180 of 200 tokens count)"
     assert "p < 1e-300" in said(0.0, 0.0) and "= <" not in said(0.0, 0.0)
@@ -35,10 +35,10 @@ def test_repetition_is_said_where_evidence_is_lost_to_it() -> None:
     for watermark, counts in ((KGW(key=1), 7), (EXP(key=1), 10), (Unigram(key=1), 6)):
         result: Any = Detector(None, watermark)(text)
         assert result.mostly_repetition and result.num_scored == counts and result.num_repeated == 198 - counts
-        assert f"mostly repetition: {198 - counts} of its 198 tokens repeat what came before" in result.message
+        assert f"mostly repetition: {198 - counts} of its 198 tokens repeat earlier text" in result.message
         assert "too short" not in result.message
     few: Any = Detector(None, KGW(key=1), fpr=1e-5)(text)
-    assert few.message.startswith("the text is mostly repetition") and "needs 9 that count" in few.message
+    assert few.message.startswith("the text is mostly repetition") and "requires 9 that count" in few.message
     plain: Any = Detector(None, KGW(key=1))(np.random.default_rng(0).integers(0, 5000, 200).tolist())
     assert not plain.mostly_repetition and plain.num_repeated == 0 and "repetition" not in plain.message
     # what another system counts again is not lost

@@ -50,5 +50,7 @@ def test_the_detector_uses_them() -> None:
     ids = [5, 6, *plain.token_ids]
     assert detect(ids, None, watermark, prefix=[5, 6]) == plain
     assert detect(list(plain.token_ids), None, watermark, prefix=[5, 6]) == plain
-    with pytest.raises(ValueError, match="normalize must name steps of nfc, nfkc, spaces, quotes, got 'lower'"):
+    with pytest.raises(
+        ValueError, match="normalize must name steps of nfc, nfkc, spaces, quotes, none, readings, got 'lower'"
+    ):
         detect("x", Letters(), watermark, normalize=("lower",))

@@ -92,7 +92,7 @@ def test_several_watermarks_share_the_rate() -> None:
     between: Any = detect_any(ids, detectors, fpr=2 * single.p_value)
     ours = between.results["ours"]
     assert not between.is_watermarked and not ours.is_watermarked and ours.regions == ()
-    assert ours.message.startswith("no watermark found") and "with the correction for 3 watermarks" in ours.message
+    assert ours.message.startswith("no watermark found") and "corrected for 3 watermarks" in ours.message
 
 
 def test_short_texts_have_the_whole_level() -> None:
@@ -109,6 +109,6 @@ def test_null_reports_and_bad_options() -> None:
     detector = Detector(None, EXP(key=1), regions=True)
     assert null_report(texts, detector).p_values.tolist() == [r.p_value for r in detector(texts)]  # type: ignore[union-attr]
     for options in ({"mode": "compat"}, {"mid_p": True}, {"weights": "smollm2-135m"}):
-        with pytest.raises(ValueError, match="regions are searched in mode 'exact'"):
+        with pytest.raises(ValueError, match="regions require mode 'exact'"):
             Detector(None, KGW(key=1), regions=True, **options)  # type: ignore[arg-type]
     assert Detector(None, SynthID(5, depth=4), regions=True)([[1, 2, 3]])[0].regions == ()  # type: ignore[index,union-attr]

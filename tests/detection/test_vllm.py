@@ -63,7 +63,8 @@ def test_frozen_results_of_vllms_dual_key_detector() -> None:
 def test_dual_key_races_with_either_key_and_is_read() -> None:
     """A share of alpha of the contexts races with B's words, the others with A's; the marked text is found."""
     import torch
-    from caw.triton_kernels import prf_ref as prf
+
+    from caw import prf
 
     watermark = EXP(key=7, format="vllm-dual", alpha=0.3, context_width=2)
     contexts, tokens = torch.randint(0, 999, (3000, 2)), torch.arange(20).expand(3000, -1)

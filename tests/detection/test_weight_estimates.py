@@ -73,9 +73,9 @@ def test_a_table_from_marked_texts() -> None:
     assert other.provenance["key_ids"] == weights.provenance["key_ids"]
     with pytest.raises(ValueError, match="without means by kind"):
         weights_by_kind(TokenWeights(np.array([1]), 3, {}), tokenizer)
-    with pytest.raises(ValueError, match="expected texts of one watermark and gamma"):
+    with pytest.raises(ValueError, match="all texts must have one watermark and gamma"):
         estimate_weights({KGW(key=1): [[1, 2]], KGW(key=1, gamma=0.5): [[1, 2]]}, tokenizer, 10)
-    with pytest.raises(ValueError, match="got none; give longer ones"):
+    with pytest.raises(ValueError, match="got none; give longer texts"):
         estimate_weights({KGW(key=1): [[]]}, tokenizer, 10)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from caw.io.json_files import read_json
 
 ROOT = Path(__file__).parents[2]
 POLICIES = {
-    "unmarked": "none", "soft": "soft", "mid": "mid", "hard": "hard", "hard + entropy (.9 nats)": "hard+entropy",
+    "unmarked": "none", "soft": "soft", "mid": "mid", "hard": "hard", "hard + entropy (0.9 nats)": "hard+entropy",
     "**hard + CAW** (the default setting)": "hard+caw",
 }  # fmt: skip
 
@@ -28,29 +29,29 @@ def table(page: str, first: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 2 : end]]
 
 
-def short(number: float, digits: int = 2) -> str:
-    """Without the zero before the point."""
-    return f"{number:.{digits}f}".removeprefix("0")
+def per_cent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def gain(found: dict[str, Any]) -> str:
-    low, high = (f"{end:.2f}".replace("0.", ".") for end in found["difference_ci"])
-    return f"{found['difference']:+.3f} ({low} to {high})".replace("+0.", "+.").replace("-0.", "-.")
+    """In percentage points, with its interval."""
+    low, high = (f"{100 * end:.0f}" for end in found["difference_ci"])
+    return f"{100 * found['difference']:+.1f} ({low} to {high})"
 
 
 def test_maths_under_five_keys() -> None:
     found = results("evaluation_qwen05keys/results.json")
     cells = {row["policy"]: row for row in found["rows"] if row["keys"] in (0, 5)}
     gains = {(row["policy"], row["measure"]): gain(row) for row in found["equal_detection"]}
-    rows = table("choosing-settings.md", "| setting | right answers |")
+    rows = table("choosing-settings.md", "| setting | accuracy |")
     assert [row[0] for row in rows] == list(POLICIES)
     for name, accuracy, share, *over in rows:
         policy = POLICIES[name]
         cell = cells[policy]
-        assert float(accuracy.strip("*")) == round(cell["accuracy"], 3)
+        assert accuracy.strip("*") == per_cent(cell["accuracy"], 1)
         if policy != "none":
             weighted = cell["weighted"]["tpr_at_fpr_1e2"]
-            assert share == f"{short(cell['tpr_at_fpr_1e2'])} ({short(weighted)})"
+            assert share == f"{per_cent(cell['tpr_at_fpr_1e2'])} ({per_cent(weighted)})"
         measures = ("tpr_at_fpr_1e2", "weighted_tpr_at_fpr_1e2")
         assert [text.strip("*") for text in over] == [gains.get((policy, measure), "") for measure in measures]
 
@@ -66,11 +67,12 @@ def test_right_and_found_under_one_key(start: str, run: str, task: str) -> None:
         if row["task"] == task and row["watermark"] in ("none", "kgw")
     }
     [row] = [row for row in table("choosing-settings.md", "| KGW | unmarked |") if start in f"| {row[0]}"]
-    assert row[1] == short(cells["none"]["accuracy"], 3)
+    assert row[1] == per_cent(cells["none"]["accuracy"], 1)
     for said, policy in zip(row[2:], ("soft", "mid", "hard", "hard+entropy", "hard+cot"), strict=True):
         cell = cells[policy]
         weighted = cell["weighted"]["tpr_at_fpr_1e2"]
-        assert said == f"{short(cell['accuracy'], 3)}; {short(cell['tpr_at_fpr_1e2'])} ({short(weighted)})"
+        shares = f"{per_cent(cell['tpr_at_fpr_1e2'])} ({per_cent(weighted)})"
+        assert said == f"{per_cent(cell['accuracy'], 1)}; {shares}"
 
 
 def test_what_beta_does() -> None:
@@ -78,7 +80,7 @@ def test_what_beta_does() -> None:
     stronger = results("detection_beta2.json")
     assert stronger["arguments"] == {**results("detection.json")["arguments"], **{"beta": 2.0}, **{
         "out": stronger["arguments"]["out"], "threads": stronger["arguments"]["threads"]}}  # fmt: skip
-    rows = table("choosing-settings.md", "| | found | tokens changed")
+    rows = table("choosing-settings.md", "| | detected | tokens changed")
     assert [row[1:] for row in rows] == [
         [
             f"{r['found']} of {r['texts']}",
@@ -99,9 +101,9 @@ def test_share_found_by_length() -> None:
     assert [int(row[0]) for row in rows] == [25, 50, 100, 150, 200, 400]
     for tokens, *said in rows:
         for text, mark in zip(said, ("KGW, full strength", "EXP, full strength", "KGW under CAW"), strict=True):
-            shares = [float(share) for share in text.strip(")").split(" (")]
+            shares = [float(share) / 100 for share in re.findall(r"(\d+) %", text)]
             measured = [found[mark, int(tokens), level] for level in (1e-3, 1e-5)]
-            # half of the last digit, .975 of 40 texts among them
+            # half of the last digit, 97.5 % of 40 texts among them
             assert all(abs(a - b) < 0.00501 for a, b in zip(shares, measured, strict=True))
 
 
@@ -140,7 +142,7 @@ def test_products_over_those_of_blocks() -> None:
         ratios = [us[side][1] / us[other][1] for n, us in steps if n in rows and side in us]
         return f"{min(ratios):.2f} - {max(ratios):.2f}"
 
-    told = table("quantised.md", "| side | 1 to 4 rows |")
+    told = table("quantization.md", "| side | 1 to 4 rows |")
     assert {row[0] for row in told} == {side for _, us in steps for side in us} - {"blocks"}
     for side, few, many in told:
         assert (few, many) == (over(side, "blocks", range(1, 5)), over(side, "blocks", range(8, 17)))
@@ -150,7 +152,7 @@ def test_rounding_by_blocks_and_by_rows() -> None:
     blocks, rows = results("rounding.json")["rows"][:2]
     products, divergence = (blocks[key] / rows[key] for key in ("products", "divergence"))
     said = f"for {products:.2f} times a row's error of products and {divergence:.2f} times its divergence"
-    assert said in " ".join((ROOT / "docs" / "quantised.md").read_text(encoding="utf-8").split())
+    assert said in " ".join((ROOT / "docs" / "quantization.md").read_text(encoding="utf-8").split())
     assert blocks["rounding"] == "8 bits, blocks of 32" and rows["rounding"] == "8 bits, rows"
 
 

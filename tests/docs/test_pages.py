@@ -140,6 +140,13 @@ def test_configs_are_read(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(read_config(file).plan()) > 4
 
 
+@pytest.mark.parametrize("page", [*READ, *sorted(ROOT.glob("lab/*.md"))], ids=lambda page: str(page.relative_to(ROOT)))
+def test_decimals_have_their_zero(page: Path) -> None:
+    """0.95 and 95 % are read at once; .95 is not."""
+    prose = INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+    assert not re.findall(r".*(?:^|[ (|+-])\.\d.*", prose, re.MULTILINE)
+
+
 def nav(entries: Any) -> Iterator[str]:
     """Paths in a navigation of mkdocs."""
     for entry in entries:

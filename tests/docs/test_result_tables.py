@@ -67,7 +67,7 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     made = table("detection")
     result_files.read_result.cache_clear()
     assert cells(made)[2] == ["KGW", "3 of 4", "2.5e-07", "12 %", "1.26"]
-    assert "found at 0.01" in made and "made by `me`" in made
+    assert "detected at 0.01" in made and "made by `me`" in made
 
 
 def test_loading_says_how_many_processes_each_row_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,8 @@ def everyday_cell(policy: str | None, p: list[float], after: list[float], **aske
     }  # fmt: skip
 
 
-def test_everyday_texts_with_and_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tested", ["detectable_at", "found_at"])  # its name in the published files
+def test_everyday_texts_with_and_without_runs(tested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
     result_tables._everyday.cache_clear()
     for name in ("everyday", "everyday-attacks"):
@@ -97,19 +98,19 @@ def test_everyday_texts_with_and_without_runs(tmp_path: Path, monkeypatch: pytes
         assert first == "not measured yet" and not any(rest), "no number without a measurement"
     found = {"judge": "judge.gguf", "given": "prompt", "runs": {}, "cells": {
         "m.t.none": everyday_cell(None, [0.3, 0.2, 0.0005, 0.9], [0.5] * 4),
-        "m.t.kgw.found.0": everyday_cell("found", [1e-4, 1e-3, 1e-5, 1e-9], [0.1, 0.1, 0.1, 1e-9], found_at=0.001),
+        "m.t.kgw.found.0": everyday_cell("found", [1e-4, 1e-3, 1e-5, 1e-9], [0.1, 0.1, 0.1, 1e-9], **{tested: 0.001}),
     }}  # fmt: skip
     (tmp_path / "everyday_m.json.xz").write_bytes(lzma.compress(json.dumps(found).encode()))
     result_tables._everyday.cache_clear()
     made, after = table("everyday"), cells(table("everyday-attacks"))
     result_tables._everyday.cache_clear()
     _, _, bare, marked = cells(made)
-    assert bare[:7] == ["m", "temperature 0.7", "90", "no watermark", "4", "0.25 (0.05 - 0.70)", ""]  # Wilson's
-    assert marked[3:11] == ["found", "4", "1.00 (0.51 - 1.00)", "1.50", "85", "50 %", "55", "1.50 (1.50 - 1.50)"]
-    assert marked[11:] == ["0.500", "0.750", "1.000", "0.250", "0.000 (0.000 - 0.000)"]
+    assert bare[:7] == ["m", "temperature 0.7", "90", "no watermark", "4", "25 % (5 - 70)", ""]  # Wilson's
+    assert marked[3:11] == ["found", "4", "100 % (51 - 100)", "1.50", "85", "50 %", "55", "1.50 (1.50 - 1.50)"]
+    assert marked[11:] == ["50.0 %", "75.0 %", "100.0 %", "25.0 %", "+0.0 (0.0 to 0.0)"]
     assert "m under judge.gguf" in made and "benchmarks/results/everyday_m.json.xz" in made
     assert after[0][-2:] == ["not attacked", "word-d-0.1"]
-    assert after[3][-2:] == ["1.00 (0.51 - 1.00)", "0.25 (0.05 - 0.70); 12 %"]
+    assert after[3][-2:] == ["100 % (51 - 100)", "25 % (5 - 70); 12 %"]
 
 
 def test_attacked_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +137,16 @@ def test_attacked_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(result_files, "RESULTS", tmp_path)
     made = table("attacked x")
     header, _, bare, marked = cells(made)
-    assert header[2:] == ["found at 1 % (weighted)", "10 % words deleted", "30 % by synonyms that fit"]
+    assert header[2:] == ["detected at 1 % (weighted)", "10 % words deleted", "30 % by synonyms that fit"]
     assert bare == [
         "no watermark",
-        "1.00",
-        "0.00 (0.00; 0.00 - 0.66)",
-        "0.50 (0.00; 0.00 - 0.66)",
-        "0.00 (0.00; 0.00 - 0.66)",
+        "100 %",
+        "0 % (0 %; 0 - 66)",
+        "50 % (0 %; 0 - 66)",
+        "0 % (0 %; 0 - 66)",
     ]
-    assert marked[2:] == ["1.00 (0.50; 0.09 - 0.91)", "0.50 (0.00; 0.00 - 0.66)", "0.50 (0.50; 0.09 - 0.91)"]
-    assert "2 answers a setting" in made and "word-d 25 %; word-s-context 25 %" in made and "made by `me`" in made
+    assert marked[2:] == ["100 % (50 %; 9 - 91)", "50 % (0 %; 0 - 66)", "50 % (50 %; 9 - 91)"]
+    assert "2 answers per setting" in made and "word-d 25 %; word-s-context 25 %" in made and "made by `me`" in made
 
 
 def test_unknown_names_are_refused() -> None:

@@ -28,7 +28,7 @@ def test_command_line_has_every_command_and_option() -> None:
 def test_operators_have_their_schemas() -> None:
     rows = {line.split("`")[1].split("(")[0]: line for line in operators().splitlines()[2:]}
     assert "-> (Tensor, Tensor, Tensor, Tensor)` | yes |" in rows["topk_softmax"]
-    assert "Tensor(a!) store" in rows["commit_kv"] and rows["quantised_linear"].endswith("|  |")
+    assert "Tensor(a!) store" in rows["commit_kv"] and rows["quantized_linear"].endswith("|  |")
 
 
 def test_references_are_found() -> None:

@@ -43,7 +43,7 @@ def free(made: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict
         },
         "policies": {
             "soft": {"kind": "fixed", "delta": 1.0},
-            "found": {"kind": "fixed", "delta": 1.0, "found": {"found_at": 0.001, "max_attempts": 3}},
+            "found": {"kind": "fixed", "delta": 1.0, "found": {"detectable_at": 0.001, "max_attempts": 3}},
         },
         "keys": 1,
         "runs": [{"task": "short"}, {"task": "drawn", "watermark": "none"}],
@@ -73,7 +73,7 @@ def test_tasks_and_policies_have_settings_of_their_own(work: Runner) -> None:
     asked = {name: work.store.cell(name).manifest["generation"] for name in CELLS}
     assert {name: g["max_new_tokens"] for name, g in asked.items()} == dict(zip(CELLS, (40, 40, 40, 9), strict=True))
     assert asked["tiny.drawn.none"]["temperature"] == 0.5 and "temperature" not in asked["tiny.short.none"]
-    assert [name for name in CELLS if "found_at" in asked[name]] == ["tiny.short.kgw.found.0"]
+    assert [name for name in CELLS if "detectable_at" in asked[name]] == ["tiny.short.kgw.found.0"]
     texts = {name: work.store.cell(name).read() for name in CELLS}
     assert {len(g.tokens) for g in texts["tiny.drawn.none"]} <= set(range(1, 10))
     assert max(len(g.tokens) for g in texts["tiny.short.none"]) == 40
@@ -120,7 +120,7 @@ def test_reports_leave_grades_out(work: Runner, tmp_path: Path) -> None:
 
 
 def test_texts_without_answers_cannot_be_chosen_by_them(free: dict[str, Any]) -> None:
-    found = {"found_at": 0.001, "best_of": 2, "select": "answer"}
+    found = {"detectable_at": 0.001, "best_of": 2, "select": "answer"}
     policies = {**free["policies"], "found": {**free["policies"]["found"], "found": found}}
     says = "policy found with watermark kgw: select must not be answer, task short has no answers; leave it out"
     with pytest.raises(ValueError, match=says):
@@ -223,7 +223,7 @@ def test_everyday_configs_differ_in_the_model_alone() -> None:
             (n, sampled) for n in (200, 300, 400) for sampled in (False, True)
         }
         assert {s.temperature for s in settings if s.do_sample} == {0.7}
-        assert {(s.found_at, s.edits) for s in settings} == {(None, 0.0), (0.001, 0.0), (0.001, 0.1)}
+        assert {(s.detectable_at, s.edits) for s in settings} == {(None, 0.0), (0.001, 0.0), (0.001, 0.1)}
         seen.append([(plan.task, plan.policy) for plan in plans])
     assert len(seen) == 3 and seen[0] == seen[1] == seen[2]
 

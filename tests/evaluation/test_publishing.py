@@ -114,7 +114,7 @@ def test_a_copy_is_no_run_to_go_on_with(tmp_path: Path) -> None:
     }))  # fmt: skip
     (tmp_path / "cells.json").write_text('{"cells": {}, "runs": {}, "not_begun": []}')
     before = sorted(tmp_path.iterdir())
-    says = f"expected a run's folder, found a published copy in {tmp_path}, which has no texts; name the run's own"
+    says = f"{tmp_path} is a published copy without texts; give the run's own"
     for command in (
         ["run", "--config", str(config)],
         ["run", "--config", str(config), "--scores-only"],
@@ -130,7 +130,7 @@ def test_results_anew_need_a_copy(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "r"), "--anew"], env={"CAW_TRACEBACK": ""}
     )
-    assert done.exit_code == 2 and "expected a published copy of a run, found no cells.json" in done.stderr
+    assert done.exit_code == 2 and "is not a published run, cells.json is missing" in done.stderr
 
 
 def test_lengths_are_read_from_committed_scores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ import pytest
 import torch
 from evaluation.tiny_run import CELLS, runner, texts
 
+from caw.detectable.selection import Agreement
 from caw.evaluation import manifest
 from caw.evaluation.attacks.attacker import Attacker
 from caw.evaluation.run import Shard
 from caw.evaluation.store import Store
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.found.selection import Agreement
 from caw.io.json_files import read_lines
 
 
@@ -169,23 +169,26 @@ def test_other_settings_are_refused_by_cells_made_before(made: dict[str, Any], t
 
 
 def test_marked_cells_are_tested_and_made_again(made: dict[str, Any], tmp_path: Path) -> None:
-    """Unmarked texts are not, and cells without found_at say nothing of it."""
-    asked = {"found_at": 0.05, "max_attempts": 3, "max_new_tokens": 30}
+    """Unmarked texts are not, and cells without detectable_at say nothing of it."""
+    asked = {"detectable_at": 0.05, "max_attempts": 3, "max_new_tokens": 30}
     only = ("*.none", "*.soft.0")
     work = runner({**made, "generation": {**made["generation"], **asked}}, tmp_path, only=only)
     assert work.run() == 18
     unmarked, marked = (Store(tmp_path).cell(name) for name in ("tiny.mine.none", "tiny.mine.kgw.soft.0"))
     assert {line.attempts for line in unmarked.read()} == {1} and max(line.attempts for line in marked.read()) == 3
-    assert marked.manifest["generation"]["found_at"] == 0.05 and "found_at" not in unmarked.manifest["generation"]
+    assert (
+        marked.manifest["generation"]["detectable_at"] == 0.05
+        and "detectable_at" not in unmarked.manifest["generation"]
+    )
     work.score()
-    with pytest.raises(ValueError, match=r"soft.0 was made with generation .*'found_at': 0.05"):
-        other = {**made["generation"], **asked, "found_at": 0.01}
+    with pytest.raises(ValueError, match=r"soft.0 was made with generation .*'detectable_at': 0.05"):
+        other = {**made["generation"], **asked, "detectable_at": 0.01}
         runner({**made, "generation": other}, tmp_path, only=only).run()
 
 
 def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_path: Path) -> None:
     """One cell is made again until it is found, chosen by the answers that the task reads; the other is made once."""
-    found = {"found_at": 0.05, "max_attempts": 3, "best_of": 2, "select": "answer"}
+    found = {"detectable_at": 0.05, "max_attempts": 3, "best_of": 2, "select": "answer"}
     policies = {**made["policies"], "soft": {**made["policies"]["soft"], "found": found}}
     other = {**made, "policies": policies, "generation": {**made["generation"], "max_new_tokens": 30}}
     work = runner(other, tmp_path, only=("*.none", "*.soft.0", "*.hard.0"))
@@ -193,7 +196,7 @@ def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_pa
     soft, hard = (Store(tmp_path).cell(f"tiny.mine.kgw.{name}.0") for name in ("soft", "hard"))
     assert {line.attempts for line in soft.read()} == {2, 3} and {line.attempts for line in hard.read()} == {1}
     assert {line.found for line in soft.read()} == {True, False} and {line.found for line in hard.read()} == {None}
-    assert soft.manifest["generation"]["select"] == "answer" and "found_at" not in hard.manifest["generation"]
+    assert soft.manifest["generation"]["select"] == "answer" and "detectable_at" not in hard.manifest["generation"]
     soft_agreeing = {**policies["soft"], "found": {**found, "select": "unmarked-answer"}}
     agreeing = runner({**other, "policies": {**policies, "soft": soft_agreeing}}, tmp_path)
     plan = next(plan for plan in agreeing.config.plan() if plan.policy == "soft")

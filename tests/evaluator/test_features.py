@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.evaluator_step_ref import PROBABILITY_FLOOR
 
+from caw.capacity import PROBABILITY_FLOOR
 from caw.evaluator import FeatureSpec
 from caw.record import RECORD_SIZE, Record
 from caw.testing import assert_close
@@ -39,7 +39,7 @@ def test_check_decodable(window, decodable):
     if decodable:
         spec.check_decodable()
         return
-    with pytest.raises(ValueError, match=r"decoding supplies windows up to \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"decoding supports windows up to \(2, 1\)"):
         spec.check_decodable()
 
 

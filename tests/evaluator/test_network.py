@@ -114,7 +114,7 @@ BAD_NUMBERS = {
     "tiny scale": (
         "scale",
         1e-38,
-        r"keep every sum below 1e\+30, those of .* can reach \d.*, where capacities are no num",
+        r"keep every sum below 1e\+30, those of .* can reach \d.* and give NaN",
     ),
     "denormal scale": ("scale", 1e-42, r"keep every sum below 1e\+30"),
     "infinite scale": ("scale", torch.inf, "must be finite"),

@@ -101,5 +101,5 @@ def test_best_variant_is_one_that_decoding_supplies(positions):
 
 def test_one_class_only_is_named(positions, monkeypatch):
     monkeypatch.setattr(type(positions), "key", property(lambda self: np.ones(len(self), dtype=bool)))
-    with pytest.raises(ValueError, match="validation part must hold key tokens and others"):
+    with pytest.raises(ValueError, match="validation part must have key tokens and others"):
         ablation.Parts.of(positions)

@@ -40,7 +40,7 @@ def made(loaded: tuple[Any, Any]) -> dict[str, dict[Any, list[list[int]]]]:
 
 @pytest.fixture(scope="module")
 def learned(loaded: tuple[Any, Any], made: dict[str, Any]) -> dict[str, Calibration]:
-    reader = caw.ModelWeights(*loaded)
+    reader = caw.ReaderWeights(*loaded)
     return {
         name: fit_calibration(dict(list(texts.items())[:2]), reader, {"note": "x"}, progress=False)
         for name, texts in made.items()
@@ -52,19 +52,19 @@ def test_it_finds_more_under_another_key(
     loaded: tuple[Any, Any], made: dict[str, Any], learned: dict[str, Calibration], name: str
 ) -> None:
     mark, texts = list(made[name].items())[2]
-    calibrated = caw.ModelWeights(*loaded, calibration=learned[name])
+    calibrated = caw.ReaderWeights(*loaded, calibration=learned[name])
 
     def typical(weights: Any) -> float:
         return float(np.mean([np.log10(r.p_value) for r in caw.detect(texts, None, mark, weights=weights)]))
 
-    with_it, without = typical(calibrated), typical(caw.ModelWeights(*loaded))
+    with_it, without = typical(calibrated), typical(caw.ReaderWeights(*loaded))
     # a reader that believes too much is worse than none; races leave a model of random weights much the same room
     assert with_it < without - (0.5 if name == "kgw" else 0.0)
     assert name == "exp" or with_it < typical(None)
 
 
 def test_the_null_is_kept_whatever_it_says(loaded: tuple[Any, Any], made: dict[str, Any], learned: Any) -> None:
-    weights = caw.ModelWeights(*loaded, calibration=learned["kgw"])
+    weights = caw.ReaderWeights(*loaded, calibration=learned["kgw"])
     texts = next(iter(made["kgw"].values()))[:3]
     p = [
         r.p_value
@@ -79,7 +79,7 @@ def test_it_predicts_what_was_green(
     loaded: tuple[Any, Any], made: dict[str, Any], learned: dict[str, Calibration]
 ) -> None:
     mark, texts = list(made["kgw"].items())[2]
-    reader = caw.ModelWeights(*loaded)
+    reader = caw.ReaderWeights(*loaded)
     detector = caw.detection.Detector(None, mark)
     believed, learnt, green = [], [], []
     for scored in detector.score([np.array(ids) for ids in texts]):
@@ -106,36 +106,36 @@ def test_files_and_digests(learned: dict[str, Calibration], loaded: tuple[Any, A
     assert again == one and again.digest == one.digest and path.stat().st_size < 10_000
     assert replace(one, provenance={}).digest == one.digest != replace(one, intercept=0.0).digest
     assert one.key_ids == tuple(sorted(caw.KGW(key=k).key_id for k in (1, 2))) and one.provenance["note"] == "x"
-    weights = caw.ModelWeights(*loaded, calibration=path)
+    weights = caw.ReaderWeights(*loaded, calibration=path)
     assert weights.calibration == one and "without the prompt, calibrated, Fixed" in weights.name
-    assert weights.digest != caw.ModelWeights(*loaded).digest
-    with pytest.raises(FileNotFoundError, match="found no "):
+    assert weights.digest != caw.ReaderWeights(*loaded).digest
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         Calibration.load(tmp_path / "nowhere")
     for change in ({"version": 0}, {"features": ["x"]}, {"mean": [1.0]}, {"intercept": "x"}, {"extra": 1}):
         bad = {**json.loads(path.read_text()), **change}
         (tmp_path / "bad.json").write_text(json.dumps(bad))
-        with pytest.raises(ValueError, match=r"must hold a calibration of this version, it does not \(") as caught:
+        with pytest.raises(ValueError, match=r"must be a calibration of this version \(") as caught:
             Calibration.load(tmp_path / "bad.json")
         assert "\n" not in str(caught.value)
 
 
 def test_what_is_refused(learned: dict[str, Calibration], loaded: tuple[Any, Any], made: dict[str, Any]) -> None:
-    weights = caw.ModelWeights(*loaded, calibration=learned["kgw"])
-    with pytest.raises(ValueError, match="which is the key to test"):
+    weights = caw.ReaderWeights(*loaded, calibration=learned["kgw"])
+    with pytest.raises(ValueError, match="which would make"):
         caw.detect([1, 2], None, caw.KGW(key=1, delta=1.5), weights=weights)
     for mark in (caw.Unigram(key=9), caw.KGW(key=9, gamma=0.5), caw.EXP(key=9)):
-        with pytest.raises(ValueError, match=r"the calibration is for kgw of mean score 0\.25 unmarked, got"):
+        with pytest.raises(ValueError, match=r"the calibration is for kgw with mean unmarked score 0\.25, got"):
             caw.detect([1, 2], None, mark, weights=weights)
     with pytest.raises(ValueError, match="whose prompt is unknown, got a prompt"):
         weights.with_prompt("red")
     with pytest.raises(TypeError, match="calibration must be a Calibration or its file, got int"):
-        caw.ModelWeights(*loaded, calibration=3)  # type: ignore[arg-type]
+        caw.ReaderWeights(*loaded, calibration=3)  # type: ignore[arg-type]
     texts = {mark: items[:1] for mark, items in made["kgw"].items()}
-    with pytest.raises(ValueError, match="must know no prompt and no calibration"):
+    with pytest.raises(ValueError, match="must have no prompt and no calibration"):
         fit_calibration(texts, weights, progress=False)
-    with pytest.raises(ValueError, match="must know no prompt and no calibration"):
-        fit_calibration(texts, caw.ModelWeights(*loaded, "red"), progress=False)
-    reader = caw.ModelWeights(*loaded)
+    with pytest.raises(ValueError, match="must have no prompt and no calibration"):
+        fit_calibration(texts, caw.ReaderWeights(*loaded, "red"), progress=False)
+    reader = caw.ReaderWeights(*loaded)
     mixed = {**texts, caw.KGW(key=4, delta=2.0): [[1, 2, 3]]}
     for given in ({}, mixed):
         with pytest.raises(ValueError, match="one watermark that differ in the key alone"):

@@ -149,9 +149,9 @@ def test_encode_refuses():
     class Slow:
         is_fast = False
 
-    with pytest.raises(ValueError, match="knows character offsets"):
+    with pytest.raises(ValueError, match="with character offsets"):
         encode(Slow(), text_of("5", "5"))
-    with pytest.raises(ValueError, match=r"template must hold .\{question"):
+    with pytest.raises(ValueError, match=r"template must contain .\{question"):
         encode(tiny_tokenizer(), text_of("5", "5"), "Question:")
 
 
@@ -194,7 +194,7 @@ def test_restate():
 
 
 @pytest.mark.parametrize("solution, statement, message", [
-    ("a\n#### 5", "The answer.", "statement must hold '{answer}'"),
+    ("a\n#### 5", "The answer.", "statement must contain '{answer}'"),
     ("a 5", "{answer}", "toy/train/0 ends in 'a 5'"),
     ("a #### 5", "{answer}", "expected a reference that ends in a line"),
     ("a\n#### 5\nb", "{answer}", "expected a reference that ends in a line"),

@@ -93,7 +93,7 @@ def test_bad_lines_are_named(line, expected, tiny, tmp_path):
 
 
 def test_no_prompts(tiny, tmp_path):
-    with pytest.raises(ValueError, match="expected at least one line"):
+    with pytest.raises(ValueError, match="must have at least one line"):
         own_texts(*tiny, OwnTexts(lines(tmp_path / "p.jsonl")))
     with pytest.raises(FileNotFoundError):
         own_texts(*tiny, OwnTexts(tmp_path / "none.jsonl"))

@@ -146,7 +146,7 @@ def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):
         (replace(reading, template="{question}"), texts),
         (replace(reading, prefix="x"), texts),
         (replace(reading, dtype="bfloat16"), texts),
-        (replace(reading, quantised="int8"), texts),
+        (replace(reading, quantization="int8"), texts),
     ):
         with pytest.raises(ValueError, match="were made with"), stored_positions(other, given):
             pass
@@ -165,7 +165,7 @@ def test_output_is_checked_before_the_model_runs(setup, tmp_path, monkeypatch):
     monkeypatch.setattr("caw.fitting.pipeline.load_model", None)
     with pytest.raises(ValueError, match=r"must end in \.safetensors"):
         train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "weights.bin")
-    with pytest.raises(FileNotFoundError, match="make it first"):
+    with pytest.raises(FileNotFoundError, match="must exist; create it first"):
         train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "none" / "e.safetensors")
     with pytest.raises(FileNotFoundError, match="expected a label file"):
         train_evaluator(Reading(model), LabelFile(data / "none.jsonl", data), tmp_path / "e.safetensors")

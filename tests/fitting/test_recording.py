@@ -97,7 +97,7 @@ def test_refuses_logits_that_are_not_finite(tmp_path):
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     model.lm_head.weight.data[3] = torch.nan
-    with pytest.raises(ValueError, match="expected finite logits, the model gives others on toy/train/0"):
+    with pytest.raises(ValueError, match="the model's logits must be finite, they are not on toy/train/0"):
         record_positions(model, tokenizer, texts()[:1], tmp_path, progress=False)
     assert not (tmp_path / "meta.json").exists()
 

@@ -118,7 +118,7 @@ def test_too_little_written(setup, tmp_path):
     (tmp_path / "meta.json").touch()
     with pytest.raises(ValueError, match="found positions of labelled texts"):
         train_on_own_texts(replace(bare, folder=tmp_path), texts, tmp_path / "e.safetensors", progress=False)
-    with pytest.raises(FileNotFoundError, match="expected a folder"):
+    with pytest.raises(FileNotFoundError, match="the output folder"):
         train_on_own_texts(bare, texts, tmp_path / "none" / "e.safetensors", progress=False)
 
 

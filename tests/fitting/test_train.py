@@ -128,5 +128,5 @@ def test_a_model_that_never_agrees_is_measured_on_all_tokens(tmp_path):
 
 def test_too_little_data_is_named(tmp_path):
     positions = made_up_positions(tmp_path, documents=1)
-    with pytest.raises(ValueError, match=r"(validation|train) part must hold key tokens and others"):
+    with pytest.raises(ValueError, match=r"(validation|train) part must have key tokens and others"):
         train(positions, SPEC, QUICK)

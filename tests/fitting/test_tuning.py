@@ -95,7 +95,7 @@ def real():
     torch.manual_seed(3)
     evaluator = Evaluator(FeatureSpec(), hidden=8).eval().requires_grad_(False)
     prompts = encode(model, tokenizer, ["the sky is", "a small text about", "blue light"])
-    return Tuner(model, tokenizer, prompts, evaluator, Settings(20), caw.KGW(key=5, delta=4.0), 1e-2, 20)
+    return Tuner(model, tokenizer, prompts, evaluator, Settings(max_new_tokens=20), caw.KGW(key=5, delta=4.0), 1e-2, 20)
 
 
 def test_capacities_are_those_of_decoding(real):

@@ -42,6 +42,26 @@ def test_byte_order_mark_and_separators_inside_text() -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'[{"text": "a"}, {"text": "b"}]', "found a JSON array; write one object a line, e.g. with jq -c '.[]'"),
+        (b'[\n  {"text": "a"},\n  {"text": "b"}\n]\n', "found a JSON array"),
+        (b'[{"text": "a"},\n{"text": "b"}]', "found a JSON array"),
+        (b'{\n  "text": "a"\n}\n', "over several lines; convert it, e.g. with jq -c ."),
+    ],
+)
+def test_a_file_that_is_one_value_gives_one_bad_line(content: bytes, expected: str) -> None:
+    # every line was reported, and each hint asked for a prompt whatever the command reads
+    [bad] = rows(content)
+    assert isinstance(bad, BadLine) and bad.number == 1 and expected in bad.message
+
+
+def test_the_hint_names_the_field_that_is_read() -> None:
+    [bad] = read_rows(io.BytesIO(b'"a text"'), field="answer")
+    assert isinstance(bad, BadLine) and bad.message == 'expected a JSON object, found text; write {"answer": ...}'
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         (b"{", "one JSON object"),

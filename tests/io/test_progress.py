@@ -1,15 +1,21 @@
-"""The progress bar: shown where somebody looks, and it says what is being done or prepared."""
+"""Progress: a bar where somebody looks, lines where nobody does; both say what is done and the time left."""
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caw.io.progress import DOING, Bar, GenerationProgress, doing, watched
+from caw.io import progress
+from caw.io.progress import DOING, EVERY, SOON, Bar, GenerationProgress, doing, naming, silent, spoken, watched
 
 PACKAGE = Path(__file__).parents[2] / "caw"
 
@@ -17,6 +23,32 @@ PACKAGE = Path(__file__).parents[2] / "caw"
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+
+@pytest.fixture
+def log(capsys: pytest.CaptureFixture) -> Callable[[], list[str]]:
+    """The lines on stderr, which is no terminal, since the last call."""
+    return lambda: capsys.readouterr().err.splitlines()
+
+
+class Clock:
+    """A clock that is set by hand. Threads that wait for it see it stand still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def go(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "clock", made)
+    return made
 
 
 def test_notes_replace_what_is_being_done(terminal: None) -> None:
@@ -43,6 +75,143 @@ def test_a_bar_without_tokens_counts_pieces(terminal: None) -> None:
         assert (task.completed, task.total, task.fields["detail"]) == (4, 10, "texts")
 
 
+def test_a_terminal_shows_the_time_left(terminal: None, clock: Clock) -> None:
+    with Bar(13, "measuring", "texts", done=3) as bar:
+        for _ in range(5):
+            clock.go(8)
+            bar()
+        assert bar.bar is not None
+        task = bar.bar.tasks[0]
+        assert (task.completed, task.time_remaining) == (8, 40.0)  # what was there before took no time
+        drawn = io.StringIO()
+        from rich.console import Console
+
+        Console(file=drawn, width=120, force_terminal=True).print(bar.bar.get_renderable())
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", drawn.getvalue())
+    assert "measuring" in shown and "8/13 texts" in shown and "0:00:40 0:00:40" in shown
+
+
+def test_lines_come_at_once_then_now_and_then_and_at_the_end(log: Callable[[], list[str]], clock: Clock) -> None:
+    with Bar(48, "measuring swaps", "texts", announced=True) as bar:
+        assert bar.lines is not None
+        assert log() == []
+        clock.go(SOON)
+        bar.lines.tick()
+        assert log() == ["caw: measuring swaps: 0 of 48 texts, 1 s so far"]
+        for _ in range(4):  # 10 s each
+            clock.go(10)
+            bar()
+        assert log() == ["caw: measuring swaps: 3 of 48 texts, about 7 min 45 s left"]
+        clock.go(EVERY)  # one piece takes long
+        bar.lines.tick()
+        assert log() == ["caw: measuring swaps: 4 of 48 texts, about 13 min 1 s left"]
+        for _ in range(44):
+            bar(tokens=2)
+        assert log() == []
+    assert log() == ["caw: measuring swaps: 48 of 48 texts, 88 tokens in 1 min 11 s"]
+
+
+def test_what_was_there_before_says_nothing_about_the_time_left(log: Callable[[], list[str]], clock: Clock) -> None:
+    with Bar(48, "measuring", "texts", done=40, announced=True) as bar:
+        assert bar.lines is not None
+        clock.go(20)
+        bar.lines.tick()
+        clock.go(40)
+        bar()
+    assert log()[:2] == [
+        "caw: measuring: 40 of 48 texts, 20 s so far",
+        "caw: measuring: 41 of 48 texts, about 7 min 0 s left",
+    ]
+
+
+def test_short_work_says_nothing(log: Callable[[], list[str]], clock: Clock) -> None:
+    with Bar(5, "labelling", "documents", announced=True) as bar:
+        clock.go(SOON / 2)
+        bar(pieces=5)
+    with Bar(5, "generating", "texts") as bar:
+        clock.go(EVERY - 1)
+        bar(pieces=5)
+    with doing("loading a model", announced=True):
+        pass
+    assert log() == []
+
+
+def test_a_part_has_its_name_and_the_whole_its_end(log: Callable[[], list[str]], clock: Clock) -> None:
+    with Bar(2, "training", "networks") as bar:
+        bar.begin("training on log probabilities")
+        clock.go(EVERY)
+        bar()
+        bar()
+    assert log() == [
+        "caw: training on log probabilities: 1 of 2 networks, about 30 s left",
+        "caw: training: 2 of 2 networks in 30 s",
+    ]
+
+
+def test_pieces_without_a_number_are_counted(log: Callable[[], list[str]], clock: Clock) -> None:
+    for _ in watched(iter("abc"), "reading", "lines"):
+        clock.go(EVERY)
+    assert log() == [
+        "caw: reading: 1 lines, 30 s so far",
+        "caw: reading: 2 lines, 1 min 0 s so far",
+        "caw: reading: 3 lines, 1 min 30 s so far",
+        "caw: reading: 3 lines in 1 min 30 s",
+    ]
+
+
+def test_what_failed_has_no_end(log: Callable[[], list[str]], clock: Clock) -> None:
+    with pytest.raises(ValueError, match="bad"), Bar(3, "reading", "texts") as bar:
+        clock.go(EVERY)
+        bar()
+        raise ValueError("bad")
+    assert log() == ["caw: reading: 1 of 3 texts, about 1 min 0 s left"]
+    with pytest.raises(ValueError, match="bad"), doing("loading"):
+        raise ValueError("bad")
+    assert log() == [] and not [t for t in threading.enumerate() if t.name == "caw-progress"]
+
+
+def test_lines_come_while_a_single_piece_takes_long(
+    log: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.05)
+    started, lines = time.monotonic(), list[str]()
+    with doing("loading a model"):
+        while time.monotonic() - started < 10 and len(lines) < 3:
+            time.sleep(0.01)
+            lines += log()
+    assert lines[:3] == ["caw: loading a model"] * 3
+
+
+def test_a_log_that_takes_no_more_stops_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    with Bar(3, "reading", "texts", announced=True) as bar:
+        clock.go(EVERY)
+        bar(pieces=3)
+    assert bar.done == 3
+
+
+def test_texts_are_generated_for_something(log: Callable[[], list[str]], clock: Clock) -> None:
+    with naming("writing greedy texts"), GenerationProgress(1) as bar:
+        clock.go(SOON)
+        bar(9)
+    assert log() == [
+        "caw: writing greedy texts: 1 of 1 texts, 9 tokens in 1 s",
+    ]
+    assert GenerationProgress(3).doing == DOING
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"), (9000, "2 h 30 min")],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert spoken(seconds) == said
+
+
 def test_watched_gives_every_piece(terminal: None) -> None:
     assert list(watched([1, 2, 3], "counting")) == [1, 2, 3]
     assert list(watched(iter("ab"), "counting")) == ["a", "b"]
@@ -56,15 +225,22 @@ def test_stdout_stays_stdout(watch: Any, terminal: None, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "a text\n"
 
 
-@pytest.mark.parametrize(("total", "enabled", "looked_at"), [(1, True, True), (3, False, True), (3, True, False)])
+@pytest.mark.parametrize(("total", "enabled", "quiet"), [(1, True, False), (3, False, False), (3, True, True)])
+@pytest.mark.parametrize("looked_at", [True, False])
 def test_nothing_is_shown_otherwise(
-    total: int, enabled: bool, looked_at: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+    total: int, enabled: bool, quiet: bool, looked_at: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
     monkeypatch.setattr(sys.stderr, "isatty", lambda: looked_at, raising=False)
-    with GenerationProgress(total, enabled=enabled) as bar:
-        bar(5)
-        bar.note("capturing")
-    assert bar.bar is None
+    with silent(quiet):
+        with GenerationProgress(total, enabled=enabled) as bar:
+            clock.go(EVERY)
+            bar(5)
+            bar.note("capturing")
+        if quiet:
+            with doing("loading"):
+                clock.go(EVERY)
+    assert bar.bar is None and bar.lines is None
     assert capsys.readouterr().err == ""
 
 

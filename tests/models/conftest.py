@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from decoding.architectures import build
-from quantised import dequantised, random_blocks
+from quantized import dequantized, random_blocks
 from tiny import save_tiny
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -47,7 +47,7 @@ def stored_as(values: np.ndarray, kind: Any) -> np.ndarray:
     if not kind.name.endswith("_K"):
         return np.asarray(gguf.quants.quantize(values, kind))
     shape = kind.value, len(values), values.shape[1] // 256, len(values)
-    size = 0.02 * float(values.std() / dequantised(kind.value, random_blocks(*shape)).std())
+    size = 0.02 * float(values.std() / dequantized(kind.value, random_blocks(*shape)).std())
     return random_blocks(*shape, size=size).numpy()
 
 
@@ -60,6 +60,7 @@ def write_gguf(
     """
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
+    path.parent.mkdir(exist_ok=True)
     dim = 128 if architecture == "qwen3" else hidden // 4  # as of real ones: transformers reads none from the file
     torch.manual_seed(5)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(
@@ -82,6 +83,7 @@ def write_gguf(
         writer.add_key_length(dim)
         writer.add_value_length(dim)
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2" if architecture.startswith("qwen") else "gpt-2")
     writer.add_token_list(TOKENS)
     writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(TOKENS) - 3))
     writer.add_token_merges(["a b", "c d"])

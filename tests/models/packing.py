@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 import torch
-from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 
 from caw.models.packed import PackedLinear, pack_model
+from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 
 
 def packed_pair(model: Any, weights: str) -> tuple[Any, Any]:

@@ -115,7 +115,7 @@ def test_a_file_that_lies_is_refused_in_one_sentence(case: str, tmp_path: Path) 
     content, said = HOSTILE[case]
     path = tmp_path / "hostile.gguf"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"expected a whole GGUF file, found .*({said})") as caught:
+    with pytest.raises(ValueError, match=f"the GGUF file must be complete, found .*({said})") as caught:
         GGUFFile(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400 + len(str(path))
 
@@ -158,6 +158,7 @@ def test_a_file_of_a_vocabulary_alone_gives_its_tokenizer(tmp_path: Path, cache:
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(32)
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(["<unk>", "a", "b", "ab"])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(0)
@@ -165,7 +166,9 @@ def test_a_file_of_a_vocabulary_alone_gives_its_tokenizer(tmp_path: Path, cache:
     writer.write_kv_data_to_file()
     writer.close()
     assert load_tokenizer(path)("ab", add_special_tokens=False)["input_ids"] == [3]
-    with pytest.raises(ValueError, match="whole GGUF file, found a block count of 32 and tensors of layers 'none'"):
+    with pytest.raises(
+        ValueError, match="GGUF file must be complete, found a block count of 32 and tensors of layers 'none'"
+    ):
         caw.load_model(path, device="cpu", dtype="float32")
 
 
@@ -214,7 +217,7 @@ def test_loading_a_changed_file_gives_a_model_or_one_sentence(
 ) -> None:
     path = changed(sound, changes, tmp_path / "changed.gguf")
     try:
-        model, _ = caw.load_model(path, device="cpu", weights="file")
+        model, _ = caw.load_model(path, device="cpu", quantization="file")
     except (ValueError, OSError) as error:
         assert "\n" not in str(error) and len(str(error)) < 2000
     else:
@@ -229,7 +232,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("options", [{"weights": "file"}, {"dtype": "float32"}], ids=["blocks", "numbers"])
+@pytest.mark.parametrize("options", [{"quantization": "file"}, {"dtype": "float32"}], ids=["blocks", "numbers"])
 @pytest.mark.parametrize("lie", LIES)
 def test_settings_that_do_not_fit_the_tensors_are_refused_soon(
     lie: str, options: dict[str, str], sound: tuple[bytes, int], tmp_path: Path, cache: Path
@@ -264,7 +267,7 @@ def test_layers_are_those_that_the_tensors_have(
         GGUFFile(path).check_layers()
 
 
-@pytest.mark.parametrize("options", [{"weights": "file"}, {"dtype": "float32"}], ids=["blocks", "numbers"])
+@pytest.mark.parametrize("options", [{"quantization": "file"}, {"dtype": "float32"}], ids=["blocks", "numbers"])
 def test_a_missing_tensor_is_named(
     options: dict[str, str], sound: tuple[bytes, int], tmp_path: Path, cache: Path
 ) -> None:
@@ -290,5 +293,5 @@ def test_other_libraries_never_see_a_file_that_lies(
     path = tmp_path / "hostile.gguf"
     path.write_bytes(HOSTILE[case][0])
     for load in (partial(caw.load_model, device="cpu", dtype="float32"), load_tokenizer):
-        with pytest.raises(ValueError, match=f"expected a whole GGUF file, found .*({HOSTILE[case][1]})"):
+        with pytest.raises(ValueError, match=f"the GGUF file must be complete, found .*({HOSTILE[case][1]})"):
             load(path)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from models.conftest import write_gguf
 from models.test_tokenizer import assert_same
-from transformers import AutoConfig, AutoTokenizer, GPT2Config
+from transformers import AutoTokenizer
 
 from caw.models import gguf, gguf_settings
-from caw.models.gguf_settings import settings_folder, settings_tokenizer, tokenizer_class
+from caw.models.gguf_file import GGUFFile
+from caw.models.gguf_settings import settings_folder, settings_tokenizer
+from caw.models.gguf_tokenizer import gguf_tokenizer
 from caw.models.made_once import LIST, listed
 from caw.models.sources import tokenizer_source
 from caw.models.tokenizer import PROBES
@@ -22,7 +24,7 @@ from caw.models.tokenizer import PROBES
 
 @pytest.fixture
 def made(gguf_file: tuple[Path, Any], cache: Path) -> Path:
-    return settings_folder(gguf_file[0])
+    return settings_folder(GGUFFile(gguf_file[0]))
 
 
 def test_the_tokenizer_is_that_of_transformers(made: Path) -> None:
@@ -38,32 +40,23 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-def test_the_class_is_that_of_transformers(architecture: str, beside: bool, tmp_path: Path) -> None:
-    """The file is read once for its config, and tokenizer and config are what they are when it is read twice."""
-    file, _ = write_gguf(tmp_path / "a.gguf", architecture=architecture)
-    if beside:
-        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    given = {"gguf_file": file.name, "local_files_only": True}
-    config, theirs = (auto.from_pretrained(tmp_path, **given) for auto in (AutoConfig, AutoTokenizer))
-    ours = tokenizer_class(config, tmp_path).from_pretrained(tmp_path, **given)
-    assert (tokenizer_class(config, tmp_path) is AutoTokenizer) == beside
-    assert type(ours) is type(theirs) and config.model_type == architecture
-    for tokenizer, name in ((ours, "ours"), (theirs, "theirs")):
-        tokenizer.save_pretrained(tmp_path / name)
-    assert files_of(tmp_path / "ours") == files_of(tmp_path / "theirs")
-
-
-def test_other_architectures_are_left_to_transformers(tmp_path: Path) -> None:
-    assert tokenizer_class(GPT2Config(), tmp_path) is AutoTokenizer
+def test_a_tokenizer_beside_the_file_is_not_taken(architecture: str, tmp_path: Path) -> None:
+    file, _ = write_gguf(tmp_path / "alone" / "a.gguf", architecture=architecture)
+    other = tmp_path / "beside" / "a.gguf"
+    other.parent.mkdir()
+    other.write_bytes(file.read_bytes())
+    (other.parent / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    alone, beside = (gguf_tokenizer(GGUFFile(path)) for path in (file, other))
+    assert type(alone) is type(beside)
+    assert alone.backend_tokenizer.to_str() == beside.backend_tokenizer.to_str()
 
 
 def test_a_tokenizer_that_is_more_than_its_backend_is_left_to_transformers(
     gguf_file: tuple[Path, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gguf_settings, "why_not_fast", lambda tokenizer: "it splits special tokens")
-    made = settings_folder(gguf_file[0])
+    made = settings_folder(GGUFFile(gguf_file[0]))
     assert listed(made) == {"backend_alone": False}
     calls, original = [], AutoTokenizer.from_pretrained
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *a, **k: calls.append(a) or original(*a, **k))
@@ -89,7 +82,7 @@ def test_a_damaged_folder_is_made_anew(damage: str, made: Path, gguf_file: tuple
     before = {path.name: path.read_bytes() for path in made.iterdir()}
     DAMAGE[damage](made)
     assert listed(made) is None
-    assert settings_folder(gguf_file[0]) == made
+    assert settings_folder(GGUFFile(gguf_file[0])) == made
     assert {path.name: path.read_bytes() for path in made.iterdir()} == before
     assert list(made.parent.iterdir()) == [made]
 
@@ -99,16 +92,18 @@ def test_another_file_or_version_has_another_folder(
 ) -> None:
     copy = tmp_path / gguf_file[0].name
     copy.write_bytes(gguf_file[0].read_bytes())
-    first = settings_folder(copy)
+    first = settings_folder(GGUFFile(copy))
     os.utime(copy, ns=(1, 1))
-    names = {made, first, settings_folder(copy)}
+    names = {made, first, settings_folder(GGUFFile(copy))}
     monkeypatch.setattr(gguf.importlib.metadata, "version", lambda package: "99.0")
-    assert len({*names, settings_folder(copy)}) == 4
+    assert len({*names, settings_folder(GGUFFile(copy))}) == 4
 
 
 def test_several_at_once_agree(gguf_file: tuple[Path, Any], cache: Path) -> None:
     folders: list[Path] = []
-    threads = [threading.Thread(target=lambda: folders.append(settings_folder(gguf_file[0]))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: folders.append(settings_folder(GGUFFile(gguf_file[0])))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

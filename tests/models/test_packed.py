@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from caw.triton_kernels.packed_weights_ref import FORMATS, INT4, INT8, unpack_weight_ref
 from decoding.architectures import build
 from models.packing import packed_pair
 
 import caw
 from caw import ops
-from caw.cost.product_tuner import products_of
+from caw.benchmark.product_tuner import products_of
 from caw.models import load, packed
 from caw.models.facts import ModelFacts
 from caw.models.packed import FEW_ROWS, PackedLinear, pack_model, pack_weight
-from caw.models.quantised_choice import check_quantised
+from caw.models.quantization import check_quantization
 from caw.models.rounding import Q4_1, Q8_0, blocks_of
 from caw.testing import assert_close
+from caw.triton_kernels.packed_weights_ref import FORMATS, INT4, INT8, unpack_weight_ref
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("weights", FORMATS)
 def test_loaded_it_gives_the_texts_of_its_dense_numbers(weights: str, folder: Path, as_on_a_gpu: None) -> None:
-    model, tokenizer = caw.load_model(folder, device="cuda", dtype="float32", weights=weights)
+    model, tokenizer = caw.load_model(folder, device="cuda", dtype="float32", quantization=weights)
     _, dense = packed_pair(model, weights)
     kinds = {type(m) for m in model.modules()}
     assert PackedLinear in kinds
@@ -111,30 +111,35 @@ def test_vocabularies_and_odd_rows() -> None:
 @pytest.mark.parametrize(
     ("weights", "source", "device", "words"),
     [
-        ("fp8", "m", "cpu", "weights='fp8' is for a GPU, found cpu; load with device='cuda', or use 'int8' or 'int4'"),
+        (
+            "fp8",
+            "m",
+            "cpu",
+            "quantization='fp8' is for a GPU, found cpu; load with device='cuda', or use 'int8' or 'int4'",
+        ),
         ("fp8", "m.gguf", "cpu", "load with device='cuda', or use 'file'"),
         ("file", "m.gguf", "cuda", "computes in float32 on a CPU"),
-        ("fp4", "m", "cuda", "weights must be one of file, file-fast, fp8, int8, int4, got 'fp4'"),
+        ("fp4", "m", "cuda", "quantization must be one of file, file-fast, fp8, int8, int4, got 'fp4'"),
         ("int8", "m", "meta", "computes in float32 on a CPU, found auto on meta"),
     ],
 )
 def test_what_does_not_go_together_is_refused(weights: str, source: str, device: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
-        check_quantised(weights, Path(source), torch.device(device), "auto")
+        check_quantization(weights, Path(source), torch.device(device), "auto")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "fp8"])
 def test_on_a_gpu_any_model_takes_them(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in ("m", "m.gguf"):
-        check_quantised(weights, Path(source), torch.device("cuda"), "bfloat16")
+        check_quantization(weights, Path(source), torch.device("cuda"), "bfloat16")
     for version in ("3.5.1", "2.10.0", "none"):
         monkeypatch.setattr("importlib.metadata.version", lambda name, version=version: triton(version))
-        with pytest.raises(ImportError, match=rf"needs Triton 3\.6 or newer, found {version}; run"):
-            check_quantised(weights, Path("m"), torch.device("cuda"), "auto")
+        with pytest.raises(ImportError, match=rf"requires Triton 3\.6 or newer, found {version}; run"):
+            check_quantization(weights, Path("m"), torch.device("cuda"), "auto")
     for version in ("3.6.0", "3.10.1+git1a2b", "4.0.0"):
         monkeypatch.setattr("importlib.metadata.version", lambda name, version=version: triton(version))
-        check_quantised(weights, Path("m"), torch.device("cuda"), "auto")
+        check_quantization(weights, Path("m"), torch.device("cuda"), "auto")
 
 
 def triton(version: str) -> str:

@@ -50,6 +50,8 @@ def assert_same(ours: Any, theirs: Any, texts: list[str]) -> None:
             assert ours.batch_decode([[i] for i in ids]) == theirs.batch_decode([[i] for i in ids])
         assert [ours.decode(i) for i in ids[:5]] == [theirs.decode(i) for i in ids[:5]]
     assert len(ours) == len(theirs)
+    # a table of weights is refused or taken by what the ids stand for
+    assert ours.convert_ids_to_tokens(range(len(ours))) == theirs.convert_ids_to_tokens(list(range(len(theirs))))
 
 
 @pytest.fixture
@@ -138,7 +140,7 @@ def test_tokenizers_that_do_more_are_left_to_transformers(
     for _ in range(2):  # each time, and said each time
         said: list[str] = []
         assert detection_tokenizer(folder, said.append) is tokenizer
-        assert len(said) == 2 and "needs transformers each time: OwnDecode has its own _decode" in said[1]
+        assert len(said) == 2 and "requires transformers each time: OwnDecode has its own _decode" in said[1]
     assert not cache.exists()
 
 

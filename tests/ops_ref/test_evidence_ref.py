@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
 from decoding.capturing import FAKE_DEVICE, HostData
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from caw import prf
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 
 B, N, W = 3, 8, 2

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caw.capacity import CAPACITY_FLOOR, strength_of
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy, Signals
@@ -115,7 +115,7 @@ def test_capacity_policy_takes_an_evaluator_or_says_what_it_found() -> None:
 def test_strength_keeps_shape_and_type() -> None:
     for theta in (0.0, 0.3):
         for dtype in (torch.float32, torch.float64):
-            got = strength_ref(torch.rand(7, dtype=dtype), theta, 1.0)
+            got = strength_of(torch.rand(7, dtype=dtype), theta, 1.0)
             assert got.shape == (7,) and got.dtype == dtype
 
 

@@ -116,7 +116,7 @@ def test_a_law_of_ones_own_is_named_by_its_class() -> None:
             ValueError,
             "law must be one of stop, deficit, lagrangian or a Law, got 'never'; use",
         ),
-        (lambda: Lagrangian(free=0), ValueError, "free must be above 0, got 0: nothing would be marked; use 0.2"),
+        (lambda: Lagrangian(free=0), ValueError, "free must be above 0, got 0, which would mark nothing; use 0.2"),
         (lambda: Deficit(tokens=0), ValueError, r"tokens must be an integer in \[1, "),
         (lambda: Deficit(most=-1), ValueError, r"most must be a number in \[0, 100\], got -1"),
     ],

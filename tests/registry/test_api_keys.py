@@ -58,9 +58,9 @@ def test_revoked_and_ended_keys_let_nobody_in(registry: Registry, clock: Clock) 
     assert let_in(registry, other) is None
     states = {key.id: key.state(clock.now) for key in registry.api.every("acme")}
     assert states == {brief.id: "over", lasting.id: "revoked"}
-    with pytest.raises(ValueError, match="found none of id 'nothing'"):
+    with pytest.raises(ValueError, match="no API key with id 'nothing'"):
         registry.api.revoke("nothing")
-    with pytest.raises(ValueError, match="an API key must end later"):
+    with pytest.raises(ValueError, match="an API key must expire in the future"):
         registry.api.create("acme", not_after=START)
 
 

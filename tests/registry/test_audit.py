@@ -36,8 +36,17 @@ def test_a_whole_chain_passes(registry: Registry, lines: list[str]) -> None:
     found = verify(lines, first)
     assert (found.entries, found.begun, found.closed, found.open) == (9, 4, 3, ("text 2",))
     assert found.signers == (first, second) and found.last == json.loads(lines[-1])["digest"]
-    assert verify([]).entries == 0
     assert list(export_lines(registry.database, after=7)) == lines[7:]
+
+
+def test_an_empty_log_shows_nothing_of_the_service_whose_key_is_given(registry: Registry) -> None:
+    """A log cut off before its first entry passed beside the service's public key."""
+    assert verify([]).entries == 0  # without a key nothing is claimed
+    key = registry.receipts.public_keys()[0]
+    with pytest.raises(ValueError, match="which every log begins with, found an empty log; it was cut off"):
+        verify([], key)
+    first = next(iter(export_lines(registry.database)))
+    assert verify([first], key).entries == 1  # what a service without any receipt exports
 
 
 def signed_anew(entries: Lines) -> Lines:
@@ -60,7 +69,7 @@ def change(entries: Lines, place: int, **changes: Any) -> Lines:
 
 ATTACKS: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "a field changed": (
-        lambda e: change(e, 2, receipt={**e[2]["receipt"], "found": False}),
+        lambda e: change(e, 2, receipt={**e[2]["receipt"], "detected": False}),
         "line 3 of the receipts: expected the digest of its entry",
     ),
     "an entry dropped": (lambda e: e[:3] + e[4:], "line 4 .* expected entry 4 of the chain"),

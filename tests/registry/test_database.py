@@ -14,12 +14,12 @@ from caw.registry.master_key import MasterKeys
 
 def test_what_is_no_registry_is_refused(masters: MasterKeys, tmp_path: Path) -> None:
     for url, message in (
-        ("sqlite://", "got a database in memory"),
-        ("sqlite:///:memory:", "got a database in memory"),
+        ("sqlite://", "got an in-memory database"),
+        ("sqlite:///:memory:", "got an in-memory database"),
         ("keys.db", "the registry must be a URL such as"),
         (
             f"sqlite:///{tmp_path}/none.db",
-            "must hold a registry, found none; make the first key with `caw keys create`",
+            "must be a registry, found none; create the first key with `caw keys create`",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -30,14 +30,14 @@ def test_what_is_no_registry_is_refused(masters: MasterKeys, tmp_path: Path) -> 
     (tmp_path / "text.db").write_text("this is no database at all, " * 99)
     with pytest.raises(OSError, match=r"text\.db cannot be used: file is not a database"):
         open_registry(f"sqlite:///{tmp_path}/text.db", masters, create=True)
-    with pytest.raises(ImportError, match="needs the package"):
+    with pytest.raises(ImportError, match="requires the package"):
         open_registry("postgresql+pg8000://user:hunter2@host/db", masters)
 
 
 def test_tables_of_another_form_are_refused(registry: Registry, masters: MasterKeys, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "keys.db") as connection:
         connection.execute("UPDATE caw_facts SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(ValueError, match="form 2, found form 99; use the version that made it"):
+    with pytest.raises(ValueError, match="format 3, found format 99; use the version that made it"):
         open_registry(str(registry.database.engine.url), masters)
 
 

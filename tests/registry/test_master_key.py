@@ -17,7 +17,7 @@ def test_a_secret_opens_where_it_was_sealed_for() -> None:
     assert ONE.open(sealed, "key 1 of acme") == b"secret"
     assert b"secret" not in base64.b64decode(sealed.rpartition(".")[2])
     assert sealed != ONE.seal(b"secret", "key 1 of acme")  # a nonce of its own
-    with pytest.raises(ValueError, match="key 2 of acme does not open: the row was damaged or moved"):
+    with pytest.raises(ValueError, match="key 2 of acme cannot be decrypted: the row was damaged or moved"):
         ONE.open(sealed, "key 2 of acme")
     raw = bytearray(base64.b64decode(sealed.rpartition(".")[2]))
     raw[-1] ^= 1
@@ -30,7 +30,9 @@ def test_the_first_master_key_seals_and_all_open() -> None:
     both = MasterKeys(TWO.keys + ONE.keys)
     assert both.open(sealed, "x") == b"secret" and not both.is_current(sealed)
     assert both.is_current(both.seal(b"secret", "x"))
-    with pytest.raises(ValueError, match=f"x is sealed under master key {ONE.ids[0]}, got {TWO.ids[0]}; add that one"):
+    with pytest.raises(
+        ValueError, match=f"x is encrypted under master key {ONE.ids[0]}, got {TWO.ids[0]}; add that key"
+    ):
         TWO.open(sealed, "x")
 
 
@@ -42,14 +44,14 @@ def test_master_keys_are_read_from_the_environment_or_a_private_file(tmp_path: P
     path.chmod(0o600)
     assert MasterKeys.read({FILE_VARIABLE: str(path)}) == MasterKeys.read({VARIABLE: f"{first} {second}"})
     path.chmod(0o640)
-    with pytest.raises(ValueError, match="must be private, others may read it; run `chmod 600"):
+    with pytest.raises(ValueError, match="must be private but is readable by others; run `chmod 600"):
         MasterKeys.read({FILE_VARIABLE: str(path)})
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "expected a master key in CAW_MASTER_KEY or a file in CAW_MASTER_KEY_FILE, got none"),
+        ({}, "a master key is required in CAW_MASTER_KEY or in a file named by CAW_MASTER_KEY_FILE, got none"),
         ({VARIABLE: "x", FILE_VARIABLE: "y"}, "got both"),
         ({VARIABLE: "hunter2"}, "CAW_MASTER_KEY must hold 32 bytes in base64, got something else"),
         ({VARIABLE: base64.b64encode(b"short").decode()}, "must hold 32 bytes"),

@@ -37,21 +37,21 @@ def test_it_is_what_the_server_asks_for(registry: Registry) -> None:
 
 
 def test_what_is_written_is_what_was_given_and_no_text(registry: Registry) -> None:
-    registry.receipts.begin(begun("one", choice=3)).close(closed(p_value=None, found=None, reason="too short"))
+    registry.receipts.begin(begun("one", choice=3)).close(closed(p_value=None, detected=None, reason="too short"))
     entries = [json.loads(line) for line in export_lines(registry.database)]
     assert [e["kind"] for e in entries] == ["key", "begun", "closed"]
     assert entries[1]["receipt"] == {**vars(begun("one", choice=3))}
-    assert entries[2]["receipt"] == {"id": "one", **vars(closed(p_value=None, found=None, reason="too short"))}
+    assert entries[2]["receipt"] == {"id": "one", **vars(closed(p_value=None, detected=None, reason="too short"))}
     assert [e["sequence"] for e in entries] == [1, 2, 3]
     assert [e["previous"] for e in entries] == ["", entries[0]["digest"], entries[1]["digest"]]
 
 
 def test_an_entry_of_a_kind_is_written_once(registry: Registry) -> None:
     handle = registry.receipts.begin(begun("one"))
-    with pytest.raises(ValueError, match="a receipt is begun once, got one again"):
+    with pytest.raises(ValueError, match="a receipt can be begun only once, got one again"):
         registry.receipts.begin(begun("one"))
     handle.close(closed())
-    with pytest.raises(ValueError, match="a receipt is closed once, got one again"):
+    with pytest.raises(ValueError, match="a receipt can be closed only once, got one again"):
         handle.close(closed(tokens=7))
     found = verified(registry)
     assert (found.entries, found.begun, found.closed) == (3, 1, 1)

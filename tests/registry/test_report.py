@@ -8,7 +8,7 @@ import pytest
 import torch
 from registry.samples import begun, closed
 
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 from caw.registry import Registry
 from caw.registry.report import make_report
 from caw.registry.report_page import page
@@ -38,7 +38,7 @@ def texts(registry: Registry) -> list[str]:
     made = [marked(KGW(key=7), count, start) for count, start in ((450, 1), (320, 2), (230, 3))]
     for number, text in enumerate(made[:2]):
         handle = registry.receipts.begin(begun(f"r{number}", key_id=KGW(key=7).key_id))
-        handle.close(closed(digest=text_digest(text), found=number == 0))
+        handle.close(closed(digest=text_digest(text), detected=number == 0))
     registry.receipts.begin(begun("open", key_id=KGW(key=7).key_id))
     registry.receipts.begin(begun("tool", key_id="", unmarked="tool call"))
     return made
@@ -57,7 +57,7 @@ def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
     assert (ours.id, ours.marked, other.marked, report.strangers) == (id, 3, 0, 2)
     assert report.unmarked_texts == {"tool call": 1} and report.chain.begun == 4
     assert ours.receipts["begun"] == 3 and ours.receipts["open"] == 1 and ours.receipts["complete"] == 2
-    assert ours.receipts["found"] == ours.receipts["unfound"] == 1 and other.receipts == {}
+    assert ours.receipts["detected"] == ours.receipts["undetected"] == 1 and other.receipts == {}
     as_left = {row.tokens: (row.texts, row.measured) for row in ours.power[0].rows}
     assert as_left == {200: (3, 1.0), 300: (2, 1.0), 400: (1, 1.0)}
     assert ours.power[2].rows[0].texts < 3  # three tenths of the words are gone: texts got shorter
@@ -93,6 +93,6 @@ def test_the_page_shows_names_as_text(registry: Registry, texts: list[str]) -> N
     assert "&lt;b&gt;bold&lt;/b&gt; {{ 7 * 7 }}" in shown and "<b>bold" not in shown
     assert "default-src &#39;none&#39;" in shown or "default-src 'none'" in shown
     assert "kgw: gamma 0.25, delta 4.0" in shown and "1 December 2026, 12:00 UTC" in shown
-    assert "(2 complete, 1 open); 1 of 2 that were tested were found" in shown
-    assert "too few texts to say" in shown, "nine texts show nothing of one in a thousand"
+    assert "(2 complete, 1 open); 1 of 2 tested were detected" in shown
+    assert "too few texts to tell" in shown, "nine texts show nothing of one in a thousand"
     assert "was not measured" in shown  # globex has no marked texts

@@ -77,7 +77,7 @@ class Directory:
 
     def tenant_for(self, bearer: str | None) -> Tenant | None:
         if bearer == "lost":
-            raise ValueError("tenant lost must have a key that marks now, found none")
+            raise ValueError("tenant lost must have an active marking key, found none")
         return self.tenants.get(bearer or "")
 
     def detection_keys(self, tenant: Tenant | None) -> tuple[MarkKey, ...]:
@@ -91,11 +91,11 @@ DIRECTORY = Directory(
         "free": Tenant("free", MarkKey("k1", KEY), may_opt_out=True),
         "short": Tenant("short", MarkKey("k1", KEY), MarkRules(exempt_below=10)),
         "strong": Tenant("strong", MarkKey("k1", KEY), MarkRules(strength_factor=50)),
-        "strict": Tenant("strict", MarkKey("k1", KEY), MarkRules(found_at=1e-3, strict=True)),
-        "half": Tenant("half", MarkKey("k1", KEY), MarkRules(found_at=1e-2, strength_factor=0.5)),
-        "many": Tenant("many", MarkKey("k1", KEY), MarkRules(found_at=1e-2, strength_factor=0.5), tried=200),
-        "found": Tenant("found", MarkKey("k1", KEY), MarkRules(found_at=1e-3)),
-        "weak": Tenant("weak", MarkKey("k1", KEY), MarkRules(found_at=1e-2, strength_factor=0.1)),
+        "strict": Tenant("strict", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3, strict=True)),
+        "half": Tenant("half", MarkKey("k1", KEY), MarkRules(detectable_at=1e-2, strength_factor=0.5)),
+        "many": Tenant("many", MarkKey("k1", KEY), MarkRules(detectable_at=1e-2, strength_factor=0.5), tried=200),
+        "found": Tenant("found", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3)),
+        "weak": Tenant("weak", MarkKey("k1", KEY), MarkRules(detectable_at=1e-2, strength_factor=0.1)),
     }
 )
 

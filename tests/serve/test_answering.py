@@ -16,7 +16,7 @@ import pytest
 from serve.serving import DIRECTORY, NAME, Kept, Running, alone, parts, running, until
 
 from caw.decoding.model_lock import model_lock
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 from caw.serve import guard
 from caw.serve.contracts import Begun, MarkRules
 from caw.serve.requests import CompletionRequest
@@ -107,10 +107,10 @@ def test_more_texts_than_may_wait_are_refused() -> None:
 def test_a_request_that_takes_too_long_ends() -> None:
     """Before the first byte with 504, in a stream with a last event."""
     with running(timeout=0.05) as served:
-        with pytest.raises(openai.InternalServerError, match=r"took longer than 0.05 s") as caught:
+        with pytest.raises(openai.InternalServerError, match=r"exceeded the timeout of 0.05 s") as caught:
             served.complete("the sky", max_tokens=250)
         assert caught.value.status_code == 504
-        with pytest.raises(openai.APIError, match=r"took longer than 0.05 s"):
+        with pytest.raises(openai.APIError, match=r"exceeded the timeout of 0.05 s"):
             list(served.complete("the sky", max_tokens=250, stream=True))
         served.idle()
         assert {one.ending for one in served.log.closed} == {"failed"}
@@ -170,7 +170,7 @@ def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -
 
 def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing() -> None:
     """The first text was tested, and none of it was sent: its p-value stood beside the digest of nothing."""
-    with running(batch=1, rules=MarkRules(found_at=1e-2)) as served:
+    with running(batch=1, rules=MarkRules(detectable_at=1e-2)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.port)
         connection.request("POST", "/v1/completions", json.dumps({**ASK, "max_tokens": 200, "n": 2}).encode(), SENT)
         until(lambda: any(order.texts and order.texts[0].done for order in served.service.open))
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing()
         served.idle()
         first = served.log.closed[0]
         assert (first.ending, first.digest, first.tokens) == ("cancelled", text_digest(""), 0)
-        assert first.p_value is None and first.found is None and first.tested is None
+        assert first.p_value is None and first.detected is None and first.tested is None
 
 
 def test_a_text_whose_p_value_cannot_be_told_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:
         connection, seen = raw_stream(served.port, max_tokens=60)
         log.fails = "close"
         seen += everything(connection)
-        assert b"the receipt of the text could not be written" in seen
+        assert b"the text's receipt could not be written" in seen
         assert b"[DONE]" not in seen and b'"finish_reason":"' not in seen and not seen.endswith(b"0\r\n\r\n")
         status, answer = post(served.port, json.dumps({**ASK, "max_tokens": 5}).encode())
         assert status == 500 and "receipt" in answer["error"]["message"]
@@ -220,7 +220,7 @@ def test_receipts_are_begun_before_the_first_byte_and_closed_before_the_last(ser
 def test_bodies_that_are_too_large_are_refused(served: Running) -> None:
     body = json.dumps({**ASK, "prompt": "x" * (1 << 20)}).encode()
     status, answer = post(served.port, body)
-    assert status == 413 and "a body may have 1048576 bytes" in answer["error"]["message"]
+    assert status == 413 and "a body may have at most 1048576 bytes" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("chunks", [30, 200])

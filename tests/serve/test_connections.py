@@ -21,8 +21,8 @@ from caw.serve import running as module
 
 def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served meanwhile, and its row is free again; the connection was kept for ever once it was closing."""
-    take = EagerStep.take  # 500 of them shall last longer than such a client is waited for, on any machine
-    monkeypatch.setattr(EagerStep, "take", lambda *given: (time.sleep(0.01), take(*given))[1])
+    decode = EagerStep.decode  # 500 of them shall last longer than such a client is waited for, on any machine
+    monkeypatch.setattr(EagerStep, "decode", lambda *given: (time.sleep(0.01), decode(*given))[1])
     with running(write_timeout=0.3, max_length=512, batch=2, drafts=False) as served:
         for listening in served.server.servers[0].sockets:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
@@ -62,9 +62,9 @@ def test_a_body_in_chunks_of_a_byte_is_cut_off(
     served: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes as long to read as one of a kilobyte: a megabyte of them took 12 s, and others waited for 4 s."""
-    read, sizes = connections.Patient.data_received, []
+    read, sizes = connections.TimeoutProtocol.data_received, []
     monkeypatch.setattr(
-        connections.Patient, "data_received", lambda own, data: (sizes.append(len(data)), read(own, data))[1]
+        connections.TimeoutProtocol, "data_received", lambda own, data: (sizes.append(len(data)), read(own, data))[1]
     )
     assert sent_in_chunks(served, [b" "] * 1_000_000) == b""
     assert caplog.text.count("a body came in more than 32768 chunks of less than 64 bytes") == 1
@@ -90,7 +90,7 @@ def test_a_request_with_two_lengths_is_refused_with_all_behind_it(served: Runnin
     with socket.create_connection(("127.0.0.1", served.port)) as client:
         client.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(hidden) + hidden)
         answer = everything(client)
-    assert answer.count(b"HTTP/1.1 ") == 1 and b"HTTP/1.1 400" in answer and b"a body has one length" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1 and b"HTTP/1.1 400" in answer and b"a body must have one length" in answer
 
 
 def test_a_client_that_takes_little_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,10 @@ from serve.serving import DIRECTORY, KEY, MARK, OTHER, Directory, Running, alone
 from serve.test_answering import post
 
 import caw
-from caw.serve import rates
+from caw.serve import detecting
 from caw.serve.contracts import MarkKey, Tenant
-from caw.serve.detecting import MOST_PUBLIC
-from caw.serve.rates import Rates, asker_of
-from caw.watermarks.registry import said_of
+from caw.serve.detecting import MOST_PUBLIC, Rates, asker_of
+from caw.watermarks.names import said_of
 
 UNMARKED = "a text that nobody marked, about small models and blue skies and few words. " * 6
 
@@ -125,7 +124,7 @@ def test_keys_of_other_watermarks_are_read_and_do_not_mark() -> None:
     with running(directory=Mixed(tenants)) as served:
         answer = ask(served, {"text": text})[1]
         assert [match["key_id"] for match in answer["matches"]] == ["one list"] and answer["keys"] == 2
-        with pytest.raises(openai.InternalServerError, match="marked otherwise than this server does"):
+        with pytest.raises(openai.InternalServerError, match="watermark is not this server's"):
             served.complete("the sky", key="lists", max_tokens=5)
         assert served.complete("the sky", max_tokens=5).choices[0].text and len(served.log.begun) == 1
 
@@ -159,5 +158,5 @@ def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [limit.allows("a") for _ in range(3)] == [True, True, False]
     now[0] = 1000.0
     assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]
-    monkeypatch.setattr(rates, "MOST", 2)
+    monkeypatch.setattr(detecting, "MOST", 2)
     assert limit.allows("c") and limit.allows("d") and len(limit._left) == 2

@@ -9,26 +9,28 @@ from typing import Any
 import openai
 import pytest
 from decoding.drafts.guessing import Knowing, keep_price_steady
-from serve.serving import KEY, MARK, OTHER, Kept, alone, parts, running, until
+from serve.serving import KEY, MARK, NAME, OTHER, Kept, alone, parts, running, until
 
 import caw
 from caw import ops
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep
+from caw.serve.contracts import MarkRules
+from caw.serve.engine import Engine
 from caw.serve.inbox import BusyError, ClosedError, GreedyError, Inbox
 
 
 def test_a_step_that_fails_fails_its_texts_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next text is made by a new decoder; what was wrong is not told to clients."""
     with running() as served:
-        take, left = EagerStep.take, [1]
+        decode, left = EagerStep.decode, [1]
 
         def fails(self: EagerStep, *arguments: Any) -> Any:
             if left and left.pop():
                 raise RuntimeError("secret detail")
-            return take(self, *arguments)
+            return decode(self, *arguments)
 
-        monkeypatch.setattr(EagerStep, "take", fails)
+        monkeypatch.setattr(EagerStep, "decode", fails)
         with pytest.raises(openai.InternalServerError, match="decoding failed on the server") as caught:
             served.complete("the sky", max_tokens=20)
         assert "secret" not in str(caught.value)
@@ -39,7 +41,7 @@ def test_a_step_that_fails_fails_its_texts_and_no_others(monkeypatch: pytest.Mon
 
 def test_a_model_that_always_fails_makes_the_server_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as served:
-        monkeypatch.setattr(EagerStep, "take", lambda *arguments: 1 / 0)
+        monkeypatch.setattr(EagerStep, "decode", lambda *arguments: 1 / 0)
         for _ in range(3):
             with pytest.raises(openai.InternalServerError):
                 served.complete("the sky", max_tokens=20)
@@ -50,7 +52,7 @@ def test_a_model_that_always_fails_makes_the_server_unhealthy(monkeypatch: pytes
 
 def test_a_test_that_fails_fails_its_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(log=Kept()) as served:
-        monkeypatch.setattr("caw.found.trial.Trial.__call__", lambda *arguments: 1 / 0)
+        monkeypatch.setattr("caw.detectable.trial.Trial.__call__", lambda *arguments: 1 / 0)
         with pytest.raises(openai.InternalServerError, match="could not be tested"):
             served.complete("the sky", key="found", max_tokens=20)
         assert served.complete("the sky", max_tokens=5).choices[0].text
@@ -77,7 +79,7 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
         expected.append(made.texts[0])
         known.append((parts()[1](one["prompt"])["input_ids"], made.sequences[0]))
     drafter, right = Knowing(known, ["right", "last wrong", "too long"]), []
-    monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
+    monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
     keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     for drafts in (True, False):
@@ -86,6 +88,31 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
         assert [answer.choices[0].text for answer in done] == expected
         assert (sum(right) > 20) is drafts
         right.clear()
+
+
+def test_a_guarded_text_that_is_cancelled_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has several sequences then, each of which ends; what is admitted counts texts."""
+    cancelled: list[Any] = []
+    token = Engine._token
+
+    def cancel(self: Engine, sequence: Any) -> bool:
+        if len(self._making) >= 3 and not cancelled:
+            cancelled.append(self._making[sequence.index].job)
+            self.cancel(cancelled[0])
+        return token(self, sequence)
+
+    ended: list[Any] = []
+    counted = Inbox.ended
+    monkeypatch.setattr(Inbox, "ended", lambda self, job: (ended.append(job), counted(self, job))[1])
+    monkeypatch.setattr(Engine, "_token", cancel)
+    guard = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3)
+    with running(rules=MarkRules(detectable_at=1e-3), guard=guard, batch=8) as served:
+        with pytest.raises(openai.APITimeoutError):
+            client = served.client().with_options(timeout=2, max_retries=0)
+            client.completions.create(model=NAME, prompt="the sky is", temperature=0, max_tokens=100)
+        until(lambda: not served.service.engine._making)
+        assert cancelled and ended == cancelled
+        assert served.service.engine.inbox.under_way == 0 and not served.service.engine.inbox._held
 
 
 def test_an_inbox_takes_all_jobs_or_none() -> None:
@@ -134,7 +161,7 @@ def test_tenants_take_turns() -> None:
         many = pool.submit(served.complete, "the sky", max_tokens=60, n=16)
         until(lambda: served.service.engine.inbox.under_way == 16)
         one = pool.submit(served.complete, "a model", key="two", max_tokens=5)
-        with pytest.raises(openai.RateLimitError, match="this tenant's texts wait") as caught:
+        with pytest.raises(openai.RateLimitError, match="this tenant's share of the queue") as caught:
             served.complete("the sky", max_tokens=3, n=16)
         assert caught.value.code == "tenant_queue_full"
         text = one.result().choices[0].text
@@ -152,7 +179,7 @@ def test_a_text_that_cannot_be_begun_fails_alone(monkeypatch: pytest.MonkeyPatch
         until(lambda: served.service.engine.tokens)
         bad = pool.submit(served.complete, "x", extra_body={"response_format": {"type": "json_object"}})
         after = pool.submit(served.complete, "a model", max_tokens=5)
-        with pytest.raises(openai.InternalServerError, match="could not be begun"):
+        with pytest.raises(openai.InternalServerError, match="could not be started"):
             bad.result()
         assert first.result().choices[0].text == alone("the sky", max_new_tokens=60)[0]
         assert after.result().choices[0].text == alone("a model", max_new_tokens=5)[0]

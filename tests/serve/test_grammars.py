@@ -68,7 +68,7 @@ def test_marks_choose_among_what_is_allowed(served: Running) -> None:
 
 
 def test_it_is_exempt_only_where_the_operator_says_so() -> None:
-    rules = {"exempt": MarkRules(exempt_json=True), "found": MarkRules(found_at=1e-6, exempt_thinking=True)}
+    rules = {"exempt": MarkRules(exempt_json=True), "found": MarkRules(detectable_at=1e-6, exempt_thinking=True)}
     tenants = {name: Tenant(name, MarkKey("k1", KEY), rule) for name, rule in rules.items()}
     with running(directory=Directory({**DIRECTORY.tenants, **tenants})) as served:
         assert p_value(said(served, LONG, key="exempt")[0], KEY) > 1e-3
@@ -76,7 +76,7 @@ def test_it_is_exempt_only_where_the_operator_says_so() -> None:
         text = said(served, LONG, key="found")[0]
         assert json.loads(text) and p_value(text, KEY) < 1e-6 and "thinking" not in served.log.begun[-1].policy
         served.idle()
-        assert served.log.closed[-1].found
+        assert served.log.closed[-1].detected
 
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -96,7 +96,7 @@ def test_drafts_change_no_text_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> N
         (read(one["prompt"])["input_ids"], read(text)["input_ids"]) for one, text in zip(asked, expected, strict=True)
     ]
     drafter = Knowing(known, ["right", "last wrong", "first wrong", "unknown ids", "too long"])
-    monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
+    monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
     keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     assert texts(True) == expected
@@ -116,15 +116,15 @@ def test_any_object(served: Running) -> None:
 @pytest.mark.parametrize(
     "response_format, said",
     [
-        ({"type": "json_schema"}, "must have a json_schema"), ({"type": "json_object", "json_schema": {}}, "else none"),
+        ({"type": "json_schema"}, "must have a json_schema"), ({"type": "json_object", "json_schema": {}}, "fix it"),
         ({"type": "grammar"}, "json_object"), ({"type": "json_schema", "json_schema": {"regex": "x"}}, "not permitted"),
-        (form({"type": "nothing"}), "cannot be kept to: 'Invalid type"), (form(False), "cannot be kept to"),
-        (form({"not": {}}), "Unimplemented keys"), (form({"$ref": "file:///etc/passwd"}), "cannot be kept to"),
-        (form({"$ref": "http://127.0.0.1:1/x"}), "cannot be kept to"),
+        (form({"type": "nothing"}), "unsupported schema: 'Invalid type"), (form(False), "unsupported schema:"),
+        (form({"not": {}}), "Unimplemented keys"), (form({"$ref": "file:///etc/passwd"}), "unsupported schema:"),
+        (form({"$ref": "http://127.0.0.1:1/x"}), "unsupported schema:"),
         (form({"x-guidance": {"lenient": True}, "not": {}}), "Unimplemented keys"),
-        (form({"type": "string", "pattern": "(" * 200 + "a" + "){9}" * 200}), "cannot be kept to"),
-        (form({"enum": ["x" * 70_000]}), "a schema may have 65536 letters"),
-        (form({"type": "string", "pattern": "("}), "cannot be kept to"),
+        (form({"type": "string", "pattern": "(" * 200 + "a" + "){9}" * 200}), "unsupported schema:"),
+        (form({"enum": ["x" * 70_000]}), "a schema may have at most 65536 characters"),
+        (form({"type": "string", "pattern": "("}), "unsupported schema:"),
     ],
 )  # fmt: skip
 def test_schemas_that_cannot_be_kept_to_are_refused(served: Running, response_format: Any, said: str) -> None:
@@ -139,18 +139,18 @@ def test_a_text_that_cannot_go_on_fails_alone(served: Running, monkeypatch: pyte
     from caw.serve import grammars
 
     monkeypatch.setattr(grammars, "LIMITS", {**grammars.LIMITS, "step_lexer_fuel": 1, "step_max_items": 1})
-    with running() as other, pytest.raises(openai.BadRequestError, match="could not be kept to its schema"):
+    with running() as other, pytest.raises(openai.BadRequestError, match="schema exceeds the server's limits"):
         said(other, {"type": "array", "items": {"enum": ["aa", "ab", "bb", "ba"] * 50}, "minItems": 9})
     whole = grammars.Grammar.allowed
     monkeypatch.setattr(
         grammars.Grammar, "allowed", lambda self: torch.roll(whole(self), 1)
     )  # others than may come next
-    with pytest.raises(openai.InternalServerError, match="the server did not keep the text to its schema"):
+    with pytest.raises(openai.InternalServerError, match="the text left its schema because of a server error"):
         said(served, SMALL)
     assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
 
 
 def test_without_its_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
-    with running() as served, pytest.raises(openai.BadRequestError, match="lacks the package llguidance"):
+    with running() as served, pytest.raises(openai.BadRequestError, match="the package llguidance"):
         served.complete("x", extra_body={"response_format": {"type": "json_object"}})

@@ -14,7 +14,7 @@ import pytest
 from serve.serving import KEY, MARK, NAME, OTHER, Kept, Running, alone, parts, running
 
 import caw
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 
 CLIENTS, ROUNDS, TOKENS = 100, 4, 120
 PROMPTS = ("the sky", "a small model", "why", "every byte of a text", "light scatters")

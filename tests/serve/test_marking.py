@@ -11,7 +11,7 @@ import pytest
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, running
 
 import caw
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 from caw.policies import Target
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.errors import ApiError
@@ -25,7 +25,7 @@ SETTINGS = ServerSettings(name="m", max_factor=2.0)
 @pytest.fixture(scope="module")
 def steered() -> Iterator[Running]:
     """A server whose texts are steered towards 1 %, with strengths up to four times the policy's."""
-    with running(rules=MarkRules(found_at=1e-2), max_factor=4.0) as found:
+    with running(rules=MarkRules(detectable_at=1e-2), max_factor=4.0) as found:
         yield found
 
 
@@ -34,7 +34,7 @@ def p_value(text: str) -> float:
 
 
 def test_a_client_cannot_opt_out_unless_its_key_may(served: Running) -> None:
-    with pytest.raises(openai.PermissionDeniedError, match="needs an API key that may opt out"):
+    with pytest.raises(openai.PermissionDeniedError, match="requires an API key that may opt out"):
         served.complete(PROMPT, max_tokens=20, extra_body={"watermark": False})
     served.idle()
     answer = served.complete(PROMPT, key="free", max_tokens=20, extra_body={"watermark": False})
@@ -56,7 +56,7 @@ def test_short_requests_are_exempt_only_by_rule(served: Running, most: int, exem
 
 def test_rules_that_the_server_cannot_keep_fail_before_anything_is_made(served: Running) -> None:
     begun = len(served.log.begun)
-    with pytest.raises(openai.InternalServerError, match="stronger than this server's; ask its operator"):
+    with pytest.raises(openai.InternalServerError, match="stronger marks than this server supports; ask its operator"):
         served.complete(PROMPT, key="strong")
     assert len(served.log.begun) == begun
 
@@ -67,18 +67,18 @@ def test_a_buffered_text_is_made_until_it_is_found(served: Running) -> None:
     receipt = served.log.closed[-1]
     [text] = [choice.text for choice in answer.choices]
     assert receipt.attempts > 1 and receipt.digest == text_digest(text) and receipt.ending == "complete"
-    assert receipt.p_value == p_value(text) and receipt.found == (p_value(text) <= 1e-2)
+    assert receipt.p_value == p_value(text) and receipt.detected == (p_value(text) <= 1e-2)
 
 
 def test_found_texts_are_the_librarys(steered: Running) -> None:
-    """The server's own level steers; a text is what `found_at` gives."""
+    """The server's own level steers; a text is what `detectable_at` gives."""
     mark = MARK.with_key(KEY)
-    want = caw.generate(*parts(), PROMPT, watermark=mark, max_new_tokens=60, found_at=1e-2, progress=False)
+    want = caw.generate(*parts(), PROMPT, watermark=mark, max_new_tokens=60, detectable_at=1e-2, progress=False)
     answer = steered.complete(PROMPT, max_tokens=60)
     assert answer.choices[0].text == want.texts[0]
     assert want.receipts is not None and want.receipts[0] is not None
     receipt = steered.log.closed[-1]
-    assert (receipt.found, receipt.attempts) == (want.receipts[0].found, want.receipts[0].attempts)
+    assert (receipt.detected, receipt.attempts) == (want.receipts[0].detected, want.receipts[0].attempts)
 
 
 def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> None:
@@ -89,26 +89,62 @@ def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> 
     assert receipt.attempts == 1 and receipt.p_value == p_value(text) and receipt.digest == text_digest(text)
 
 
+def test_greedy_texts_are_guarded_where_the_operator_says_so() -> None:
+    """They are the library's, and the receipt says what they keep; streams, draws and log-probabilities are not."""
+    guard, mark, start = caw.Guard(keeps="number", rejoin=2, horizon=8), MARK.with_key(KEY), "tea came to"
+    options = {"watermark": mark, "max_new_tokens": 60, "detectable_at": 0.1, "progress": False}
+    want = caw.generate(*parts(), start, guard=guard, **options)
+    assert want.receipts is not None and want.receipts[0].detected and want.receipts[0].rollouts
+    with running(rules=MarkRules(detectable_at=0.1), guard=guard) as server:
+        answers = [server.complete(start, max_tokens=60, temperature=0) for _ in range(2)]
+        assert [answer.choices[0].text for answer in answers] == want.texts * 2
+        tested = server.log.closed[-1].tested
+        said = {name: getattr(want.receipts[0], name) for name in ("keeps", "kept", "changes", "rollouts", "p_value")}
+        assert tested is not None and {name: tested[name] for name in said} == said
+        for others in ({"temperature": 1, "seed": 1}, {"temperature": 0, "stream": True}, {"logprobs": 1}):
+            answer = server.complete(start, max_tokens=20, **others)
+            list(answer) if "stream" in others else answer.choices[0].text
+            server.idle()
+            tested = server.log.closed[-1].tested
+            assert tested is not None and tested["keeps"] is None
+
+
+def test_texts_whose_guard_finds_no_change_are_marked_as_the_others() -> None:
+    """None leaves unmarked: strict tenants get them, short ones carry a mark, and receipts name no guard."""
+    never = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3)
+    with running(rules=MarkRules(detectable_at=1e-3)) as server:
+        want = [server.complete(PROMPT, max_tokens=most, temperature=0).choices[0].text for most in (60, 8, 1)]
+    with running(rules=MarkRules(detectable_at=1e-3), guard=never) as server:
+        for most, text in zip((60, 8, 1), want, strict=True):
+            assert server.complete(PROMPT, max_tokens=most, temperature=0).choices[0].text == text
+            server.idle()
+            tested = server.log.closed[-1].tested
+            assert tested is not None and tested["keeps"] is None and tested["strength_factor"] > 0
+            assert tested["attempts"] >= 2
+        assert server.complete(PROMPT, key="strict", max_tokens=60, temperature=0).choices[0].text == want[0]
+        assert server.service.engine.inbox.under_way == 0
+
+
 def test_texts_are_found_among_all_keys_that_detection_tries(served: Running) -> None:
     """One that is found under its own key alone is none that two hundred keys find."""
     marks = {str(number): MARK.with_key(number) for number in (KEY, *range(1000, 1199))}
 
     def among_all(name: str) -> float:
         answer = served.complete(PROMPT, key=name, max_tokens=60, temperature=1, seed=1)
-        assert served.log.closed[-1].found
+        assert served.log.closed[-1].detected
         return float(caw.detect_keys(answer.choices[0].text, parts()[1], marks, 1e-2).p_value)
 
     assert among_all("half") > 1e-2 >= among_all("many")
     begun, closed = served.log.begun[-1], served.log.closed[-1]
-    assert begun.keys == 200 and 1 - (1 - begun.found_at) ** begun.keys == pytest.approx(1e-2)
-    assert closed.tested is not None and closed.tested["level"] == begun.found_at
+    assert begun.keys == 200 and 1 - (1 - begun.detectable_at) ** begun.keys == pytest.approx(1e-2)
+    assert closed.tested is not None and closed.tested["level"] == begun.detectable_at
 
 
 def test_an_untested_text_has_its_p_value_in_its_receipt_too(served: Running) -> None:
     """Of what was sent, under the key that marked it; an unmarked one has none."""
     text = served.complete(PROMPT, max_tokens=60).choices[0].text
     receipt = served.log.closed[-1]
-    assert receipt.p_value == p_value(text) < 1 and receipt.found is None and receipt.tested is None
+    assert receipt.p_value == p_value(text) < 1 and receipt.detected is None and receipt.tested is None
     served.complete(PROMPT, key="free", max_tokens=9, extra_body={"watermark": False})
     assert served.log.closed[-1].p_value is None
 
@@ -116,7 +152,7 @@ def test_an_untested_text_has_its_p_value_in_its_receipt_too(served: Running) ->
 def test_short_texts_leave_with_a_receipt_that_says_why_they_are_not_found(steered: Running) -> None:
     assert steered.complete(PROMPT, max_tokens=3).choices[0].text
     receipt = steered.log.closed[-1]
-    assert receipt.found is False and "needed" in receipt.reason and receipt.ending == "complete"
+    assert receipt.detected is False and "needed" in receipt.reason and receipt.ending == "complete"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -124,10 +160,10 @@ def test_strictly_no_text_leaves_that_is_not_found(served: Running, stream: bool
     """A stream then sends the finished text at once; a text that cannot be found is refused before a byte leaves."""
     answer = served.complete(PROMPT, key="strict", max_tokens=100, stream=stream)
     texts = [chunk.choices[0].text for chunk in answer] if stream else [answer.choices[0].text]
-    assert len(texts) == 1 and p_value(texts[0]) <= 1e-3 and served.log.closed[-1].found
-    with pytest.raises(openai.InternalServerError, match="no text was made that is found to be marked") as caught:
+    assert len(texts) == 1 and p_value(texts[0]) <= 1e-3 and served.log.closed[-1].detected
+    with pytest.raises(openai.InternalServerError, match="no attempt gave a detectable text") as caught:
         served.complete(PROMPT, key="strict", max_tokens=5, stream=stream)  # one of which has no context
-    assert caught.value.code == "unfound"
+    assert caught.value.code == "undetected"
     served.idle()
     assert served.log.closed[-1].ending == "failed" and served.log.closed[-1].digest == text_digest("")
 
@@ -135,16 +171,16 @@ def test_strictly_no_text_leaves_that_is_not_found(served: Running, stream: bool
 def test_what_no_text_can_reach_is_refused_at_once(served: Running) -> None:
     """The level that many keys leave may be out of reach of a short text; every attempt was made for nothing."""
     begun = len(served.log.begun)
-    with pytest.raises(openai.BadRequestError, match="takes at least 5 tokens, got max_tokens 4; ask for more"):
+    with pytest.raises(openai.BadRequestError, match="have at least 5 tokens, got max_tokens 4; raise max_tokens"):
         served.complete(PROMPT, key="strict", max_tokens=4)
     assert len(served.log.begun) == begun
     planned = served.service.planned
     for strict in (True, False):
-        many = Tenant("a", MarkKey("k1", KEY), MarkRules(found_at=1e-3, strict=strict), tried=10_000)
+        many = Tenant("a", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3, strict=strict), tried=10_000)
         marking = marking_of(many, SETTINGS, planned.policy, max_tokens=11, wants=None)
-        planned.check_reach(marking, 12)
+        planned.check_reach(marking, 12, do_sample=False)
         with pytest.raises(ApiError, match="at least 12 tokens") if strict else contextlib.nullcontext():
-            planned.check_reach(marking, 11)
+            planned.check_reach(marking, 11, do_sample=False)
 
 
 def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
@@ -154,16 +190,17 @@ def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
         for name in ("one", "weak", "found")
     ]
     assert found[:2] == [0.0, 0.0] and found[2] == pytest.approx(3.0902 - 2.3263, abs=1e-4)
-    among = Tenant("a", MarkKey("k1", KEY), MarkRules(found_at=1e-3), tried=10)
+    among = Tenant("a", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3), tried=10)
     marking = marking_of(among, SETTINGS, policy, max_tokens=9, wants=None)
-    assert marking.found_at == pytest.approx(1.0004e-4, rel=1e-4)
+    assert marking.detectable_at == pytest.approx(1.0004e-4, rel=1e-4)
     assert marking.margin == pytest.approx(3.7189 - 2.3263, abs=1e-3)
 
 
 @pytest.mark.parametrize(
     "rules, problem",
     [
-        ({"found_at": 1.5}, "found_at must be a number"), ({"strict": True}, "strict belongs to found_at"),
+        ({"detectable_at": 1.5}, "detectable_at must be a number"),
+        ({"strict": True}, "strict requires detectable_at"),
         ({"strength_factor": 0}, "strength_factor must be above 0"), ({"exempt_below": -1}, "exempt_below must be"),
         ({"exempt_json": 1}, "exempt_json must be True or False"),
     ],

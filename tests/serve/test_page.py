@@ -18,8 +18,7 @@ from serve.test_detecting import UNMARKED, Keys
 
 import caw
 from caw.io.show import visible
-from caw.serve.contracts import MarkKey, Tenant
-from caw.serve.single import SingleTenant
+from caw.serve.contracts import MarkKey, SingleTenant, Tenant
 
 HOSTILE = "</textarea><script>alert(1)</script><b onclick=x>{{ 7 * 7 }}</b>\u202edrawkcab\u200b \x1b[0m &amp; \x00"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -79,7 +78,7 @@ def test_the_one_tenant_sees_its_tokens(one: Running, marked: str) -> None:
     assert status == 200 and read.text["verdict"] == "Marked"
     assert all(form in read.text["text"] for form in (text, visible(text))), "in the field, and drawn"
     assert f"{expected.num_scored} of {expected.num_tokens} count;\n{expected.score:.0f} of these are green" in page
-    assert f"<dd>{expected.p_value:.2g}; marked is" in page and "<dd>k1</dd>" in page
+    assert f"<dd>{expected.p_value:.2g}; threshold" in page and "<dd>k1</dd>" in page
     assert [given for tag, given in read.tags if tag == "details"] == [{"open": None}]
     shades = [given["class"] for tag, given in read.tags if tag == "span" and given["class"] != "p2"]
     assert set(shades) >= {"m1", "again"}
@@ -90,7 +89,7 @@ def test_what_was_not_found_is_said_without_claiming_more(one: Running) -> None:
     assert read.text["verdict"] == "No mark found" and "It may be unmarked, or marked and" in read.text["answer"]
     assert read.text["title"].startswith("No mark found: ")
     read = Reader(ask(one, body=urlencode({"text": "two words"}))[2])
-    assert read.text["verdict"] == "Too short to say" and "must count" in read.text["answer"]
+    assert read.text["verdict"] == "Too short to decide" and "must count" in read.text["answer"]
 
 
 def test_a_text_stays_text(one: Running) -> None:
@@ -151,15 +150,15 @@ def test_the_public_gets_a_word_and_an_api_key_everything(marked: str) -> None:
         for _ in range(9):
             status, page = post(text=public)
         assert "I have an API key" in page
-        assert status == 429 and "Too many questions without an API key" in page and public[:20] in page
+        assert status == 429 and "Rate limit for requests without an API key" in page and public[:20] in page
 
 
 @pytest.mark.parametrize(
     "body, headers, status, said",
     [
-        ("text=", {}, 400, "Text must have 1 to 100000 letters"),
-        ("", {}, 400, "Text must have"),
-        (urlencode({"text": "x" * 100_001}), {}, 400, "Text must have"),
+        ("text=", {}, 400, "Text must be 1 to 100000 characters"),
+        ("", {}, 400, "Text must be"),
+        (urlencode({"text": "x" * 100_001}), {}, 400, "Text must be"),
         ("text=%ed%a0%80", {}, 400, "could not be read"),
         ("&".join(f"a{n}=1" for n in range(9)), {}, 400, "could not be read"),
         (b"text=\xff", {}, 400, "could not be read"),

@@ -11,8 +11,7 @@ from serve.test_detecting import UNMARKED, Keys
 from serve.test_page import HOSTILE
 
 from caw.io.show import visible
-from caw.serve.contracts import MarkKey, Tenant
-from caw.serve.single import SingleTenant
+from caw.serve.contracts import MarkKey, SingleTenant, Tenant
 
 pytestmark = pytest.mark.gate("browser")
 __all__ = ["browser", "started"]  # fixtures
@@ -51,7 +50,7 @@ def test_an_unmarked_text_and_a_short_one(browser: Browser, url: str) -> None:
     browser.ask(UNMARKED)
     assert browser.verdict == "No mark found" and not browser.one(".text").is_displayed()
     browser.ask("two words")
-    assert browser.verdict == "Too short to say"
+    assert browser.verdict == "Too short to decide"
 
 
 def test_a_keyboard_is_enough(browser: Browser, url: str, marked: str) -> None:
@@ -72,7 +71,7 @@ def test_it_needs_no_script(browser: Browser, url: str) -> None:
     browser.one("#text").send_keys("two words")
     browser.one("button").click()
     browser.wait()
-    assert browser.verdict == "Too short to say" and browser.count("script") == 0
+    assert browser.verdict == "Too short to decide" and browser.count("script") == 0
 
 
 @pytest.mark.parametrize("name", HOSTILES)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disks import FullFile, fill, inject, mounted
 
 from caw.serve.contracts import Begun, Closed
 from caw.serve.receipt_files import JsonlReceipts, NoReceipts
@@ -52,22 +53,37 @@ def test_lines_of_several_threads_and_servers_do_not_mix(tmp_path: Path) -> None
     assert len(lines) == 200 and len({(line["event"], line["id"]) for line in lines}) == 200
 
 
-def test_a_full_disk_is_an_error_and_leaves_no_line_joined_to_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, write = JsonlReceipts(tmp_path / "r.jsonl"), os.write
-    full: list[bool] = [True]
+def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half line stayed, the line break behind it did not fit either, and the next receipt was joined to it: the
+    answer was 200, and no reader took the file any more."""
+    inject(monkeypatch, FullFile)
+    monkeypatch.setattr(FullFile, "room", 10**6)
+    log = JsonlReceipts(tmp_path / "r.jsonl")
+    log.begin(begun("a"))
+    for room in (0, 1, 7, 60):
+        monkeypatch.setattr(FullFile, "room", room)
+        with pytest.raises(OSError, match=r"cannot write receipts to r.jsonl: the disk is full; free some space"):
+            log.begin(begun("b"))
+        assert [json.loads(line)["id"] for line in (tmp_path / "r.jsonl").read_text().splitlines()] == ["a"]
+    monkeypatch.setattr(FullFile, "room", 10**6)
+    log.begin(begun("c"))
+    assert [json.loads(line)["id"] for line in (tmp_path / "r.jsonl").read_text().splitlines()] == ["a", "c"]
 
-    def short(file: int, data: bytes) -> int:
-        return write(file, data[:7] if full[0] and len(data) > 7 else data)
 
-    monkeypatch.setattr(os, "write", short)
-    with pytest.raises(OSError, match=r"cannot write receipts to r.jsonl: the disk is full"):
-        log.begin(begun("a"))
-    full[0] = False
-    log.begin(begun("b"))
-    lines = (tmp_path / "r.jsonl").read_text().splitlines()
-    assert len(lines) == 2 and json.loads(lines[1])["id"] == "b"
+def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "256k") as disk:
+        log = JsonlReceipts(disk / "r.jsonl")
+        ballast, wrote = fill(disk, 8192), 0
+        with pytest.raises(OSError, match="the disk is full"):
+            while True:
+                log.begin(begun(str(wrote)))
+                wrote += 1
+        with pytest.raises(OSError, match="the disk is full"):
+            log.check()
+        ballast.unlink()
+        log.begin(begun("last"))
+        names = [json.loads(line)["id"] for line in (disk / "r.jsonl").read_text().splitlines()]
+        assert names == [*map(str, range(wrote)), "last"] and wrote > 10
 
 
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
@@ -76,7 +92,7 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_server_that_starts_says_what_was_cut(tmp_path: Path) -> None:
-    """A line without its end is ended: what came after it was lost with it."""
+    """Half a line is taken out, whether a server of before left it or one that shares the file dies meanwhile."""
     path = tmp_path / "r.jsonl"
     log = JsonlReceipts(path)
     assert log.resume() == 0
@@ -86,8 +102,19 @@ def test_a_server_that_starts_says_what_was_cut(tmp_path: Path) -> None:
         file.write(b'{"event":"clo')
     log = JsonlReceipts(path)
     assert log.resume() == 1 and log.resume() == 1
+    with open(path, "ab") as file:
+        file.write(b'{"event":"beg')
     log.begin(begun("c"))
-    assert json.loads(path.read_text().splitlines()[-1])["id"] == "c" and log.resume() == 2
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["a", "a", "b", "c"] and log.resume() == 2
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "diary.txt"
+    path.write_text("dear diary")
+    with pytest.raises(ValueError, match="must be a file of `caw serve --receipts`"):
+        JsonlReceipts(path)
+    assert path.read_text() == "dear diary"
 
 
 def test_no_receipts() -> None:

@@ -19,7 +19,7 @@ NEUTRAL = {
     "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "top_k": -1, "repetition_penalty": 1.0,
     "min_p": 0, "best_of": 1, "echo": False, "suffix": None, "user": "somebody", "tools": [], "tool_choice": "none",
     "response_format": {"type": "text"}, "metadata": {"a": "b"}, "stream_options": None, "something_new": None,
-    "another": 0, "n": 1, "stop": [], "logprobs": None, "service_tier": "auto", "parallel_tool_calls": True,
+    "n": 1, "stop": [], "logprobs": None, "service_tier": "auto", "parallel_tool_calls": True,
 }  # fmt: skip
 
 
@@ -38,12 +38,24 @@ def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
 @pytest.mark.parametrize(
     "change, parameter, said",
     [
-        ({"presence_penalty": 0.5}, "presence_penalty", "is not served"),
-        ({"top_k": 5}, "top_k", "is not served"),
-        ({"echo": True}, "echo", "is not served"),
-        ({"best_of": True}, "best_of", "is not served"),
-        ({"tool_choice": "required"}, "tool_choice", "is not served"),
-        ({"tools": [{"type": "function"}]}, "tools", "is not served"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "less than or equal to 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "greater than"),
+        ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "token ids to numbers in [-100, 100]"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "token ids to numbers in [-100, 100]"),
+        ({"logit_bias": {"999999999": 1}}, "logit_bias", "vocabulary"),
+        ({"do_sample": True}, "do_sample", "requires a temperature above 0"),
+        ({"enable_thinking": False}, "enable_thinking", "is unknown by this server; use chat_template_kwargs"),
+        ({"think": False}, "think", "is unknown by this server; use chat_template_kwargs"),
+        ({"add_special_tokens": False}, "add_special_tokens", "is not supported"),
+        ({"another": 0}, "another", "is unknown"),
+        ({"another": ""}, "another", "is unknown"),
+        ({"another": []}, "another", "is unknown"),
+        ({"skip_special_tokens": False}, "skip_special_tokens", "is not supported"),
+        ({"echo": True}, "echo", "is not supported"),
+        ({"best_of": True}, "best_of", "is not supported"),
+        ({"tool_choice": "required"}, "tool_choice", "is not supported"),
+        ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
         ({"something": "x"}, "something", "is unknown"),
         ({"temperature": -1}, "temperature", "greater than or equal to 0"),
         ({"temperature": "1"}, "temperature", "number"),
@@ -51,8 +63,8 @@ def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"max_tokens": True}, "max_tokens", "valid integer"),
         ({"n": 1.5}, "n", "valid integer"),
-        ({"n": 100}, "n", "may ask for 16 texts, got 100"),
-        ({"max_tokens": 500}, "prompt", "a text may have 256 tokens in all"),
+        ({"n": 100}, "n", "may ask for at most 16 texts, got 100"),
+        ({"max_tokens": 500}, "prompt", "a text may have at most 256 tokens in total"),
         ({"seed": 1 << 64}, "seed", "less than"),
         ({"stop": ["a"] * 17}, "stop", "stop must be up to 16"),
         ({"stop": [""]}, "stop", "stop must be"),
@@ -62,7 +74,7 @@ def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
         ({"prompt": [-1]}, "prompt", "token ids must be"),
         ({"prompt": ["x", ""]}, "prompt", "at least one token"),
         ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
-        ({"prompt": ["x"] * 17}, "n", "may ask for 16 texts, got 17"),
+        ({"prompt": ["x"] * 17}, "n", "may ask for at most 16 texts, got 17"),
         ({"stop": "\ud800"}, "stop", "valid Unicode"),
         ({"prompt": "half \ud800 pair"}, None, "valid Unicode"),
     ],
@@ -83,8 +95,11 @@ def test_bad_values_are_refused(served: Running, change: dict[str, Any], paramet
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages.0.tool_calls"),
-        ({"messages": [{"role": "user", "content": "x", "audio": {"id": "a"}}]}, "'audio' of a message is not served"),
-        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        (
+            {"messages": [{"role": "user", "content": "x", "audio": {"id": "a"}}]},
+            "'audio' of a message is not supported",
+        ),
+        ({"top_logprobs": 3}, "top_logprobs requires logprobs"),
         ({"logprobs": 3}, "logprobs"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ],
@@ -138,7 +153,7 @@ def test_a_list_is_looked_at_up_to_its_first_error(model: type[Sampling], change
 def test_many_parameters_are_refused_and_strangers_before_their_bodies_are_looked_into(served: Running) -> None:
     others = {f"p{number}": None for number in range(300)}
     status, answer = ask(served, {**PLAIN, **others})
-    assert status == 400 and "256 parameters" in answer["error"]["message"]
+    assert status == 400 and "256 unsupported parameters" in answer["error"]["message"]
     assert post(served.port, b'{"prompt":[5,"x"]}', authorization="Bearer stranger")[0] == 401
     status, answer = ask(served, b'{"model": "tiny" x}')
     assert status == 400 and answer["error"]["param"] is None
@@ -177,3 +192,35 @@ def test_parts_of_a_message_are_joined(served: Running) -> None:
     asked = {**CHAT, "messages": [{"role": "user", "content": parts}]}
     answers = [ask(served, body, "/v1/chat/completions")[1]["choices"] for body in (asked, CHAT)]
     assert answers[0] == answers[1]
+
+
+def test_penalties_and_bias_are_those_of_the_library(served: Running) -> None:
+    """Each row its own: a plain text beside them stays what it is alone."""
+    plain = alone("the sky", max_new_tokens=12)[0]
+    for options in ({"repetition_penalty": 1.7}, {"presence_penalty": 1.5, "frequency_penalty": 0.5}):
+        answer = ask(served, {**PLAIN, "max_tokens": 12, **options})[1]
+        assert answer["choices"][0]["text"] == alone("the sky", max_new_tokens=12, **options)[0]
+    answer = ask(served, {**PLAIN, "max_tokens": 12, "logit_bias": {"9": 100}})[1]
+    assert answer["choices"][0]["text"] == alone("the sky", max_new_tokens=12, logit_bias={9: 100.0})[0] != plain
+    assert ask(served, {**PLAIN, "max_tokens": 12})[1]["choices"][0]["text"] == plain
+
+
+def test_do_sample_false_is_greedy(served: Running) -> None:
+    body = {name: value for name, value in PLAIN.items() if name != "temperature"}
+    greedy = {ask(served, {**body, "max_tokens": 9, "do_sample": False})[1]["choices"][0]["text"] for _ in range(3)}
+    assert greedy == {alone("the sky", max_new_tokens=9)[0]}
+
+
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        ({"enable_thinking": False}, "the chat template does not read a variable 'enable_thinking'; leave it out"),
+        ({"messages": []}, "the variable 'messages' of the chat template is set by the server; leave it out"),
+        ({"tokenize": True}, "the variable 'tokenize' of the chat template is set by the server; leave it out"),
+    ],
+)
+def test_variables_that_a_template_does_not_read_are_refused(
+    served: Running, variables: dict[str, Any], said: str
+) -> None:
+    status, answer = ask(served, {**CHAT, "chat_template_kwargs": variables}, "/v1/chat/completions")
+    assert status == 400 and answer["error"]["message"] == said

@@ -17,7 +17,7 @@ from serve.besieged import NAME, Besieged, Keep
 from serve.serving import alone
 from tiny import save_tiny
 
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 from caw.registry.audit import export_lines, verify
 
 pytestmark = pytest.mark.gate("siege")

@@ -49,7 +49,7 @@ def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(thinking, "CLOSE", close)
     # drafts of what the section would go on with: the first one behind it must be decided as a marked token
     drafter = Knowing([(prompt, [*first, *own])])
-    monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
+    monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
     rules = MarkRules(exempt_thinking=True)
     tenants = {**DIRECTORY.tenants, "thinks": Tenant("thinks", MarkKey("k1", KEY), rules)}
     with running(directory=Directory(tenants)) as served:

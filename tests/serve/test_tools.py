@@ -11,7 +11,7 @@ import pytest
 from serve.serving import DIRECTORY, KEY, NAME, OTHER, Directory, Running, parts, running
 from serve.test_grammars import LONG, SMALL, p_value
 
-from caw.found.receipts import text_digest
+from caw.detectable.receipts import text_digest
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 
 pytest.importorskip("llguidance")
@@ -28,7 +28,7 @@ def named(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Running]:
-    rules = {"exempt": MarkRules(exempt_tools=True, found_at=1e-2), "found": MarkRules(found_at=1e-6)}
+    rules = {"exempt": MarkRules(exempt_tools=True, detectable_at=1e-2), "found": MarkRules(detectable_at=1e-6)}
     tenants = {name: Tenant(name, MarkKey("k1", KEY), rule) for name, rule in rules.items()}
     with running(directory=Directory({**DIRECTORY.tenants, **tenants}), max_factor=4.0) as found:
         yield found
@@ -80,14 +80,14 @@ def test_calls_are_exempt_only_where_the_operator_says_so(served: Running) -> No
     served.idle()
     begun, closed = served.log.begun[-1], served.log.closed[-1]
     assert p_value(text, KEY) > 1e-3 and begun.unmarked == "tool calls are exempted" and begun.key_id == ""
-    assert closed.found is closed.tested is None
+    assert closed.detected is closed.tested is None
     wanted = call(served, *given, key="exempt", extra_body={"watermark": True})
     assert p_value(wanted.message.tool_calls[0].function.arguments, KEY) < 1e-2
     plain = served.client("exempt").chat.completions.create(model=NAME, messages=ASK, max_tokens=20, temperature=0)
     assert plain.to_dict()["caw"]["marked"], "other texts are marked"  # type: ignore[index]
     found = call(served, *given, key="found").message.tool_calls[0].function.arguments
     served.idle()
-    assert p_value(found, KEY) < 1e-6 and served.log.closed[-1].found
+    assert p_value(found, KEY) < 1e-6 and served.log.closed[-1].detected
     tested = served.log.closed[-1].tested
     assert tested is not None and tested["digest"] == text_digest(found) and tested["level"] == 1e-6
 
@@ -107,14 +107,14 @@ def test_without_a_call_asked_for_tools_change_nothing(served: Running) -> None:
 @pytest.mark.parametrize(
     "change, parameter, said",
     [
-        ({"tool_choice": "auto"}, "tool_choice", "'auto' is not served"), ({}, "tool_choice", "'auto' is not served"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice", "needs tools, got none"),
-        ({"tool_choice": named("nobody")}, "tool_choice", "must name a function of tools"),
-        ({"tools": [tool("a"), tool("a")]}, "tools", "different names"),
+        ({"tool_choice": "auto"}, "tool_choice", "is not supported"), ({}, "tool_choice", "'auto' is not supported"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice", "requires tools, got none"),
+        ({"tool_choice": named("nobody")}, "tool_choice", "must name a function in tools"),
+        ({"tools": [tool("a"), tool("a")]}, "tools", "unique names"),
         ({"tools": [tool("a b")]}, "tools", "pattern"), ({"tools": [{"type": "custom"}]}, "tools", "function"),
-        ({"tool_choice": named("look"), "stop": "x"}, "stop", "a call ends by itself"),
+        ({"tool_choice": named("look"), "stop": "x"}, "stop", "tools and stop exclude each other"),
         ({"tool_choice": named("look"), "response_format": {"type": "json_object"}}, "response_format", "got both"),
-        ({"tools": [tool("look", {"not": {}})], "tool_choice": named("look")}, "tools", "cannot be kept to"),
+        ({"tools": [tool("look", {"not": {}})], "tool_choice": named("look")}, "tools", "unsupported schema:"),
     ],
 )  # fmt: skip
 def test_what_is_not_served_is_refused(served: Running, change: Any, parameter: str, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 
 

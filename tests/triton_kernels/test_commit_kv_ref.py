@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 
 LAYERS, BATCH, HEADS, SIZE, SLOTS, DIM = 3, 4, 2, 7, 5, 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.decision_step_ref import BROKEN, NOT_EMITTED, decision_step_ref
-from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.token_classes import CLASSES
+from caw.op_indices import BROKEN, NOT_EMITTED, RULES, TRANSFORMS
 from caw.testing import assert_close
+from caw.triton_kernels.decision_step_ref import decision_step_ref
 
 NAMES = ("tokens", "choice", "chosen", "shown", "strength", "capacity", "emitted", "moved", "broken")
 EVALUATED, GIVEN, PLAIN = "evaluated", "given", "plain"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "layer/bfloat16", torch.float16: "layer/bfloat16"}
 CASES = {

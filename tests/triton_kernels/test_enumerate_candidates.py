@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from prf_inputs import key_tensor, mixed_keys
 
 from caw.record import Record
 from caw.testing import assert_close
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.watermarks import EXP, KGW, Position, Unigram
 
 BUILDERS = {

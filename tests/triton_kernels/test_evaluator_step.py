@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels import evaluator_step_ref as ref
-from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
-from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 
+from caw.capacity import evaluate_capacity_ref
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.ladder import select_candidate_ref
+from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy
 from caw.policies.base import Signals
 from caw.record import Record
 from caw.testing import assert_close
+from caw.triton_kernels import evaluator_step_ref as ref
 
 
 def network(spec, hidden):
@@ -76,7 +77,7 @@ def test_extra_inputs(device, columns, strided):
     spec, rule = FeatureSpec(1, 1, 37), RULES.index("top_k")
     probs = records(5, 3)
     extra = torch.randn(5, 2 * columns)[:, :columns] if strided else torch.randn(5, columns)
-    inputs = torch.cat([ref.features_ref(probs, 37, 1), extra], dim=1)
+    inputs = torch.cat([ref.window_features(probs, 37, 1), extra], dim=1)
     # standardised as in training: a capacity far from every theta is as good as 0, and its size is that of its rounding
     first = [inputs.mean(0), inputs.std(0) + 0.5, torch.randn(24, inputs.shape[1]) / inputs.shape[1] ** 0.5 * 5]
     weights = [*first, *network(spec, 24).weights()[3:]]
@@ -110,12 +111,12 @@ def test_reference_is_the_evaluator_and_the_policy(transform):
     spec = FeatureSpec(2, 1, 50, transform)
     evaluator, probs = network(spec, 16), records(4, 4)
     window = [Record(p.log(), torch.zeros_like(p).long(), p, torch.zeros(4)) for p in probs]
-    features = ref.features_ref(probs, 50, TRANSFORMS.index(transform))
+    features = ref.window_features(probs, 50, TRANSFORMS.index(transform))
     assert torch.equal(features, spec.assemble(window))
     capacity = evaluate_capacity_ref(features, evaluator.weights())
     policy = CapacityPolicy(evaluator, theta=0.7, beta=2.0)
-    assert torch.equal(ref.strength_ref(capacity, 0.7, 2.0), policy.strength(Signals(window[2], probs[2], capacity)))
-    assert torch.equal(ref.strength_ref(capacity, 0.0, 2.0), torch.zeros(4))
+    assert torch.equal(ref.strength_of(capacity, 0.7, 2.0), policy.strength(Signals(window[2], probs[2], capacity)))
+    assert torch.equal(ref.strength_of(capacity, 0.0, 2.0), torch.zeros(4))
 
 
 def test_theta_zero_protects_everything(device):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from prf_inputs import KEYS, WIDTHS, contexts, key_tensor, mixed_keys
 
+from caw import prf
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.watermarks import KGW, Unigram, keys
 
 

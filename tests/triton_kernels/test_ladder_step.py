@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.enumerate_candidates_ref import rungs
-from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from prf_inputs import key_tensor, mixed_keys
 
+from caw.ladder import rungs
 from caw.record import Record
 from caw.testing import assert_close
+from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.watermarks import EXP, KGW, Unigram
 
 BUILDERS = {

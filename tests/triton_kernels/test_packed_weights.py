@@ -6,12 +6,12 @@ import importlib
 
 import pytest
 import torch
-from caw.triton_kernels.packed_weights_ref import FORMATS, FP8, INT4, INT8, unpack_weight_ref
-from caw.triton_kernels.small_linear_ref import product_ref
 from product_inputs import drawn
 
 from caw.models.packed import pack_weight
 from caw.testing import assert_close
+from caw.triton_kernels.packed_weights_ref import FORMATS, FP8, INT4, INT8, unpack_weight_ref
+from caw.triton_kernels.small_linear_ref import product_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
 KINDS = {form.name: form for form in FORMATS.values()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 
 

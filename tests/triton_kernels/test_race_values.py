@@ -1,14 +1,14 @@
-"""Race values by the kernel against their reference, and the words behind them against `prf_ref`."""
+"""Race values by the kernel against their reference, and the words behind them against `prf`."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
-from caw.triton_kernels.race_values_ref import race_values_ref
 from prf_inputs import KEYS, WIDTHS, contexts, key_tensor, mixed_keys
 
+from caw import prf
 from caw.testing import assert_close
+from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.watermarks import EXP
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from caw import ops
-from caw.registering import launcher
+from caw.ops import launcher
 
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
 NAMES = ("topk_softmax", "sibling_attention", "sibling_attention_paged", "drafted_attention", "commit_kv",
          "commit_step", "evaluate_capacity", "select_candidate", "evaluator_step", "ladder_step", "decision_step",
-         "green_argmax", "race_values")  # fmt: skip
+         "green_argmax", "race_values", "race_winner", "warp_logits")  # fmt: skip
 
 
 @pytest.fixture
@@ -62,6 +62,8 @@ def arguments(name, device):
                           i(1), 1, 2, 3, 1, 0, 0.5, 1.0, 0, 4.0),
         "green_argmax": (f(batch, 50), context, key, 1 << 22, False),
         "race_values": (f(batch, 3), i(batch, 3), f(batch, 3), context, key),
+        "race_winner": (f(batch, 50), context, key, 0.7),
+        "warp_logits": (f(batch, 50), key > 7, f(batch).abs() + 0.5, key, f(batch).abs() / 9, f(batch).abs() / 9),
     }[name]  # fmt: skip
 
 
@@ -108,5 +110,5 @@ def test_missing_triton_is_said_in_one_sentence(monkeypatch):
     for module in [m for m in sys.modules if m == "caw.triton_kernels.topk_softmax"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(ImportError, match=r"expected Triton 3.6 or newer for caw.topk_softmax"):
+    with pytest.raises(ImportError, match=r"caw.topk_softmax on a CUDA tensor requires Triton 3.6 or newer"):
         launcher("topk_softmax", "topk_softmax")()

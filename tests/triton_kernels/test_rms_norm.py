@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 
 from caw.testing import assert_close
+from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
 EPS = 1e-5

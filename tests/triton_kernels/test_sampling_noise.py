@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 
 from caw.testing import assert_close
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 
 
 @pytest.mark.parametrize("vocab_size", [1, 7, 1023, 2050])

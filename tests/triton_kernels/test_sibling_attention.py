@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+from caw.testing import assert_close
 from caw.triton_kernels.sibling_attention_ref import (
     drafted_attention_ref,
     sibling_attention_paged_ref,
     sibling_attention_ref,
 )
-
-from caw.testing import assert_close
 
 ROWS = {torch.float32: "attention/float32", torch.float16: "attention/float16", torch.bfloat16: "attention/bfloat16"}
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16

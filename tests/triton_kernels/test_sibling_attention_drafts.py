@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from caw.triton_kernels.sibling_attention_ref import drafted_attention_ref
 
 OPTIONS = {

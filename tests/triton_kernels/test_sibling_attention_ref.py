@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from torch.nn.functional import scaled_dot_product_attention
 
 from caw.testing import assert_close
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 
 SIZE = 23  # prime
 

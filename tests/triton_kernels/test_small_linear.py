@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.small_linear_ref import product_ref
 from product_inputs import drawn
 
 from caw.testing import assert_close
+from caw.triton_kernels.small_linear_ref import product_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 from caw.testing import assert_close
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 

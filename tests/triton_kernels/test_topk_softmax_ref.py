@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from caw.triton_kernels.topk_softmax_ref import ordered_bits, topk_softmax_ref
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caw.testing import assert_close
+from caw.triton_kernels.topk_softmax_ref import ordered_bits, topk_softmax_ref
 
 
 def slow(row: list[float], k: int) -> tuple[list[float], list[int]]:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from caw.testing import assert_close
 from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks
 from caw.triton_kernels.small_linear import by_torch, product, small_linear, torch_can
 from caw.triton_kernels.small_linear_ref import product_ref
 from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, Kind, shape_key
-
-from caw.testing import assert_close
 
 NAME = "a GPU (of tests)"
 ROW_COUNTS = (1, 2, 8, 16, 17, 33, 64)

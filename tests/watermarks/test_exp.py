@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from caw.triton_kernels.ladder_ref import Ladder
 from pairwise import pairwise
 
+from caw.ladder import Ladder
 from caw.record import RECORD_SIZE, Record
 from caw.testing import margin
 from caw.watermarks import EXP, Position

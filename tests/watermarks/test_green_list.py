@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from caw.triton_kernels.ladder_ref import Ladder
 
+from caw.ladder import Ladder
 from caw.record import RECORD_SIZE, Record
 from caw.testing import margin
 from caw.watermarks import KGW, Position, TokenScores, Unigram, green_list

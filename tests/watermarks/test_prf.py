@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import runpy
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import caw
+from caw import prf
 from caw.testing import assert_close
 from caw.watermarks import keys
 
@@ -118,6 +120,31 @@ def test_keys_of_text_bytes_and_integers() -> None:
     assert keys.normalize_key("ключ") != keys.normalize_key("ключи")
 
 
+@pytest.mark.parametrize("shown", ["é", "Ångström", "ключ й", "각", "ộ"])
+def test_one_spelling_is_one_key_however_it_was_typed(shown: str) -> None:
+    """macOS hands over an e and an accent where Linux has one letter: a mark made on one was not found on the other."""
+    typed = {unicodedata.normalize(form, shown) for form in ("NFC", "NFD")} | {shown}
+    assert len(typed) > 1 and len({keys.normalize_key(text) for text in typed}) == 1
+    # texts of the composed form are what they were
+    assert keys.normalize_key(unicodedata.normalize("NFD", shown)) == plain.normal_key(
+        unicodedata.normalize("NFC", shown)
+    )
+    assert caw.SynthID(unicodedata.normalize("NFD", shown)).key_id == caw.SynthID(shown).key_id
+
+
+def test_spelling_that_reads_otherwise_is_another_key() -> None:
+    """Compatibility forms (NFKC) are other letters, and bytes are taken as they are."""
+    assert len({keys.normalize_key(text) for text in ("é", "e", "fi", "ﬁ", "²", "2 ")}) == 6
+    assert keys.normalize_key("e\u0301".encode()) != keys.normalize_key("é".encode()) == keys.normalize_key("é")
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t \n", "\u00a0", "\u3000", "\u200b\ufeff", "\x00", b"", b"  \r\n"])
+def test_blank_keys_are_refused(key: str | bytes) -> None:
+    for make in (keys.normalize_key, caw.KGW, caw.SynthID):
+        with pytest.raises(ValueError, match=r"key must have a visible character, got an empty or blank text; pass a"):
+            make(key)
+
+
 @pytest.mark.parametrize("key", [None, True, 1.5, [1], (1, 2)])
 def test_keys_of_the_wrong_type_are_refused(key: object) -> None:
     with pytest.raises(TypeError, match=r"key must be an int below 2\*\*64, a str or bytes, got"):
@@ -141,7 +168,7 @@ def test_words_on_cuda_equal_those_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("key", ["secret\udcff", "\ud800secret"])
 def test_keys_that_are_no_text(key: str) -> None:
-    with pytest.raises(ValueError, match="key must be text that UTF-8 can hold, got other bytes") as caught:
+    with pytest.raises(ValueError, match="key must be text that UTF-8 can encode, got other bytes") as caught:
         keys.normalize_key(key)
     assert caught.type is ValueError and not caught.value.__context__
     assert keys.normalize_key(key.encode("utf-8", "surrogatepass")) >= 0

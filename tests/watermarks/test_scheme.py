@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from caw.triton_kernels import prf_ref as prf
 
+from caw import prf
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 from caw.watermarks.formats.native import LeftHash
 from caw.watermarks.formats.rules import FOREIGN
@@ -63,5 +63,5 @@ def test_without_a_payload_the_green_list_is_the_first_of_the_lists(gamma: float
 def test_formats_of_other_systems_and_payloads_refuse_each_other() -> None:
     pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
     for make in (KGW, EXP):
-        with pytest.raises(ValueError, match="payloads need format 'native', got 'markllm'"):
+        with pytest.raises(ValueError, match="payloads require format 'native', got 'markllm'"):
             make(key=KEY, format="markllm", payload_bits=4)  # type: ignore[operator]

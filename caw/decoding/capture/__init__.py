@@ -1,1 +1,1 @@
-"""Steps that a CUDA graph can hold, and who launches them."""
+"""Steps that a CUDA graph can hold, and their callers."""

@@ -1,4 +1,4 @@
-"""The whole step as one CUDA graph: launched by one call instead of some hundred, each of which costs the host time.
+"""Capture the whole step as one CUDA graph: one launch instead of some hundred, each of which costs the host time.
 
 One graph per batch (and per number of candidate slots, which is fixed for a decoder). Lengths, positions, counts,
 candidates and texts that ended are device memory that the captured kernels read, so a replay is right at any of them.
@@ -18,7 +18,7 @@ WARM_UP = 2
 
 
 class CapturedStep:
-    """Calls `step`; from the third call on by replaying a graph of it.
+    """Call `step`; from the third call on, replay a graph of it.
 
     The first calls are real steps whose results count, so warming up costs no work twice. Where the step cannot be
     captured (a model that reads back from the device, as mixtures of experts may), a warning says why and every call
@@ -66,7 +66,7 @@ class CapturedStep:
         self.report("")
 
     def _side_stream(self, run: Callable[[], None]) -> None:
-        """Captures are made on a stream of their own, and libraries keep memory per stream: warm up on one too."""
+        """Warm up on a side stream: captures use one, and libraries keep memory per stream."""
         stream = _warm_up_stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -84,5 +84,5 @@ class CapturedStep:
 
 @functools.cache
 def _warm_up_stream(device: int) -> torch.cuda.Stream:
-    """One of a device for all captures: libraries keep memory for every stream they ever saw, cuBLAS some 32 MiB."""
+    """Return one stream per device for all captures: libraries keep memory for every stream they see, cuBLAS 32 MiB."""
     return torch.cuda.Stream(device)

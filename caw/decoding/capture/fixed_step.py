@@ -1,4 +1,8 @@
-"""Steps that read nothing back from the device and do the same work every time, whatever lengths and candidates are."""
+"""Steps that read nothing back from the device and do the same work every time, whatever lengths and candidates are.
+
+Every call makes the same tensor operations on the same addresses, so a CUDA graph can hold it and be replayed. The
+tests run a `DeviceStep` under fake tensors, in one Dynamo graph and as a recorded replay.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +11,46 @@ from typing import Any
 import torch
 
 from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.choosing import FixedChoosing
 from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
-from caw.decoding.sampling import GumbelNoise
+from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
+from caw.decoding.texts import Texts
+from caw.decoding.trace import StepResult
+from caw.ladder import Ladder
 from caw.record import Record
-from caw.triton_kernels.ladder_ref import Ladder
-from caw.watermarks import Position
 
 # of one model in one process, one for each batch, number of slots and size of the cache; torch gives up after eight
 COMPILED = 1000
 
 
 class FixedStep(Step):
-    """Carries as many candidates as the ladder can have rungs, and reads every record that could differ.
+    """Forward as many candidates as the ladder can have rungs, and make every record that could differ.
 
     body: the model as torch.compile makes it, if it does. ring: where results go, set by whoever calls the step.
     """
 
-    def __init__(self, model: Any, plan: Plan) -> None:
-        super().__init__(model, plan)
-        if self.watermark is not None:
-            self.watermark = self.watermark.placed(plan.facts.device)
+    kind = FixedChoosing
+    choosing: FixedChoosing
+
+    def __init__(self, model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> None:
+        super().__init__(model, plan, texts, marks)
         # one graph without a gap or an error: a gap would read back
         self.body = torch.compile(model, fullgraph=True, dynamic=False) if plan.settings.compile else None
         self.ring: OutputRing | None = None
 
-    @property
-    def rungs(self) -> int:
-        """M, how wide the ladders are."""
-        return 1 if self.watermark is None else self.watermark.rungs(self.max_strength)
+    def conclude(self, cache: SiblingCache, result: StepResult) -> None:
+        """Deactivate texts that ended, and write the result to the ring."""
+        texts = self.choosing.texts
+        texts.finish(result.tokens, result.emitted)
+        cache.lengths.masked_fill_(~texts.active, 0)  # a finished row reads no prefix
+        assert self.ring is not None
+        self.ring.write(result)
 
-    def worth_doing(self, rows: torch.Tensor) -> bool:
-        return True
-
-    def perturbed(self, noise: GumbelNoise, state: DecodeState, warped: torch.Tensor) -> torch.Tensor:
-        scores = warped + noise(state.rows.noise_keys, state.streams, state.counts, warped.shape[1])
-        return torch.where(state.rows.sampled[:, None], scores, warped) if self.limits.greedy else scores
-
-    def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
-        assert self.watermark is not None
-        return self.watermark.fixed_ladder(position, self.max_strength)
-
-    def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
+    def most_candidates(self, ladder: Ladder, counts: torch.Tensor) -> int:
         return ladder.candidates.shape[1]
 
     def forward(
@@ -62,7 +61,7 @@ class FixedStep(Step):
         return logits, torch.arange(batch, device=logits.device) * width
 
     def logits(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
-        """[B * Q, V] in the model's dtype, of candidates [B, Q]; rows with fewer carry their original again."""
+        """Compute logits [B * Q, V] in the model's dtype of candidates [B, Q]; shorter rows repeat their original."""
         branching, places = self.settings.branching, cache.capacity
         if self.body is None:
             return forward_candidates(self.model, cache, candidates, branching, places).flatten(0, 1)
@@ -88,3 +87,24 @@ class FixedStep(Step):
             return
         cache.commit(chosen, moved)
         state.advance(moved, logits[first + chosen], following)
+
+
+class DeviceStep:
+    """Run one step of every active text; a call returns nothing and leaves its results in `ring`.
+
+    Changes texts, state, cache and ring in place. A text rests from the step that ended it on, by an end token or by
+    its budget; what else ends a text (stop strings) only the host knows, which sets `Texts.active`.
+    """
+
+    def __init__(self, step: FixedStep, state: DecodeState, cache: SiblingCache, ring: OutputRing) -> None:
+        self.step, self.state, self.cache, self.ring = step, state, cache, ring
+        step.ring = ring
+
+    def __call__(self) -> None:
+        self.decide()
+
+    def decide(self) -> StepResult:
+        """Decide one token of every active text."""
+        result = self.step.decode(self.state, self.cache)
+        self.step.conclude(self.cache, result)
+        return result

@@ -18,6 +18,7 @@ from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.rotary_table import rotations_of
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
+from caw.decoding.texts import Texts
 from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy
 
@@ -38,6 +39,7 @@ class Kept:
     store: torch.Tensor
     scratch: torch.Tensor
     lengths: torch.Tensor
+    texts: Texts
     state: DecodeState
     ring: OutputRing
     graph: Any
@@ -47,7 +49,7 @@ class Kept:
         self.places = _places(self.evaluator)
 
     def fits(self, plan: Plan) -> bool:
-        """Whether the graph reads the numbers that the policy's evaluator has now."""
+        """Tell whether the graph reads the numbers that the policy's evaluator has now."""
         now = plan.policy.network if isinstance(plan.policy, CapacityPolicy) else None
         if self.evaluator is None or now is None:
             return self.evaluator is now
@@ -61,11 +63,11 @@ class Kept:
         )  # fmt: skip
 
     def clear(self) -> None:
-        """As if no text had been here; after what the last call still had under way."""
+        """Clear the state of the last call's texts, after its remaining work."""
         if self.done is not None:
             self.done.wait(torch.cuda.current_stream(self.lengths.device))
         self.lengths.zero_()
-        self.state.active.zero_()
+        self.texts.active.zero_()
         self.state.pending.fill_(-1)
         self.ring.cursor.zero_()
 
@@ -74,8 +76,8 @@ _kept: WeakKeyDictionary[Any, list[Kept]] = WeakKeyDictionary()
 _guard = threading.Lock()
 
 
-def take(model: Any, plan: Plan) -> Kept | None:
-    """What an earlier call of the same shapes left, from now on this call's alone; None if there is nothing."""
+def claim(model: Any, plan: Plan) -> Kept | None:
+    """Take over what an earlier call of the same shapes left; None if there is nothing."""
     about = about_of(model, plan)
     if about is None:
         return None
@@ -88,15 +90,15 @@ def take(model: Any, plan: Plan) -> Kept | None:
 
 
 def keep(model: Any, plan: Plan, kept: Kept) -> None:
-    """Leave this to later calls of `model`, whose oldest goes where there are too many; nothing that is too large."""
+    """Leave this to later calls of `model`, evicting the oldest if there are too many; skip what is too large."""
     device = kept.store.device
     if device.type == "cuda":
         if SHARE * kept.store.nbytes > torch.cuda.mem_get_info(device)[1]:
             return
         kept.done = torch.cuda.Event()
         kept.done.record(torch.cuda.current_stream(device))
-    kept.state.rows.keys.zero_()
-    kept.state.rows.marks = [None] * kept.state.batch  # they hold keys
+    kept.texts.rows.keys.zero_()
+    kept.texts.rows.marks = [None] * kept.texts.batch  # they hold keys
     with _guard:
         there = _kept.setdefault(model, [])
         there.append(kept)
@@ -104,15 +106,17 @@ def keep(model: Any, plan: Plan, kept: Kept) -> None:
 
 
 def forget() -> None:
-    """Give back what all calls left."""
+    """Free what all calls left."""
     with _guard:
         _kept.clear()
 
 
 def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
-    """All that a graph of this plan holds for good; None where that is more than can be compared."""
+    """Return all that a graph of this plan depends on; None if that cannot be compared."""
     if plan.watermark is not None and plan.watermark.native is None:
         return None  # its key and its tables are part of the graph
+    if plan.recommended is not None:
+        return None  # two families have a target, whose loop no graph of another call has
     if plan.drafts:
         return None  # so is the memory that the host writes drafts to
     known = all(part is None or type(part).__module__.startswith("caw.") for part in (plan.watermark, plan.policy))

@@ -1,4 +1,4 @@
-"""The results of captured steps, which write them there without the host."""
+"""Ring buffer for the results of captured steps, written without the host."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from caw.decoding.step_result import LogProbs, StepResult
-from caw.triton_kernels.decision_step_ref import BROKEN, NOT_EMITTED
+from caw.decoding.trace import LogProbs, StepResult
+from caw.op_indices import BROKEN, NOT_EMITTED
 
 
 @dataclass
 class OutputRing:
-    """The results of the last R steps of B sequences.
+    """Results of the last R steps of B sequences.
 
     integers: int64 [R, B, 1 or 3 + M, + N]: token (-1 = none emitted, -2 = logits that
         are not finite); with a trace also choice, counts and candidates; with log-probabilities the likeliest tokens.
@@ -60,7 +60,7 @@ class OutputRing:
         self.cursor.add_(1).remainder_(self.size)
 
     def amend(self, result: StepResult) -> None:
-        """Put what could have been chosen, and which of it was, into the trace of the last result written."""
+        """Replace candidates and choice in the trace of the last result written."""
         if self.trace:
             last = (self.cursor - 1).remainder_(self.size)
             token = self.integers.index_select(0, last)[0, :, :1]
@@ -68,7 +68,7 @@ class OutputRing:
             self.integers.index_copy_(0, last, row[None])
 
     def read(self, integers: torch.Tensor, floats: torch.Tensor | None, steps: int) -> list[StepResult]:
-        """The first `steps` results out of copies of `integers` and `floats`."""
+        """Return the first `steps` results from copies of `integers` and `floats`."""
         results = []
         for step in range(steps):
             row, own, said = integers[step], integers.shape[2] - self.said, None

@@ -1,4 +1,4 @@
-"""Captured steps in rounds, which the host reads while the next round runs."""
+"""Run captured steps in rounds; the host reads one round while the next runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import Any, Protocol
 import torch
 
 from caw.decoding.capture.cuda_graph import CapturedStep
-from caw.decoding.capture.device_step import DeviceStep
-from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.fixed_step import DeviceStep, FixedStep
 from caw.decoding.capture.kept_graphs import Kept, about_of, keep
 from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step_result import ALTERNATIVES, StepResult
+from caw.decoding.trace import ALTERNATIVES, StepResult
 
 ROUND = 8  # steps between two looks at what came out; a text ended by a stop string runs on for up to two rounds
 WORTH_CAPTURING = 32  # steps of one batch that pay for a capture, which costs about as much as a few of them
 
 
 class Sequenced(Protocol):
-    """What rounds need to know of a sequence: how many tokens it may still get."""
+    """What rounds need of a sequence: the number of tokens left in its budget."""
 
     @property
     def remaining(self) -> int: ...
@@ -46,7 +45,7 @@ class _Round:
 
 
 class RunAhead:
-    """Rounds of up to ROUND captured steps, one ahead of what the host has read.
+    """Run rounds of up to ROUND captured steps, one ahead of what the host has read.
 
     On a CPU the steps run as plain calls, which is how the tests see all of this without a GPU.
     """
@@ -60,7 +59,7 @@ class RunAhead:
         kept: Kept | None = None,
     ) -> None:
         self.fixed_step, self.state, self.cache, self.report = step, state, cache, report
-        self.cuda = state.counts.is_cuda
+        self.cuda = state.pending.is_cuda
         self.under_way: deque[_Round] = deque()
         self._prepare()
         self.about = about_of(step.model, step.plan) if self.captured is not None else None
@@ -68,10 +67,10 @@ class RunAhead:
             self._take_over(kept)
 
     def _prepare(self) -> None:
-        """A ring and a step for the present batch."""
+        """Make a ring and a step for the current batch."""
         self.batch = self.state.batch
-        plan, rungs = self.fixed_step.plan, self.fixed_step.rungs
-        device, said = self.state.counts.device, ALTERNATIVES if plan.limits.log_probs else 0
+        plan, rungs = self.fixed_step.plan, self.fixed_step.choosing.rungs
+        device, said = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
         self.ring = OutputRing.empty(self._results, self.batch, rungs, plan.settings.return_trace, device, said)
         self.step: Callable[[], None] = self._make_step()
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
@@ -83,15 +82,15 @@ class RunAhead:
 
     @property
     def _results(self) -> int:
-        """The most that come from the device at once."""
+        """Maximum results that come from the device at once."""
         return ROUND
 
     def _take_over(self, kept: Kept) -> None:
-        """Go on with the graph of an earlier call, whose memory state and cache have already."""
+        """Reuse the graph of an earlier call, whose memory texts, state and cache already use."""
         assert self.captured is not None
         kept.clear()
         # the network that the graph reads is its own; the step's is what would be captured, if it came to that
-        self.fixed_step.evaluator, self.ring = kept.evaluator, kept.ring
+        self.fixed_step.choosing.evaluator, self.ring = kept.evaluator, kept.ring
         self.step = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
         self.captured.step, self.captured.graph = self.step, kept.graph
         self.started = WORTH_CAPTURING
@@ -107,18 +106,19 @@ class RunAhead:
         ):
             return
         if self.about is not None and self.about == about_of(self.fixed_step.model, plan):
+            choosing = self.fixed_step.choosing
             kept = Kept(
-                self.about, self.fixed_step.evaluator, cache.store, cache.scratch, cache.lengths, self.state, self.ring,
-                graph,
+                self.about, choosing.evaluator, cache.store, cache.scratch, cache.lengths, choosing.texts, self.state,
+                self.ring, graph,
             )  # fmt: skip
             keep(self.fixed_step.model, plan, kept)
 
     def may_shrink(self, remaining: int) -> bool:
-        """Whether a smaller batch, which has to be captured again, pays off with `remaining` steps to come."""
+        """Tell whether a smaller batch, which has to be captured again, pays off with `remaining` steps to come."""
         return not self.cuda or remaining >= WORTH_CAPTURING
 
     def advance(self, rows: Rows) -> Results:
-        """Start a round if a sequence may need it; the results of the oldest one once another is under way."""
+        """Start a round if a sequence may need it; return the results of the oldest once another is under way."""
         needed = max((self._needed(sequence) for sequence in rows if sequence is not None), default=0)
         if needed > 0:
             self._launch(needed, list(rows))
@@ -158,13 +158,13 @@ class RunAhead:
         return [(result, first.rows) for result in first.ring.read(first.integers, first.floats, first.steps)]
 
     def close(self) -> None:
-        """Forget rounds under way and the graph; its memory is free once the device has come to their end."""
+        """Drop rounds under way and the graph; its memory is freed once the device has finished them."""
         self.under_way.clear()
         self.step, self.captured = (lambda: None), None
 
 
 def to_host(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """A copy on the host that a device makes in its own time, in order with the steps around it."""
+    """Copy a tensor to the host asynchronously, in order with the steps around it."""
     if tensor is None:
         return None
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)

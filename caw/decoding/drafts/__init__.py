@@ -1,1 +1,1 @@
-"""Drafts: tokens guessed ahead, checked in the forward that is made anyway. They change no text, only its speed."""
+"""Drafts: tokens guessed ahead and checked in a forward that runs anyway. They change speed, never text."""

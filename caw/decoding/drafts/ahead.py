@@ -1,4 +1,4 @@
-"""What the last forward knows of positions that are not reached yet."""
+"""What the last forward computed for positions that are not reached yet."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Ahead:
         return cls(logits, drafts, trusts, drafted, [0] * len(drafts))
 
     def waiting(self) -> torch.Tensor:
-        """Which sequences have a draft left, bool [B]."""
+        """Tell which sequences have a draft left, bool [B]."""
         return torch.tensor([bool(draft) for draft in self.drafts])
 
     def find(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Whether tokens int64 [B] were forwarded for the next place, bool [B]; their rows and places int64 [B], 0
+        """Tell whether tokens int64 [B] were forwarded for the next place, bool [B]; their rows and places int64 [B], 0
         where they were not."""
         found = [self._next(number, token) for number, token in enumerate(tokens.tolist())]
         known = torch.tensor([one is not None for one in found])
@@ -83,7 +83,7 @@ class Ahead:
         return next((one for one in (draft[0] if draft else ()) if one.token == token), None)
 
     def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int, int]]:
-        """(number of the sequence, trust, tokens drafted, how many of them were right) of each draft, at the end.
+        """Return (number of the sequence, trust, tokens drafted, tokens accepted) of each draft, at the end.
 
         What was left where a text ended (it is not active) was not wrong.
         """

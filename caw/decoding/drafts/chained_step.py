@@ -20,10 +20,12 @@ from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.forward.branching import forward_chained
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
+from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
-from caw.decoding.step_result import StepResult
+from caw.decoding.texts import Texts
+from caw.decoding.trace import StepResult
+from caw.ladder import Ladder
 from caw.policies.gate import Gate
-from caw.triton_kernels.ladder_ref import Ladder
 
 
 class ChainedStep(FixedStep):
@@ -37,8 +39,8 @@ class ChainedStep(FixedStep):
     peeked: Any = None
     picked: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def __init__(self, model: Any, plan: Plan, proposer: Proposer) -> None:
-        super().__init__(model, plan)
+    def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts, marks: RowMarks | None = None) -> None:
+        super().__init__(model, plan, texts, marks)
         self.proposer, self.drafts = proposer, plan.drafts
         self.width = 1  # candidates that each sequence's forward carries before its drafts
         self.guesses: torch.Tensor | None = None
@@ -46,7 +48,7 @@ class ChainedStep(FixedStep):
         self._draft: int | None = None
 
     def logits(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
-        """Those behind the candidates, or behind the draft that decides now."""
+        """Return the logits behind the candidates, or behind the draft that decides now."""
         if self._draft is not None:
             assert self._rows is not None
             return self._rows[:, self.width + self._draft]
@@ -59,7 +61,7 @@ class ChainedStep(FixedStep):
 
     @contextlib.contextmanager
     def behind(self, cache: SiblingCache, draft: int) -> Iterator[None]:
-        """Inside the block a step decides with the logits behind this draft, and needs no forward."""
+        """Make steps inside the block decide with the logits behind this draft, without a forward."""
         self._draft, cache.first = draft, self.width + draft
         self.slots = 1
         try:
@@ -69,7 +71,7 @@ class ChainedStep(FixedStep):
             self.forget()
 
     def forget(self) -> None:
-        """Drop what `peek` saw."""
+        """Drop what `peek` found."""
         self.peeked = self.picked = None
 
     def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +83,7 @@ class ChainedStep(FixedStep):
         raise NotImplementedError
 
     def _wanted(self, state: DecodeState, ladder: Ladder) -> torch.Tensor:
-        if self.plan.looks_ahead or self.watermark is None:
+        if self.plan.looks_ahead or self.choosing.watermark is None:
             return ladder.candidates[:, 0]
         self.picked = super().choose(state, ladder)
         return ladder.candidates.gather(1, self.picked[1][:, None])[:, 0]
@@ -92,15 +94,14 @@ class ChainedFixedStep(ChainedStep):
         return super().ladder(state) if self.peeked is None else self.peeked
 
     def peek(self, state: DecodeState) -> torch.Tensor:
-        if self.loop is not None:
-            self.loop.steer(state)
+        self.choosing.steer()
         self.peeked = super().ladder(state)
         return self._wanted(state, self.peeked)
 
 
 class ChainedFusedStep(ChainedStep, FusedStep):
-    def __init__(self, model: Any, plan: Plan, proposer: Proposer) -> None:
-        super().__init__(model, plan, proposer)
+    def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts, marks: RowMarks | None = None) -> None:
+        super().__init__(model, plan, proposer, texts, marks)
         self.packs = False  # every sequence has as many rows
 
     @contextlib.contextmanager
@@ -117,9 +118,10 @@ class ChainedFusedStep(ChainedStep, FusedStep):
 
     def peek(self, state: DecodeState) -> torch.Tensor:
         rungs = self.peeked = super().rungs_of(state, 1)
-        if self.watermark is None or rungs.counts is None:
+        watermark = self.choosing.watermark
+        if watermark is None or rungs.counts is None:
             return rungs.candidates[:, 0]
-        ladder = Ladder(rungs.candidates, rungs.needs, rungs.counts, self.watermark.rule, self.watermark.full)
+        ladder = Ladder(rungs.candidates, rungs.needs, rungs.counts, watermark.rule, watermark.full)
         return self._wanted(state, ladder)
 
     def gate(self, state: DecodeState) -> tuple[Gate, torch.Tensor]:

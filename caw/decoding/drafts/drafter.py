@@ -1,4 +1,4 @@
-"""What guesses the next tokens of texts. A guess may be wrong, empty or too long: no text depends on it."""
+"""Interfaces of drafters. A guess of the next tokens may be wrong, empty or too long: no text depends on it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Guess:
 
 
 class Follower(Protocol):
-    """Follows one text from its prompt on."""
+    """Follow one text from its prompt on."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens are now the text's."""
+        """Append tokens that the text now has."""
 
     def after(self, token: int, most: int) -> Guess:
-        """What may follow if `token` is next, at most `most` tokens; changes nothing."""
+        """Guess what follows if `token` is next, at most `most` tokens; changes nothing."""
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class Foreseer(Follower, Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Makes followers; one object may serve many calls.
+    """Make followers; one object may serve many calls.
 
     One whose guesses take time says how much: an attribute `cost`, what a token takes as a share of a forward. It is
     then asked for no more tokens than pay, and only behind the original token. One that knows how often its guesses are
@@ -58,10 +58,10 @@ class Drafter(Protocol):
     """
 
     def follow(self, prompt: Sequence[int]) -> Follower:
-        """For a new text."""
+        """Make a follower for a new text."""
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """These are the new tokens of a finished text."""
+        """Learn from the new tokens of a finished text."""
 
 
 @runtime_checkable
@@ -69,4 +69,4 @@ class RowDrafter(Drafter, Protocol):
     """A drafter that is told each text's own settings, its key among them, as it expects marks."""
 
     def follow_row(self, prompt: Sequence[int], row: RowSettings) -> Follower:
-        """For a new text; called in place of `follow`."""
+        """Make a follower for a new text; called instead of `follow`."""

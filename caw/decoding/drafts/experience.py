@@ -1,4 +1,4 @@
-"""What is known of a drafter: how often its guesses are right, what they take, and what they have lost so far."""
+"""Statistics of a drafter: acceptance rate of its guesses, their cost, and what they have wasted so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CREDIT = 4.0  # steps gained that count for later, when texts may be of another 
 
 
 class Account:
-    """What a drafter has cost beside what it saved, in steps of one row; each step forgives `LOST` of one.
+    """Waste budget of a drafter, in steps of one row: what it cost beyond what it saved. Each step adds `LOST` to it.
 
     There are two: of guesses alone, and of them and the prompts that were read for them. A prompt is read for the whole
     text, so that guesses go on while they earn it, but the next one is not read before.
@@ -33,23 +33,23 @@ class Account:
         self._guesses, self._all, self._at = 0.0, 0.0, price.count
 
     def allows(self, steps: float = 0.0) -> bool:
-        """Whether guesses have lost little enough to lose so many more."""
+        """Tell whether the waste budget allows n more."""
         self._forgive()
         return self._guesses + steps <= FIRST
 
     @property
     def allows_reading(self) -> bool:
-        """Whether prompts that were read have been earned by now, or nearly so."""
+        """Tell whether the waste budget allows another prompt to be read."""
         self._forgive()
         return self._all <= FIRST
 
     def lose(self, steps: float) -> None:
-        """By guesses; less than 0 is a gain."""
+        """Charge guesses; less than 0 is a gain."""
         self._forgive()
         self._guesses, self._all = max(self._guesses + steps, -CREDIT), max(self._all + steps, -CREDIT)
 
     def read(self, steps: float) -> None:
-        """A prompt."""
+        """Charge the reading of a prompt."""
         self._forgive()
         self._all += steps
 
@@ -59,7 +59,7 @@ class Account:
 
 
 class Experience:
-    """Of one drafter, for a model whose steps' price is known.
+    """Statistics of one drafter, for a model whose step cost is known.
 
     said: what guessing a token costs by the drafter's word, as a share of a step; 0 = nothing, and none is timed.
     expected: shares of right guesses by trust, to begin with. account: what it has lost; None = nothing yet.
@@ -80,29 +80,29 @@ class Experience:
         self._readings = Recent(0.0, 0.0, REMEMBERED)
 
     def share(self, trust: int) -> float:
-        """Of guesses of this trust that were right, mixed with the prior."""
+        """Return the share of accepted guesses of this trust, mixed with the prior."""
         prior, weight = (self.expected[trust], EXPECTED_WEIGHT) if trust in self.expected else (PRIOR, WEIGHT)
         return (self._right.get(trust, 0.0) + prior * weight) / (self._tried.get(trust, 0.0) + weight)
 
     @property
     def cost(self) -> float:
-        """What guessing a token takes, as a share of a step. A drafter that looks ahead takes a multiple of what its
+        """Cost of guessing a token, as a share of a step. A drafter that looks ahead takes a multiple of what its
         size says, and how much depends on the machine."""
         return self._guesses.share(self.price.count, self.price.step)
 
     @property
     def measured(self) -> bool:
-        """Whether guesses were timed of late, if they cost anything."""
+        """Tell whether guesses were timed recently, if they cost anything."""
         return not self.said or self._guesses.known(self.price.count)
 
     @property
     def reading(self) -> float:
-        """What reading a token of a text takes, as a share of a step; at first what a row costs, times what it said."""
+        """Cost of reading a token of a text, as a share of a step; at first a row's cost times the drafter's claim."""
         known = self._readings.share(self.price.count, self.price.step)
         return known or self.said * self.price.share
 
     def saw(self, trust: int, drafted: int, accepted: int, saved: float = 1.0) -> None:
-        """The first `accepted` of `drafted` tokens were right, and each saved so many steps."""
+        """Note that the first `accepted` of `drafted` tokens were right, and each saved so many steps."""
         decided = min(accepted + 1, drafted)
         self._fade(trust, MEMORY)
         self._right[trust] = self._right.get(trust, 0.0) + accepted
@@ -111,7 +111,7 @@ class Experience:
             self.account.lose(drafted * self.price.share + decided * self.price.decision - accepted * saved)
 
     def rested(self, trust: int) -> None:
-        """No guess of this trust was followed."""
+        """Note that no guess of this trust was followed."""
         self._fade(trust, REST)
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
@@ -137,6 +137,6 @@ class Experience:
 def experience_with(
     small: Any, kind: Hashable, price: RowPrice, said: float, expected: Mapping[int, float]
 ) -> Experience:
-    """With a small model's guesses in texts of one kind of mark; later calls know what earlier ones learnt."""
+    """Return the statistics of a small model's guesses for one kind of mark, shared by later calls."""
     account, kinds = price.drafters.setdefault(small, (Account(price), {}))
     return kinds.setdefault(kind, Experience(price, said, expected, account))

@@ -44,7 +44,7 @@ class EarlierTexts:
             self._following.popitem(last=False)
 
     def after(self, tail: Sequence[int]) -> tuple[int, ...]:
-        """What followed the last tokens of `tail`; nothing if they are new."""
+        """Return what followed the last tokens of `tail`; nothing if they are new."""
         return self._following.get(tuple(tail[-EARLIER:]), ())
 
 
@@ -93,7 +93,7 @@ class NgramFollower:
         return Guess()
 
     def _match(self, place: int, token: int) -> int:
-        """How many tokens before a place are those that the text and `token` end with; LONGEST at most."""
+        """Count the tokens before a place that equal the end of the text and `token`; LONGEST at most."""
         if self.tokens[place - 1] != token:
             return 0
         here, length = len(self.tokens), 1
@@ -102,7 +102,7 @@ class NgramFollower:
         return length
 
     def _from(self, place: int, token: int, most: int) -> list[int]:
-        """The tokens from a place on; at the end of the text they go on with what is guessed, as repetitions do."""
+        """Return the tokens from a place on; at the end of the text the guess continues itself, as repetitions do."""
         here = len(self.tokens)
         found: list[int] = []
         for at in range(place, place + most):

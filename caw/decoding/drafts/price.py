@@ -33,15 +33,15 @@ class Recent:
         self._seen: deque[tuple[int, float, int]] = deque(maxlen=KEPT)
 
     def add(self, step: int, seconds: float, times: int = 1) -> None:
-        """In this step it took so long, so many times."""
+        """Add one step's time and count."""
         self._seen.append((step, seconds, times))
 
     def known(self, step: int) -> bool:
-        """Whether there is anything in this step that is not forgotten."""
+        """Tell whether there is anything in this step that is not forgotten."""
         return bool(self._seen) and self._seen[-1][0] > step - self._kept
 
     def share(self, step: int, one: float) -> float:
-        """Of a step that takes `one` seconds, as known in this step; the median counts."""
+        """Return the median cost as a share of a step that takes `one` seconds."""
         seen = self._seen.copy()  # other threads may add to it
         each = [seconds for at, seconds, times in seen if at > step - self._kept for _ in range(times)]
         if one <= 0 or not each:
@@ -76,12 +76,12 @@ class RowPrice:
 
     @property
     def share(self) -> float:
-        """What a row costs, as a share of a step of one row."""
+        """Cost of a row, as a share of a step of one row."""
         return self._prices()[0]
 
     @property
     def decision(self) -> float:
-        """What a decision behind a draft costs a text, as a share of a step of one row."""
+        """Cost of a decision behind a draft, as a share of a step of one row."""
         return self._prices()[1]
 
     @property
@@ -97,7 +97,7 @@ class RowPrice:
         return self._known
 
     def _line(self) -> tuple[float, float]:
-        """What a row costs, and seconds of a step of one row."""
+        """Return the cost of a row, and the seconds of a step of one row."""
         times: dict[int, list[float]] = {}
         for rows, seconds in self._seen.copy():  # other threads may add to it
             times.setdefault(rows, []).append(seconds)
@@ -116,7 +116,7 @@ class RowPrice:
 
 
 def price_for(model: Any) -> RowPrice:
-    """That of the model's steps in this process so far."""
+    """Return the price of the model's steps in this process so far."""
     return _prices.setdefault(model, RowPrice())
 
 

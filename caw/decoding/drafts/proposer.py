@@ -1,4 +1,4 @@
-"""Which drafts a forward carries: a guess behind one of each text's candidates, as long as it pays."""
+"""Choose the drafts of a forward: a guess behind one of each text's candidates, as long as it pays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Proposer:
         saves: float | None = None,
         choose: Callable[[float], int] | None = None,
     ) -> tuple[Chain, int]:
-        """(a draft behind one of the candidates of the next position, its trust); batch, saves: see `Width.of`.
+        """Return (a draft behind one of the candidates of the next position, its trust); batch, saves: see `Width.of`.
 
         choose: see `Foreseer`; None = candidate 0 whatever the strength is.
 
@@ -84,13 +84,13 @@ class Proposer:
             self.drafter.learn(sequence.tokens)
 
     def _unread(self, sequence: ActiveSequence) -> tuple[int, bool]:
-        """(tokens of the text that the drafter was not told yet, whether it has seen nothing of it)."""
+        """Return (number of tokens that the drafter has not seen, whether it has seen nothing of the text)."""
         if sequence in self._followed:
             return len(sequence.tokens) - self._followed[sequence][1][0], False
         return len(sequence.request.ids) + len(sequence.tokens), True
 
     def _follower(self, sequence: ActiveSequence) -> Follower:
-        """What follows the text, told of its new tokens."""
+        """Return the follower of the text, updated with its new tokens."""
         if sequence not in self._followed:
             self._followed[sequence] = self._follow(sequence.request), [0]
         follower, seen = self._followed[sequence]
@@ -107,7 +107,7 @@ class Proposer:
         return (self.width.share(guess.trust), guess.trust) if guess.tokens else (-math.inf, 0)
 
     def _cut(self, root: int, guess: Guess, most: int) -> Chain:
-        """The first tokens of a guess, up to one that the model does not have, and their originals; see `beside`."""
+        """Cut a guess before a token that the model does not have, with its originals; see `beside`."""
         expected = guess.originals if self.looks_ahead else ()
         pairs = list(zip(guess.tokens, expected or guess.tokens, strict=False))[:most]
         wrong = next((at for at, pair in enumerate(pairs) if not all(map(self._has, pair))), len(pairs))

@@ -17,18 +17,18 @@ from caw import ops
 from caw.decoding.drafts.drafter import Guess
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.model_lock import model_lock
 from caw.decoding.reading import CHUNK, read
 from caw.decoding.row_settings import RowSettings
 from caw.evaluator import Evaluator
+from caw.ladder import Ladder
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, Policy, Signals
 from caw.policies.base import scaled
 from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position, Watermark
 from caw.watermarks.base import MISSING
 
@@ -57,7 +57,7 @@ class ModelDrafter:
         self.watermark, self.policy = watermark if marks else None, policy if marks else None
         self.lock, self.mode, self.attention = model_lock(model), EvalMode(model), caw_attention(model)
         with self.lock, self.mode:
-            self.linears = SmallLinears(model, enabled=True)
+            self.linears = FusedForwards(model, enabled=True)
 
     def follow(self, prompt: Sequence[int]) -> ModelFollower:
         return self.follow_row(prompt, RowSettings())
@@ -78,7 +78,7 @@ class ModelDrafter:
 
 
 def share_of(small: Any, large: Any) -> float:
-    """What a token of the small model costs, as a share of a forward of the large one, by the bytes of both."""
+    """Return the cost of a small model's token, as a share of a forward of the large one, by the bytes of both."""
     sizes = [
         sum(part.numel() * part.element_size() for part in (*model.parameters(), *model.buffers()))
         for model in (small, large)
@@ -87,7 +87,7 @@ def share_of(small: Any, large: Any) -> float:
 
 
 def record_of(logits: torch.Tensor) -> Record:
-    """Of logits float32 [1, V]."""
+    """Make the record of logits float32 [1, V]."""
     return Record(*ops.topk_softmax(logits.contiguous(), RECORD_SIZE))
 
 
@@ -117,7 +117,7 @@ class ModelFollower:
         return Guess(found[1:])
 
     def _choose(self, logits: torch.Tensor, generated: Sequence[int]) -> int:
-        """The token that would be next, from logits float32 [1, V] and the new tokens so far."""
+        """Return the token that would be next, from logits float32 [1, V] and the new tokens so far."""
         policy = self.drafter.policy
         if self.watermark is None or policy is None:
             return int(logits.argmax())
@@ -127,7 +127,7 @@ class ModelFollower:
         return int(ladder.candidates[0, int(ladder.select(strength))])
 
     def _ladder(self, record: Record, logits: torch.Tensor, generated: Sequence[int]) -> Ladder:
-        """Of the next token by the key, from logits float32 [1, V], their record and the new tokens so far."""
+        """Build the next token's ladder from logits float32 [1, V], their record and the new tokens so far."""
         watermark, policy = self.watermark, self.drafter.policy
         assert watermark is not None and policy is not None
         context = torch.tensor([*[MISSING] * watermark.window, *generated][len(generated) :], dtype=torch.int64)
@@ -135,7 +135,7 @@ class ModelFollower:
         return watermark.native_ladder(position, scaled(policy.greatest, self.factor))
 
     def _room(self, candidates: Sequence[int], most: int) -> int:
-        """How many tokens it can guess behind any of the candidates, at most `most`."""
+        """Count the tokens it can guess behind any of the candidates, at most `most`."""
         facts = self.drafter.facts
         if max([*self.tokens, *candidates]) >= facts.vocab_size:
             return 0
@@ -155,7 +155,7 @@ class ModelFollower:
         return read(self.drafter.model, cache, torch.tensor([0]), [tokens], history, start, CHUNK)
 
     def _with_room(self, length: int, kept: int) -> SiblingCache:
-        """The cache, or a larger one with the first `kept` tokens."""
+        """Return the cache, or a larger one with the first `kept` tokens."""
         old = self._cache
         if old is not None and old.capacity > length:  # one place more for what is looked at behind them
             return old
@@ -230,7 +230,7 @@ class ForeseeingFollower(ModelFollower):
         return self.drafter.policy.network
 
     def _strength(self, records: Sequence[Record]) -> float:
-        """What the policy by itself gives a token, from the records before it, at it and behind the original one."""
+        """Return the policy's own strength, from the records before the token, at it and behind the original one."""
         policy, network = self.drafter.policy, self._network
         assert policy is not None
         window = records if network.spec.next else records[:-1]

@@ -1,4 +1,4 @@
-"""A step whose forward carries drafts, and which then goes on as far as they were right.
+"""A step whose forward carries drafts, and which then continues as far as they were right.
 
 Every token is decided by the same code from the same numbers as in a step of its own. Where the next token (with a look
 ahead: the original one) is the next drafted one, its logits are known, and no forward is needed to decide. Where the
@@ -18,19 +18,21 @@ from typing import Any
 import torch
 
 from caw.decoding.drafts.ahead import Ahead
-from caw.decoding.drafts.lead import saved_by_each
 from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.drafts.width import saved_by_each
 from caw.decoding.eager_step import EagerStep, StepByStep
 from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
+from caw.decoding.row_tensors import RowMarks
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
-from caw.decoding.step_result import StepResult
+from caw.decoding.texts import Texts
+from caw.decoding.trace import StepResult
+from caw.ladder import Ladder
 from caw.record import Record
-from caw.triton_kernels.ladder_ref import Ladder
 
 Rows = Sequence[ActiveSequence | None]
 
@@ -39,8 +41,16 @@ class DraftStep(EagerStep):
     """proposer: which drafts to carry. price: told what takes how long. rows: the sequences of the state's rows.
     followed: whether other texts wait for a place in the batch."""
 
-    def __init__(self, model: Any, plan: Plan, proposer: Proposer, price: RowPrice) -> None:
-        super().__init__(model, plan)
+    def __init__(
+        self,
+        model: Any,
+        plan: Plan,
+        proposer: Proposer,
+        price: RowPrice,
+        texts: Texts,
+        marks: RowMarks | None = None,
+    ) -> None:
+        super().__init__(model, plan, texts, marks)
         self.proposer, self.price = proposer, price
         self.beside = plan.slots - 1 + (proposer.width.most if plan.looks_ahead else 0)
         # that the next forward's candidates are of, and what strengths of each row are multiplied by, float32 [B]
@@ -57,34 +67,34 @@ class DraftStep(EagerStep):
     def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
         """One forward and the first token that it decides; texts that end rest in the state."""
         self.rows, self._tree, self._ahead, start = rows, None, None, time.thread_time()
-        result = self.take(state, cache)
-        state.finish(result.tokens, result.emitted)
+        result = self.decode(state, cache)
+        self.choosing.texts.finish(result.tokens, result.emitted)
         self.price.saw(self._carried, time.thread_time() - start - self._guessed)
         return result
 
     def go_on(self, state: DecodeState, cache: SiblingCache) -> Iterator[StepResult]:
-        """The other tokens that it decides, in order, without the model.
+        """Yield the other tokens that it decides, in order, without the model.
 
         Whoever reads them may end texts, or change what is asked of the next token, between any two.
         """
-        ahead = self._ahead
+        ahead, texts = self._ahead, self.choosing.texts
         # a text that ended may have a draft left: nothing is decided for it
-        while ahead is not None and (texts := int((state.active & ahead.waiting()).sum())):
+        while ahead is not None and (waiting := int((texts.active & ahead.waiting()).sum())):
             start = time.thread_time()
             result = self._walk(state, cache, ahead)
-            self.price.decided(texts, time.thread_time() - start)
+            self.price.decided(waiting, time.thread_time() - start)
             if result is None:
                 break
             yield result
         if ahead is not None:
-            for number, trust, drafted, accepted in ahead.outcomes(state.active.tolist()):
+            for number, trust, drafted, accepted in ahead.outcomes(texts.active.tolist()):
                 self.proposer.saw(trust, drafted, accepted, len(self._saves), self._saves[number])
 
     def _walk(self, state: DecodeState, cache: SiblingCache, ahead: Ahead) -> StepResult | None:
-        """The next token of every text whose draft is right so far; None where none is."""
-        with _only(state, ahead.waiting()):
-            if self.loop is not None:
-                self.loop.steer(state)
+        """Decide the next token of every text whose draft is right so far; None if there is none."""
+        texts = self.choosing.texts
+        with _only(texts, state, ahead.waiting()):
+            self.choosing.steer()
             ladder = self.ladder(state)
             tokens = ladder.candidates[:, 0]
             if self.plan.looks_ahead:
@@ -92,17 +102,17 @@ class DraftStep(EagerStep):
             else:
                 tokens = ladder.candidates.gather(1, self.choose(state, ladder)[1][:, None])[:, 0]
             known, rows, places = ahead.find(tokens)
-            state.active &= known
-            if not state.active.any():
+            texts.active &= known
+            if not texts.active.any():
                 return None
             step = self.look_ahead if self.plan.looks_ahead else self.choose_first
-            state.pending.masked_fill_(~state.active, 0)  # nothing is evaluated for a row that waits
-            self.slots, self._walking = 1, (state.active.nonzero()[:, 0], rows, places)
+            state.pending.masked_fill_(~texts.active, 0)  # nothing is evaluated for a row that waits
+            self.slots, self._walking = 1, (texts.active.nonzero()[:, 0], rows, places)
             try:
                 result = step(state, cache, ladder)
             finally:
                 self.slots, self._walking = self.plan.slots, None
-        state.finish(result.tokens, result.emitted)
+        texts.finish(result.tokens, result.emitted)
         ahead.advance(result.emitted, tokens, state.pending)
         for sequence, moved in zip(self.rows, result.emitted.tolist(), strict=True):
             if moved and sequence is not None and sequence.trace.drafts is not None:
@@ -110,7 +120,7 @@ class DraftStep(EagerStep):
         return result
 
     def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        self._ladder = ladder, state.factors
+        self._ladder = ladder, self.choosing.texts.factors
         return super().look_ahead(state, cache, ladder)
 
     def forward(
@@ -119,7 +129,7 @@ class DraftStep(EagerStep):
         if self._walking is not None:
             assert self._ahead is not None
             return self._ahead.logits, self._walking[1]
-        numbers = torch.where(state.active, counts, 0).tolist()
+        numbers = torch.where(self.choosing.texts.active, counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         start = time.thread_time()
         chains, trusts = self._propose(own)
@@ -134,7 +144,7 @@ class DraftStep(EagerStep):
         return logits, first
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
-        """In a walk few rows go on, and of the others nothing is read."""
+        """Make records; in a walk only of the few rows that continue."""
         if self._walking is None or rows is None:
             return super().record(logits, rows)
         assert rows.numel() == len(self.rows), "a walk chooses the token that was forwarded"
@@ -159,10 +169,10 @@ class DraftStep(EagerStep):
         return [chain for chain, _ in found], [trust for _, trust in found]
 
     def _chosen(self, number: int, strength: float) -> int:
-        """The candidate that a strength would choose for a row, by its number; by its own key and factor."""
+        """Return the candidate that a strength would choose for a row, by its own key and factor."""
         assert self._ladder is not None
         ladder, factors = self._ladder
-        return int(self.select(ladder, factors * strength)[number])
+        return int(self.choosing.select(ladder, factors * strength)[number])
 
     def commit(
         self,
@@ -195,19 +205,19 @@ class DraftStep(EagerStep):
 
 
 @contextlib.contextmanager
-def _only(state: DecodeState, rows: torch.Tensor) -> Iterator[None]:
-    """Inside the block only these rows (bool [B]) are active; what the others wait for stays as it is."""
+def _only(texts: Texts, state: DecodeState, rows: torch.Tensor) -> Iterator[None]:
+    """Make only these rows (bool [B]) active inside the block; other rows keep their pending tokens."""
     # a step writes these for all rows; a single row has no others
     names = ("pending", "pending_strength", "pending_capacity") if state.batch > 1 else ()
-    before, active = [getattr(state, name).clone() for name in names], state.active
-    state.active = active & rows
+    before, active = [getattr(state, name).clone() for name in names], texts.active
+    texts.active = active & rows
     try:
         yield
     finally:
         for name, old in zip(names, before, strict=True):
             tensor = getattr(state, name)
-            tensor.copy_(torch.where(state.active, tensor, old))
-        state.active = active
+            tensor.copy_(torch.where(texts.active, tensor, old))
+        texts.active = active
 
 
 class DraftByDraft(StepByStep):

@@ -1,8 +1,9 @@
-"""How many drafted tokens a forward carries: as many as pay, by how often such guesses were right so far."""
+"""Choose how many drafted tokens a forward carries: as many as pay, by the acceptance rate so far."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from caw.decoding.drafts.experience import Experience
 
@@ -23,19 +24,19 @@ class Width(ABC):
         """
 
     def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
-        """Whether a drafter may read a prompt of so many tokens for a text that may get `remaining` tokens."""
+        """Tell whether a drafter may read a prompt of so many tokens for a text that may get `remaining` tokens."""
         return True
 
     def affords(self, unread: int) -> bool:
-        """Whether a drafter may read so many tokens that a text has got since it was asked last."""
+        """Tell whether a drafter may read so many tokens that a text has got since it was asked last."""
         return True
 
     def share(self, trust: int) -> float:
-        """How guesses of this trust compare with others; a greater trust is better as long as nothing else is known."""
+        """Rank guesses of this trust; a greater trust is better as long as nothing else is known."""
         return float(trust)
 
     def saw(self, trust: int, drafted: int, accepted: int, batch: int = 1, saves: float | None = None) -> None:
-        """The first `accepted` of `drafted` tokens were right; batch, saves: see `of`."""
+        """Note that the first `accepted` of `drafted` tokens were right; batch, saves: see `of`."""
         return
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
@@ -44,7 +45,7 @@ class Width(ABC):
 
 
 class Always(Width):
-    """The same number, whatever comes of it."""
+    """Always the same number."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -54,7 +55,7 @@ class Always(Width):
 
 
 class Paying(Width):
-    """The number that gives the most tokens a second, if a row, a guess and a decision cost fixed shares of a step.
+    """The number with the most tokens per second, if a row, a guess and a decision cost fixed shares of a step.
 
     Each token of a guess is taken to be right with the same chance, that of its trust. A draft of d tokens then gives
     p + p^2 + … + p^d more tokens, for d rows and 1 + p + … + p^(d-1) decisions.
@@ -84,11 +85,11 @@ class Paying(Width):
         return self.known.account.allows(unread * self.known.reading)
 
     def _saved(self, batch: int, saves: float | None) -> float:
-        """What a right token saves of a step of all texts, in steps of one row."""
+        """Return what an accepted token saves, in steps of one row."""
         return (saves or 1 / batch) * (1 + self.price.share * (batch - 1))
 
     def _best(self, trust: int, batch: int, saves: float | None) -> tuple[int, float]:
-        """(how many tokens pay best, the speed that they promise); 0 and 1 where none do."""
+        """Return (the best number of tokens, the speed-up it promises); 0 and 1 if none pays."""
         share, row = self.share(trust), self.price.share
         saved = self._saved(batch, saves)
         price, decision = (row + self.known.cost) / saved, self.price.decision / saved
@@ -105,3 +106,20 @@ class Paying(Width):
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
         self.known.guessed(tokens, seconds, unread, new)
+
+
+def saved_by_each(remaining: Sequence[int], *, followed: bool) -> list[float]:
+    """Share of a step that a token more saves in each of B texts, B numbers that add up to 1.
+
+    While other texts wait for a row, a text that ends earlier lets the next one start, so a token saves 1/B of a step.
+    When none waits, the batch is done when its last text is: drafts of texts that lead save nothing, unless the longer
+    ones end first. Nobody knows which, so each of the two counts half.
+
+    remaining: the most tokens that each may still get. followed: whether other texts wait for a place.
+    """
+    even = 1 / max(len(remaining), 1)
+    if followed:
+        return [even] * len(remaining)
+    most = max(remaining, default=0)
+    behind = remaining.count(most)
+    return [(even + (left == most) / behind) / 2 for left in remaining]

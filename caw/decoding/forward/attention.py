@@ -1,4 +1,4 @@
-"""How this library gets into a transformers model: an attention function and a layout that travels in kwargs.
+"""Hooks into a transformers model: an attention function, and a layout that travels in kwargs.
 
 The function is registered as "caw" with the attention interface but not with the mask interface, so transformers
 builds no mask at all: prefill is causal over left-aligned rows, a decoding step needs only lengths. What a model would
@@ -8,7 +8,7 @@ have told a mask (a window, a mask of its own) or done between cache and attenti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ MAX_DIM = 512  # the head dimension that compiled attention takes
 
 @dataclass
 class Layout:
-    """How the rows of one forward lie.
+    """Layout of the rows of one forward.
 
     cache: where their keys and values go.
     lengths: int64 [rows], committed tokens before the candidates; None in prefill, of left-aligned prompts.
@@ -153,7 +153,7 @@ def _check_contract(
 
 
 def declared_window(module: torch.nn.Module) -> int | None:
-    """The sliding window that the config gives this layer."""
+    """Return the sliding window that the config gives this layer."""
     config = getattr(module, "config", None)
     window = getattr(config, "sliding_window", None)
     if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
@@ -165,13 +165,15 @@ def declared_window(module: torch.nn.Module) -> int | None:
 
 
 class caw_attention:
-    """The model uses this library's attention inside the block and its own again afterwards, whatever happens.
+    """Make the model use this library's attention inside the block, and its own again afterwards in any case.
 
     Made once for a model and entered around every forward: nothing of it is left while a caller looks at a result.
+    below: the modules below it, if they are known (`ModelParts`).
     """
 
-    def __init__(self, model: Any) -> None:
-        owners = [model.config, *(m.config for m in model.modules() if isinstance(m, PreTrainedModel))]
+    def __init__(self, model: Any, below: Sequence[torch.nn.Module] | None = None) -> None:
+        modules = model.modules() if below is None else (model, *below)
+        owners = [model.config, *(m.config for m in modules if isinstance(m, PreTrainedModel))]
         configs = [config for owner in owners for config in _with_sub_configs(owner)]
         self._configs = list({id(config): config for config in configs}.values())
         self._before: list[str | None] = []

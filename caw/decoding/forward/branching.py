@@ -1,4 +1,4 @@
-"""How the look-ahead runs: all candidates in one forward (tree), or the paper's two baselines.
+"""Run the look-ahead: all candidates in one forward (tree), or the paper's two baselines.
 
 tree        one forward of Q siblings per sequence
 sequential  Q forwards of one candidate per sequence
@@ -21,7 +21,7 @@ from caw.triton_kernels.sibling_attention_ref import chain_steps
 def forward_candidates(
     model: Any, cache: SiblingCache, candidates: torch.Tensor, branching: Branching, limit: int
 ) -> torch.Tensor:
-    """Next-position logits of every candidate.
+    """Compute the next-position logits of every candidate.
 
     Args:
         candidates: int64 [B, Q], siblings at position cache.lengths[b]; their keys and values land in scratch.

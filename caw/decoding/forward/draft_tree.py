@@ -1,4 +1,4 @@
-"""Which rows one forward has where sequences carry drafts: their candidates, and behind one of those a chain.
+"""Rows of one forward with drafts: the candidates of each sequence, and a chain behind one of them.
 
     position    i            i + 1       i + 2
                 a_0
@@ -31,13 +31,13 @@ class Chain:
 
     @property
     def beside(self) -> list[int | None]:
-        """Of each drafted token the one that is carried beside it, if any."""
+        """For each drafted token, the one that is carried beside it, if any."""
         pairs = zip(self.tokens, self.originals or self.tokens, strict=True)
         return [None if token == original else original for token, original in pairs]
 
     @property
     def rows(self) -> int:
-        """That it adds to a forward."""
+        """Number of rows that it adds to a forward."""
         return len(self.tokens) + sum(token is not None for token in self.beside)
 
 
@@ -60,7 +60,7 @@ class DraftTree:
 
     @classmethod
     def of(cls, candidates: Sequence[Sequence[int]], chains: Sequence[Chain], lengths: Sequence[int]) -> DraftTree:
-        """Of B sequences of lengths[b] committed tokens each; one without candidates has no row."""
+        """Make the tree of B sequences of lengths[b] committed tokens each; one without candidates has no row."""
         columns: tuple[list[int], ...] = ([], [], [], [])
         first, drafts, others = [], [], list[list[int | None]]()
         for row, (own, chain, length) in enumerate(zip(candidates, chains, lengths, strict=True)):

@@ -19,7 +19,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 
 
 def flash_kernels() -> ops.Ops:
-    """The ops as torch dispatches them, sibling attention by flash-attn; ImportError where that is not installed."""
+    """Return the ops as torch dispatches them, with sibling attention by flash-attn; ImportError without it."""
     try:  # by the name of the distribution: other packages bring a module of the same name
         importlib.metadata.distribution(NAME)
     except importlib.metadata.PackageNotFoundError:

@@ -8,6 +8,7 @@ keys and values are the same bits whether it was prompted, alone or among others
 
 from __future__ import annotations
 
+import itertools
 from operator import is_
 from typing import Any
 
@@ -19,10 +20,11 @@ from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window
 from caw.decoding.forward.layer_kinds import kind_of, split
 from caw.models.packed import PackedLinear
-from caw.models.quantised import HalfLinear, QuantisedLinear
+from caw.models.parts import ModelParts
+from caw.models.quantized import HalfLinear, QuantizedLinear
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 
-PACKED = (QuantisedLinear, HalfLinear, PackedLinear)
+PACKED = (QuantizedLinear, HalfLinear, PackedLinear)
 DTYPES = (torch.float32, torch.bfloat16)  # of the operators on a CPU
 GPU_DTYPES = (*DTYPES, torch.float16)
 GPU_ROWS = 64  # most rows of a step that the operators take there; more are the business of general products
@@ -30,7 +32,7 @@ GPU_WIDTH, GPU_DIM = 16384, 256  # greatest hidden size and head dimension there
 
 
 def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
-    """(attributes of a layer, what its forward is to be in a decoding step) of every layer that can be fused.
+    """Return (attributes of a layer, its forward in a step) for every layer that can be fused.
 
     A layer runs as it is if its class is not in LAYERS or somebody replaced some part of it before; and, looked at in
     every forward, if it is training, has a hook or has weights that are not plain tensors of one type. All do in
@@ -41,7 +43,7 @@ def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
 
 
 def fusible(layer: torch.nn.Module) -> bool:
-    """Whether this layer computes exactly what the operators of its device do."""
+    """Tell whether this layer computes exactly what the operators of its device do."""
     kind = kind_of(layer)
     if kind is None:
         return False
@@ -53,30 +55,40 @@ def fusible(layer: torch.nn.Module) -> bool:
     names = {name: type(part).__name__ for name, part in parts.items() if name != kind.activation}
     if names != kind.parts(linear.__name__) or any(type(parts[name]) is not linear for name in kind.matrices):
         return False
-    plain = all(_untouched(part) for part in parts.values()) and not layer.training
-    return plain and kind.activates(parts[kind.activation])
+    plain = all(untouched(part) for part in parts.values()) and not layer.training
+    one_eps = len({norm_eps(parts[name]) for name in kind.all_norms}) == 1  # the operators take one
+    return plain and one_eps and kind.activates(parts[kind.activation])
 
 
-def _untouched(module: torch.nn.Module) -> bool:
-    """No hook and no replaced forward: neither would be called."""
+def untouched(module: torch.nn.Module) -> bool:
+    """Tell whether it has no hook and no replaced forward: neither would be called."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     return "forward" not in module.__dict__ and not any(hooks)
 
 
+def touched(model: torch.nn.Module, parts: ModelParts) -> tuple[Any, ...]:
+    """Return what of a model decides, its parts and settings aside, which of its layers can be fused."""
+    gpu = any(map(on_gpu, itertools.islice(model.parameters(), 1)))
+    return gpu, ops.missing_extension(), *((untouched(m), m.training) for m in (model, *parts.below))
+
+
+def norm_eps(norm: Any) -> float:
+    """Return what a norm adds to the mean square."""
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+
+
 class FusedLayer:
-    """What a layer's forward is: one operator, as long as the layer is what it was found to be.
+    """Forward of a layer in a step: one operator, as long as the layer is what it was found to be.
 
     sources, bias_sources: where its weights and biases are kept. hooks: its parts' lists of them. children: where its
     parts are kept, and their names.
     """
 
     def __init__(self, layer: Any) -> None:
-        attention, norm, kind = layer.self_attn, layer.input_layernorm, kind_of(layer)
+        kind = kind_of(layer)
         assert kind is not None
-        self.layer, self.index, self.window = layer, attention.layer_idx, declared_window(attention)
-        self.kind, self.scale = kind, float(attention.scaling)
-        self.eps = float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
-        self.softcap = attention.attn_logit_softcapping if kind.capped else None
+        self.layer, self.kind = layer, kind
+        self.index, self.window, self.scale, self.eps, self.softcap = self._settings()
         self.sources = [_source(layer.get_submodule(name)) for name in kind.order]
         self.bias_sources = [_source(layer.get_submodule(name))[0] for name in kind.matrices]
         # theirs are of 16 bits beside norms of float32
@@ -89,12 +101,23 @@ class FusedLayer:
         self._usable = False
         _ = self.usable  # looked at now: torch.compile would compile again after a first call that notes it down
 
+    def _settings(self) -> tuple[int, int | None, float, float, float | None]:
+        attention, eps = self.layer.self_attn, norm_eps(self.layer.input_layernorm)
+        softcap = attention.attn_logit_softcapping if self.kind.capped else None
+        return attention.layer_idx, declared_window(attention), float(attention.scaling), eps, softcap
+
+    def as_made(self) -> bool:
+        """Tell whether the layer has the settings with which this was made."""
+        norms = (self.layer.get_submodule(name) for name in self.kind.all_norms)
+        one_eps = all(norm_eps(norm) == self.eps for norm in norms)
+        return one_eps and (self.index, self.window, self.scale, self.eps, self.softcap) == self._settings()
+
     @property
     def weights(self) -> list[Any]:
         return [source[name] for source, name in self.sources]
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the matrices of PROJECTIONS, [outputs, inputs] each."""
+        """Return the shapes [outputs, inputs] of the matrices of PROJECTIONS."""
         modules = [self.layer.get_submodule(name) for name in self.kind.matrices]
         sizes = [module.inputs if isinstance(module, PACKED) else module.weight.shape[1] for module in modules]
         rows = [torch.empty(_outputs(module), 0, device="meta") for module in modules]
@@ -103,12 +126,12 @@ class FusedLayer:
         return tuple((part.shape[0], sizes[i]) for part, i in zip(found, before, strict=True))
 
     def biases(self) -> list[Any]:
-        """Of the matrices of PROJECTIONS, of which each may be None."""
+        """Return the biases of the matrices of PROJECTIONS, each of which may be None."""
         return split(self.layer, self.kind, [source["bias"] for source in self.bias_sources])
 
     @property
     def usable(self) -> bool:
-        """Whether the operator takes the weights that the layer has now; looked at closely only where they are new."""
+        """Tell whether the operator takes the weights that the layer has now; checks only new ones closely."""
         weights = self.weights
         if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
             known = all(plain(weight) and dtypes_on(weight) for weight in weights)
@@ -133,7 +156,7 @@ class FusedLayer:
         return self._prefill(hidden_states, rotary, layout.cache)
 
     def _changed(self) -> bool:
-        """Whether it is training, has a hook, or has other parts than it had."""
+        """Tell whether it is training, has a hook, or has other parts than it had."""
         parts = [place.get(name) for place, name in self.children]
         other = not all(map(is_, parts, self._parts))
         return self.layer.training or any(self.hooks) or global_hooks() or other
@@ -184,7 +207,7 @@ class FusedLayer:
 
     @property
     def _dense(self) -> bool:
-        """Whether no weight is packed: those have products of their own."""
+        """Tell whether no weight is packed: those have products of their own."""
         return self._weights[1].dtype != torch.uint8
 
     def _chained(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
@@ -211,7 +234,7 @@ def _outputs(module: Any) -> int:
 
 
 def _one_kind(weights: list[torch.Tensor]) -> bool:
-    """Whether all have one dtype, but for packed ones of one format; on a CPU those go with float32."""
+    """Tell whether all have one dtype, but for packed ones of one format; on a CPU those go with float32."""
     kinds = {weight.dtype for weight in weights}
     packed = kinds & BY_DTYPE.keys()
     if not packed or on_gpu(weights[0]):
@@ -220,7 +243,7 @@ def _one_kind(weights: list[torch.Tensor]) -> bool:
 
 
 def plain(weight: torch.Tensor) -> bool:
-    """Dense numbers in memory, no quantised or otherwise wrapped tensor."""
+    """Tell whether it is dense in memory, not a quantized or otherwise wrapped tensor."""
     own = type(weight) in (torch.Tensor, torch.nn.Parameter) and type(weight.data) is torch.Tensor
     return own and weight.is_contiguous()
 
@@ -231,19 +254,19 @@ def on_gpu(tensor: torch.Tensor) -> bool:
 
 
 def dtypes_on(tensor: torch.Tensor) -> tuple[torch.dtype, ...]:
-    """What the operators take where the tensor is: with the extension on a CPU, by Triton on a GPU."""
+    """Return the dtypes that the operators take on the tensor's device."""
     if on_gpu(tensor):
         return GPU_DTYPES
     return DTYPES if tensor.is_cpu and not ops.missing_extension() else ()
 
 
 def few_enough(x: torch.Tensor) -> bool:
-    """Whether `small_linear` takes as many rows as x [..., K] has."""
+    """Tell whether `small_linear` takes as many rows as x [..., K] has."""
     return not on_gpu(x) or x.numel() <= GPU_ROWS * x.shape[-1]
 
 
 def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
-    """Whether Triton's `decoder_layer` takes this step, and attention is not asked of another package."""
+    """Tell whether Triton's `decoder_layer` takes this step, and attention is not asked of another package."""
     store = getattr(layout.cache, "store", None)  # none spans several devices
     if layout.cache.kernels.sibling_attention is not ops.sibling_attention or store is None:
         return False
@@ -252,5 +275,5 @@ def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
 
 
 def global_hooks() -> bool:
-    """Whether some hook is called around every module's forward."""
+    """Tell whether some hook is called around every module's forward."""
     return bool(module_state._global_forward_hooks or module_state._global_forward_pre_hooks)

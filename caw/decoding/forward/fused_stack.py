@@ -25,7 +25,7 @@ Forwards = list[tuple[dict[str, Any], Any]]  # (attributes of a module, what its
 
 
 class Installed:
-    """Inside the block modules have these forwards."""
+    """Give modules these forwards inside the block."""
 
     def __init__(self, forwards: Forwards) -> None:
         self.forwards = forwards
@@ -55,7 +55,7 @@ def with_stacks(model: Any, forwards: Forwards) -> Forwards:
 
 
 def runs_as_one(body: Any, layers: list[FusedLayer]) -> bool:
-    """Whether these are all layers of the body, in order, on a CPU, and one call has room for their settings."""
+    """Tell whether these are all layers of the body, in order, on a CPU, and one call has room for their settings."""
     every = list(body.layers)
     if not layers or len(layers) != body.config.num_hidden_layers or len(layers) != len(every):
         return False
@@ -66,7 +66,7 @@ def runs_as_one(body: Any, layers: list[FusedLayer]) -> bool:
 
 
 class _Stack:
-    """What a body's forward is: embedding, one operator, norm, as long as every layer is what it was found to be.
+    """Forward of a body in a step: embedding, one operator, norm, as long as every layer is what it was found to be.
 
     Else its own, with `inside` as the forwards of its layers.
     """
@@ -85,6 +85,11 @@ class _Stack:
         self._usable = self._looked = self._whole = self._biased = self._hooked = False
         self._handles = -1
 
+    def as_made(self) -> bool:
+        """Tell whether its layers have the settings that they had when this was made."""
+        same = self.layer.config.num_hidden_layers == len(self.layers)
+        return same and all(layer.as_made() for layer in self.layers)
+
     def __call__(self, input_ids: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         positions, cache = kwargs.pop("position_ids", None), kwargs.pop("past_key_values", None)
         if input_ids is None or positions is None or args or not self._takes(cache, kwargs):
@@ -97,7 +102,7 @@ class _Stack:
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache)
 
     def _takes(self, cache: Any, kwargs: dict[str, Any]) -> bool:
-        """Whether this forward is a step or a prompt of ours, and the layers are what they were."""
+        """Tell whether this forward is a step or a prompt of ours, and the layers are what they were."""
         layout = kwargs.get("caw_layout")
         if layout is None or layout.cache is not cache or type(cache) is not SiblingCache or kwargs.keys() - ARGUMENTS:
             return False
@@ -108,7 +113,7 @@ class _Stack:
         return not torch.compiler.is_compiling() and self._unchanged(first=layout.lengths is None)
 
     def _unchanged(self, first: bool) -> bool:
-        """Whether the layers have what they had; parts and biases are looked at where a text begins (`first`).
+        """Tell whether the layers have what they had; parts and biases are looked at where a text begins (`first`).
 
         Not in every step: the one before has read all weights since, so that each object looked at comes from memory.
         """

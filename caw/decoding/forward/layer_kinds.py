@@ -1,4 +1,4 @@
-"""Which decoder layers are one formula: how each kind names its parts, and what its arithmetic is.
+"""Kinds of decoder layers that share one formula: the names of their parts, and their arithmetic.
 
 The operators of a CPU know Llama's arithmetic; a GPU's `family_layer` also what Gemma does otherwise (`Family`), merged
 matrices and heads of which a part is rotated, as Phi-3 has them.
@@ -56,17 +56,20 @@ class LayerKind:
         heads = HEAD_NORMS if self.head_norms else ()
         return (self.norms[0], *self.matrices[:first], self.norms[1], *self.matrices[first:], *heads, *self.after)
 
+    @property
+    def all_norms(self) -> tuple[str, ...]:
+        return (*self.norms, *self.after, *(HEAD_NORMS if self.head_norms else ()))
+
     def parts(self, linear: str) -> dict[str, str]:
         """Every part's class by the part's name, "" for the layer; linear: the class of its linear layers."""
-        norms = (*self.norms, *self.after, *(HEAD_NORMS if self.head_norms else ()))
         return {
             "": f"{self.prefix}DecoderLayer", "self_attn": f"{self.prefix}Attention", "mlp": f"{self.prefix}MLP",
-            **dict.fromkeys(norms, f"{self.prefix}RMSNorm"), **dict.fromkeys(self.matrices, linear),
+            **dict.fromkeys(self.all_norms, f"{self.prefix}RMSNorm"), **dict.fromkeys(self.matrices, linear),
             **dict.fromkeys(self.idle, "Dropout"),
         }  # fmt: skip
 
     def activates(self, module: torch.nn.Module) -> bool:
-        """Whether the module is the activation of this family."""
+        """Tell whether the module is the activation of this family."""
         return type(module).__name__ in ACTIVATIONS[FAMILIES[self.family].activation]
 
 
@@ -93,17 +96,17 @@ EVERYWHERE = {name for name, kind in LAYERS.items() if kind.everywhere}
 
 
 def class_name(module: Any) -> str:
-    """Module and name of a module's class."""
+    """Return module and name of a module's class."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def kind_of(layer: Any) -> LayerKind | None:
-    """The kind of a layer by its class alone."""
+    """Return the kind of a layer by its class alone."""
     return LAYERS.get(class_name(layer))
 
 
 def split(layer: Any, kind: LayerKind, tensors: list[Any]) -> list[Any]:
-    """Of each of PROJECTIONS its rows, from tensors in the order of `kind.matrices`, of which each may be None.
+    """Split tensors in the order of `kind.matrices` into the rows of each of PROJECTIONS; each may be None.
 
     Views of merged ones, made anew at each call: somebody may give a parameter other memory.
     """

@@ -23,7 +23,7 @@ FLASH_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def compiled_prefill(how: PrefillAttention, device: torch.device, kernels: ops.Ops) -> bool:
-    """Whether prompts are attended to by `prefix_attention`, whose rows do not depend on each other."""
+    """Tell whether prompts are attended to by `prefix_attention`, whose rows do not depend on each other."""
     return how == "sdpa" and kernels.native and device.type == "cpu" and not ops.missing_extension()
 
 
@@ -93,7 +93,7 @@ def _eager_block(
 def _flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
-    """The flash-attn package's kernel; its causal mask is aligned to the last key, as wanted here."""
+    """Run the flash-attn package's kernel; its causal mask is aligned to the last key, as wanted here."""
     out = _flash_function()(
         *(x.transpose(1, 2) for x in (query, key, value)),
         softmax_scale=scale,

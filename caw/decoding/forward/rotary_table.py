@@ -1,4 +1,4 @@
-"""The rotation of a step's positions on a GPU: one look-up instead of the nine operations of transformers.
+"""Rotary table of a step on a GPU: one lookup instead of the nine operations of transformers.
 
 Where angles depend on the position alone, cosines and sines of all positions are made once, by the module itself, so
 that a step reads the bits that it would have made. Tables have 4,096 rows or a power of two of them, but no more than a
@@ -25,7 +25,7 @@ MODULES = {name.removesuffix("DecoderLayer") + "RotaryEmbedding" for name in LAY
 
 
 def rotary_forwards(model: Any, places: int) -> list[tuple[dict[str, Any], Any]]:
-    """(attributes of a rotary embedding, what its forward is to be in a step) of every one that a table can replace.
+    """Return (attributes of a rotary embedding, its forward in a step) for every one that a table can replace.
 
     places: positions that texts may reach, rows that follow them in one forward aside.
     """
@@ -42,7 +42,7 @@ def rotary_forwards(model: Any, places: int) -> list[tuple[dict[str, Any], Any]]
 
 
 def rows_of_table(config: Any, places: int) -> int:
-    """Of a new table for texts of `places` positions and the rows that follow them in one forward."""
+    """Count the rows of a table for texts of `places` positions and the rows that follow them in one forward."""
     needed, limit = places + GPU_ROWS, getattr(config, "max_position_embeddings", None)
     rows = max(PIECE, 1 << (needed - 1).bit_length())
     most = -(-(limit + GPU_ROWS) // PIECE) * PIECE if isinstance(limit, int) else rows
@@ -61,7 +61,7 @@ def table_bytes(facts: ModelFacts, places: int) -> int:
 
 
 def rotations_of(model: Any) -> list[tuple[Any, ...]]:
-    """What a captured step holds of the model's rotations beyond the places of tensors: numbers, and tables made of
+    """Return what a captured step holds of the model's rotations beyond tensor addresses: numbers, and tables made of
     frequencies. Reads frequencies back from the device."""
     modules = [module for module in model.modules() if hasattr(module, "attention_scaling")]
     return [(module.attention_scaling, _numbers(module.inv_freq) if _tabled(module) else None) for module in modules]
@@ -72,7 +72,7 @@ def _tabled(module: Any) -> bool:
 
 
 class TabledRotary:
-    """What a rotary embedding's forward is: rows of a table for as many positions as a step has, else its own.
+    """Forward of a rotary embedding in a step: rows of a table for as many positions as a step has, else its own.
 
     places: rows of the table. like: a tensor with the dtype and device of hidden states.
     """

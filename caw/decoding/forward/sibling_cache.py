@@ -1,4 +1,4 @@
-"""The cache of keys and values: committed tokens in the store, candidates of the present step in scratch.
+"""Cache of keys and values: committed tokens in the store, candidates of the current step in scratch.
 
     store   [L, 2, R, HK, S, D]   row r holds its first lengths[r] tokens, left-aligned
     scratch [L, 2, R, C, HK, D]   keys and values of the C candidates of one step
@@ -103,7 +103,7 @@ class SiblingCache(Cache):
 
     @property
     def packs(self) -> bool:
-        """Whether a forward may carry other numbers of candidates for each sequence; pays where arithmetic does."""
+        """True if a forward may carry different numbers of candidates per sequence; pays where arithmetic does."""
         return self.lengths.device.type == "cpu" and self.copies == 1
 
     def allocate(self, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -145,11 +145,11 @@ class SiblingCache(Cache):
         self.scratch[layer, 1, : key.shape[0], self.slot : end] = value.transpose(1, 2)
 
     def begin_prefill(self, rows: torch.Tensor, start: int = 0) -> None:
-        """The next forward fills these rows (int64 [R']) from position `start` on; right padding is never read."""
+        """Let the next forward fill these rows (int64 [R']) from position `start` on; right padding is never read."""
         self._prefill_rows, self._prefill_start = rows, start
 
     def prefill_places(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each of the R' * tokens rows of the present forward its row of the cache and its position, int64."""
+        """Return the cache row and the position, int64, of each of the R' * tokens rows of the current forward."""
         assert self._prefill_rows is not None
         positions = torch.arange(self._prefill_start, self._prefill_start + tokens, device=self._prefill_rows.device)
         return self._prefill_rows.repeat_interleave(tokens), positions.repeat(self._prefill_rows.shape[0])
@@ -160,7 +160,7 @@ class SiblingCache(Cache):
         return self.store[layer, :, self._prefill_rows, :, : self._prefill_start]
 
     def end_prefill(self, lengths: torch.Tensor) -> None:
-        """The prompts of the rows just filled have these lengths (int64 [R'])."""
+        """Set the lengths (int64 [R']) of the prompts just filled in."""
         assert self._prefill_rows is not None and self.store is not None
         rows, self._prefill_rows = self._prefill_rows, None
         self.lengths[rows] = lengths
@@ -168,30 +168,30 @@ class SiblingCache(Cache):
             self.store[:, :, rows + copy * self.batch] = self.store[:, :, rows]
 
     def copy_out(self, row: int, start: int, end: int) -> list[torch.Tensor]:
-        """A copy of the keys and values of a row's positions start to end: one tensor [L, 2, HK, end - start, D]."""
+        """Copy the keys and values of a row's positions start to end: one tensor [L, 2, HK, end - start, D]."""
         assert self.store is not None
         return [self.store[:, :, row, :, start:end].clone()]
 
     def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
-        """Put into a row, from position `start` on, what `copy_out` took."""
+        """Write what `copy_out` took into a row, from position `start` on."""
         [keys_values] = kept
         self.allocate(keys_values[0, :1], keys_values[0, 1:])
         assert self.store is not None
         self.store[:, :, row, :, start : start + keys_values.shape[3]] = keys_values
 
     def begin_forward(self, slot: int = 0, packed: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
-        """The next forward carries candidates slot, slot + 1, … of each sequence.
+        """Let the next forward carry candidates slot, slot + 1, … of each sequence.
 
         packed: of candidate n the sequence and the slot, int64 [N] each, where there is not the same number of each.
         """
         self.slot, self._packed, self._drafted = slot, packed, None
 
     def begin_drafts(self, rows: torch.Tensor, places: torch.Tensor) -> None:
-        """The next forward carries drafts: row n is of sequence rows[n], kept at places[n] of the store, int64 [N]."""
+        """Let the next forward carry drafts: row n is of sequence rows[n], at places[n] of the store, int64 [N]."""
         self.slot, self._packed, self._drafted = 0, None, (rows, places)
 
     def accept(self, places: torch.Tensor, active: torch.Tensor) -> None:
-        """The token at places[b] (int64 [B]) of the store, not before the end, joins sequence b where active."""
+        """Append the token at places[b] (int64 [B]) of the store, not before the end, to sequence b where active."""
         assert self.store is not None
         for row in (active & (places != self.lengths)).nonzero()[:, 0].tolist():
             self.store[:, :, row, :, self.lengths[row]] = self.store[:, :, row, :, places[row]]
@@ -239,7 +239,7 @@ class SiblingCache(Cache):
         self.lengths, self.batch = kept_rows(self.lengths, rows), rows.numel()
 
     def release(self) -> None:
-        """Give keys and values back, at once: a traceback may hold this object for long."""
+        """Free keys and values at once: a traceback may hold this object for long."""
         self.store = self.scratch = self.shared = None
         for layer in self.layers:
             layer.keys = layer.values = None

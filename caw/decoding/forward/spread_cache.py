@@ -1,4 +1,4 @@
-"""The cache of a model whose layers lie on several devices (`device_map`): one cache per layer, where the layer is.
+"""Cache of a model whose layers lie on several devices (`device_map`): one cache per layer, where the layer is.
 
 Such a model decodes by steps that read back: no graph spans devices. Lengths live on the main device, where ids go in
 and logits come out; each layer has a copy of them.

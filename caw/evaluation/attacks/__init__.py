@@ -15,19 +15,17 @@ from caw.evaluation.attacks.base import Attack, Attacked, AttackError
 from caw.evaluation.attacks.copy_paste import CopyPaste
 from caw.evaluation.attacks.paraphrase import Paraphrase
 from caw.evaluation.attacks.rankers import Ranker, make_ranker
-from caw.evaluation.attacks.word_d import WordD
-from caw.evaluation.attacks.word_s import WordS
-from caw.evaluation.attacks.word_s_context import WordSContext
 from caw.evaluation.attacks.wordnet import WordNet
+from caw.evaluation.attacks.words import WordD, WordS, WordSContext
 
 __all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse_attack"]
 
 
 @dataclass(frozen=True)
 class AttackSetup:
-    """What attacks need besides their strength. Files and models are loaded when an attack first needs them.
+    """Dependencies of attacks besides their strength. Files and models are loaded on first use.
 
-    seed: of every attack. wordnet: folder of the database, None = the usual places. ranker, device, quantised: see
+    seed: of every attack. wordnet: folder of the database, None = the usual places. ranker, device, quantization: see
     `rankers.make_ranker`. human: texts for copy-paste to hide in. endpoint: arguments of `Paraphrase` without the seed.
     """
 
@@ -35,7 +33,7 @@ class AttackSetup:
     wordnet: str | Path | None = None
     ranker: str | None = None
     device: str | None = None
-    quantised: str | None = None
+    quantization: str | None = None
     human: tuple[str, ...] = field(default=(), repr=False)
     endpoint: dict[str, object] = field(default_factory=dict, repr=False)
 
@@ -45,7 +43,7 @@ class AttackSetup:
 
     @cached_property
     def loaded_ranker(self) -> Ranker:
-        return make_ranker(self.ranker, self.device, self.quantised)
+        return make_ranker(self.ranker, self.device, self.quantization)
 
 
 def _word_d(strength: str, setup: AttackSetup) -> Attack:
@@ -63,7 +61,9 @@ def _word_s_context(strength: str, setup: AttackSetup) -> Attack:
 def _copy_paste(strength: str, setup: AttackSetup) -> Attack:
     rate, _, parts = strength.partition("x")
     if parts and not re.fullmatch(r"[0-9]+", parts):
-        raise ValueError(f"copy-paste takes a share and maybe a number of parts, got {strength!r}; give e.g. 0.25x3")
+        raise ValueError(
+            f"copy-paste takes a share and optionally a number of parts, got {strength!r}; give e.g. 0.25x3"
+        )
     return CopyPaste(_rate(rate, CopyPaste), setup.human, int(parts or 1), seed=setup.seed)
 
 
@@ -71,7 +71,9 @@ def _paraphrase(strength: str, setup: AttackSetup) -> Attack:
     if strength:
         raise ValueError(f"paraphrase takes no strength, got {strength!r}; leave it out")
     if not setup.endpoint.get("model") or not setup.endpoint.get("key"):
-        raise ValueError("paraphrase needs a model and a key, got none; give --paraphrase-model and set its --key-env")
+        raise ValueError(
+            "paraphrase requires a model and a key, got none; give --paraphrase-model and set the variable of --key-env"
+        )
     return Paraphrase(**setup.endpoint, seed=setup.seed)  # type: ignore[arg-type]
 
 
@@ -85,7 +87,7 @@ ATTACKS: dict[str, Callable[[str, AttackSetup], Attack]] = {
 
 
 def parse_attack(spec: str, setup: AttackSetup | None = None) -> Attack:
-    """The attack that "KIND:STRENGTH" names.
+    """Build the attack of "KIND:STRENGTH".
 
     word-d:0.1, word-s:0.3, word-s-context:0.3: the share of words. copy-paste:0.25: the share of the text in what comes
     out (0.25x3: in three parts). paraphrase has no strength.
@@ -102,4 +104,4 @@ def _rate(text: str, kind: type[Attack]) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{kind.kind} needs a rate, got {text!r}; write e.g. {kind.kind}:0.1") from None
+        raise ValueError(f"{kind.kind} requires a rate, got {text!r}; write e.g. {kind.kind}:0.1") from None

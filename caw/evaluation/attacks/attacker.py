@@ -1,8 +1,7 @@
 """Attack the texts of a run, marked or not, and test them under the same keys as before.
 
-Attacked texts are kept in attacked/ATTACK/CELL.SOURCE.jsonl in the run's folder. So an attack that is slow, or that
-cannot be repeated (an endpoint's), is made once for each text, under however many keys it is tested, and survives a
-kill.
+Attacked texts are stored in attacked/ATTACK/CELL.SOURCE.jsonl in the run's folder, so a slow or unrepeatable attack (an
+endpoint's) runs once per text for any number of keys, and survives interruptions.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
+from caw.evaluation.attacks.base import NeedsError
 from caw.evaluation.attacks.copy_paste import CopyPaste
 from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.detectability import score_texts
@@ -40,11 +40,11 @@ def attack_texts(
     workers: int = 1,
     failed: Callable[[str, AttackError], None] = lambda text_id, error: None,
 ) -> dict[str, Attacked]:
-    """Attacked texts by id. Those in the store, of the same text, are read; the others are made and written there.
+    """Return attacked texts by id, read from the store if the text is the same, otherwise made and stored.
 
-    workers: threads, for attacks that gain from them. failed: called for each text that the attack cannot change, which
-    is left out. An interrupt keeps what is finished.
-    """  # fmt: skip
+    workers: threads, for attacks that benefit from them. failed: called for each text that the attack cannot change,
+    which is skipped. An interrupt keeps finished texts.
+    """
     path = store.path / "attacked" / attack.name / f"{cell}.{source}.jsonl"
     wanted = {text_id: (text, text_digest(text)) for text_id, text in texts}
     found = _kept(path, wanted)
@@ -65,7 +65,7 @@ def attack_texts(
 
 
 def _kept(path: Path, wanted: Mapping[str, tuple[str, str]]) -> dict[str, Attacked]:
-    """The attacked texts of a file, by id, that were made from these texts. wanted: text and digest by id."""
+    """Return the attacked texts of a file, by id, that were made from these texts. wanted: text and digest by id."""
     found: dict[str, Attacked] = {}
     for line in read_lines(path, missing_ok=True):
         if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
@@ -97,10 +97,10 @@ class Attacker:
 
     Args:
         scorer: of the run. setup: what attacks need; without human texts copy-paste hides texts in reference answers.
-        limit: at most this many questions of each cell. human: attack people's answers too.
+        limit: maximum questions per cell. human: attack human answers too.
         workers: threads, for attacks that gain from them. say: called with a line for people after each cell.
 
-    `failures` counts the texts that an attack could not change.
+    `failures` counts the texts that an attack could not change, `left_out` the attacks with missing requirements.
     """
 
     scorer: Scorer
@@ -110,26 +110,27 @@ class Attacker:
     workers: int = 8
     say: Callable[[str], None] = lambda line: None
     failures: int = 0
+    left_out: int = 0
 
     def run(self, specs: Sequence[str], plans: Sequence[CellPlan]) -> int:
         """Score the texts of marked cells, and of their negatives under the same keys, for each attack ("word-d:0.1").
 
-        A text that has not changed since its score is left out. Returns the number of new scores, which are written
-        every half a minute and at the end, also after an interrupt.
+        Texts that have not changed since their score are skipped. Returns the number of new scores, which are written
+        every half minute and at the end, also after an interrupt.
 
         Raises ValueError for attacks that cannot be made, and for a key other than the one a cell was generated with.
         """
         marked = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
         require_for(self.scorer.config, plans)
         cell_of = {plan.task: plan.name for plan in reversed(marked)}  # the first of each task
-        attacks = [(spec, {task: self._attack(spec, task, cell) for task, cell in cell_of.items()}) for spec in specs]
-        self._keep_provenance(attack for _, by_task in attacks for attack in by_task.values())
+        attacks = self._attacks(specs, cell_of)
+        self._keep_provenance(attack for by_task in attacks for attack in by_task.values())
         known = {score.identity: score.of for score in self.scorer.store.read_scores()}
         fresh: list[Score] = []
         written, flushed = 0, time.monotonic()
         try:
-            with Bar(len(attacks) * len(marked), "attacking", "cells") as bar:
-                for plan, attack in ((plan, by_task[plan.task]) for _, by_task in attacks for plan in marked):
+            with Bar(len(attacks) * len(marked), "attacking", "cells", announced=True) as bar:
+                for plan, attack in ((plan, by_task[plan.task]) for by_task in attacks for plan in marked):
                     bar.begin(f"{attack.name}, {plan.name}")
                     new = self._scores(plan, attack, known)
                     bar()
@@ -143,6 +144,22 @@ class Attacker:
                 self.scorer.store.update_scores(fresh)
         return written + len(fresh)
 
+    def _attacks(self, specs: Sequence[str], cell_of: Mapping[str, str]) -> list[dict[str, Attack]]:
+        """Return each attack by task. Of several, one without human texts for a task is reported and skipped. Raises
+        errors of the attacks themselves, and what is missing if none remains.
+        """
+        made, missing = list[dict[str, Attack]](), list[NeedsError]()
+        for spec in specs:
+            try:
+                made.append({task: self._attack(spec, task, cell) for task, cell in cell_of.items()})
+            except NeedsError as error:
+                missing.append(error)
+                self.say(f"{spec} is left out: {error}")
+        if missing and not made:
+            raise missing[0]
+        self.left_out = len(missing)
+        return made
+
     def _attack(self, spec: str, task: str, cell: str) -> Attack:
         if spec.partition(":")[0] != CopyPaste.kind or self.setup.human:
             return parse_attack(spec, self.setup)
@@ -150,23 +167,23 @@ class Attacker:
         try:
             return parse_attack(spec, replace(self.setup, human=people))
         except ValueError as error:
-            raise ValueError(f"cell {cell}, task {task}: {error}") from None
+            raise type(error)(f"cell {cell}, task {task}: {error}") from None
 
     def _keep_provenance(self, attacks: Iterable[Attack]) -> None:
-        """Write attacks.json, parameters by name; raises ValueError if scores of a name were made with others."""
+        """Write attacks.json, parameters by name. ValueError if scores of a name were made with others."""
         path = self.scorer.store.path / ATTACKS_FILE
         known: dict[str, Any] = read_json(path) or {}
         for attack in attacks:
             about = {name: value for name, value in attack.describe().items() if name != "human_texts"}
             if known.setdefault(attack.name, about) != about:
                 raise ValueError(
-                    f"attack {attack.name} was made here with {known[attack.name]}, now it has {about}; go back to "
-                    f"that, or remove attacked/{attack.name} and its lines in scores.jsonl and {ATTACKS_FILE}"
+                    f"attack {attack.name} was made with {known[attack.name]}, this run has {about}; use the same "
+                    f"settings, or remove attacked/{attack.name} and its lines in scores.jsonl and {ATTACKS_FILE}"
                 )
         write_json(path, known)
 
     def _scores(self, plan: CellPlan, attack: Attack, known: Mapping[Identity, str]) -> list[Score]:
-        """New scores of one cell and its negatives."""
+        """Return new scores of one cell and its negatives."""
         scorer, made = self.scorer, list[Score]()
         groups = self._groups(plan)
         if not groups:
@@ -175,8 +192,8 @@ class Attacker:
         expected = scorer.store.cell(plan.name).manifest.get("key_id")
         if expected != detector.watermark.key_id:
             raise ValueError(
-                f"cell {plan.name} was generated with key {expected}, the config gives {detector.watermark.key_id} "
-                "now; set CAW_KEY as it was then"
+                f"cell {plan.name} was generated with key {expected}, the config now gives "
+                f"{detector.watermark.key_id}; set CAW_KEY to the original key"
             )
         for group, texts in ((replace(group, attack=attack.name), texts) for group, texts in groups):
             new, failed = group.unscored(texts, known), partial(self._failed, group.cell)
@@ -189,7 +206,7 @@ class Attacker:
         return made
 
     def _groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
-        """The texts to attack, of a cell and its negatives: the same questions in each group."""
+        """Return the texts to attack, of a cell and its negatives: the same questions in each group."""
         groups = self.scorer.groups(plan)
         ids = {text_id for _, texts in groups[:1] for text_id, _ in texts[: self.limit]}
         return [

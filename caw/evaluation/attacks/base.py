@@ -1,4 +1,4 @@
-"""What every attack has in common: it is a seeded function of a text and its id, and counts what it really changed."""
+"""Base of all attacks: a seeded function of a text and its id that counts its actual changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ class AttackError(ValueError):
     """One text could not be attacked; the others can."""
 
 
+class NeedsError(ValueError):
+    """A requirement of an attack is missing, such as human texts."""
+
+
 @dataclass(frozen=True)
 class Attacked:
     """An attacked text.
 
-    text: what came out. words: number of words before (for copy-paste: after). edited: how many of them the attack
-    changed or removed (for copy-paste: added).
+    text: the result. words: number of words before (for copy-paste: after). edited: how many of them the attack changed
+    or removed (for copy-paste: added).
     """
 
     text: str
@@ -29,7 +33,7 @@ class Attacked:
 
     @property
     def edit_rate(self) -> float:
-        """Share of words that the attack really changed; may be less than asked for."""
+        """Share of words that the attack changed; may be less than requested."""
         return self.edited / self.words if self.words else 0.0
 
 
@@ -37,12 +41,12 @@ class Attacked:
 class Attack(ABC):
     """An attack with its parameters; call it with a text and the text's id.
 
-    The draw depends on the seed, the kind of attack (its `stream`) and the id alone. So texts may come in any order and
-    in any shard, words that change at a low rate change at a higher rate too, and marked texts and negatives meet the
-    same attack.
+    The random draw depends only on the seed, the kind of attack (its `stream`) and the id. So texts may come in any
+    order and shard, words that change at a low rate also change at a higher rate, and marked texts and negatives meet
+    the same attack.
 
-    kind: its name in `ATTACKS`. stream: attacks of one stream choose the same words. parallel: whether several threads
-    may ask at once, and gain from it. seed: of the draw.
+    kind: its name in `ATTACKS`. stream: attacks of one stream choose the same words. parallel: whether calls from
+    several threads are safe and useful. seed: of the draw.
     """
 
     kind: ClassVar[str]
@@ -60,7 +64,7 @@ class Attack(ABC):
         """Attack a text with this draw."""
 
     def __call__(self, text: str, text_id: str) -> Attacked:
-        """Attack a text; an empty one stays as it is. Deterministic for (attack, text, text_id), endpoints aside.
+        """Attack a text; an empty one is unchanged. Deterministic for (attack, text, text_id), except for endpoints.
 
         Raises AttackError if this text cannot be attacked, though others can.
         """
@@ -70,7 +74,7 @@ class Attack(ABC):
         return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
 
     def describe(self) -> dict[str, Any]:
-        """The parameters, for attacks.json."""
+        """Return the parameters, for attacks.json."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
 
@@ -91,7 +95,9 @@ class RateAttack(Attack):
 
 
 def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
-    """How many of `words` words to change: rate * words, rounded at random, so that short texts get it on average."""
+    """Return how many of `words` words to change: rate * words, randomly rounded, so that short texts get it on
+    average.
+    """
     wanted = rate * words
     whole = math.floor(wanted + 1e-9)
     return whole + int(rng.random() < wanted - whole - 1e-9)

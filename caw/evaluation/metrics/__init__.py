@@ -1,1 +1,1 @@
-"""What is measured: accuracy, detection of marks, perplexity; and the scores that these are made from."""
+"""Metrics: accuracy, detection, perplexity, and the scores behind them."""

@@ -1,9 +1,9 @@
-"""Accuracy with intervals, and whether two policies differ on the same questions.
+"""Accuracy with confidence intervals, and tests of whether two policies differ on the same questions.
 
-Answers under several keys are answers to the same questions, so they are not independent. Everything over several keys
-counts or resamples questions, with all keys of a question together; intervals are about such questions under these
-keys. Where nearly all or none of the questions agree, percentiles of resamples are not used. They shrink to a point
-there (100 right answers of 100 do not prove an accuracy of 1) and hold the truth in far fewer than 95 of 100 cases.
+Answers under several keys answer the same questions, so they are not independent. All statistics over several keys
+count or resample questions, with all keys of a question together; intervals are about such questions under these keys.
+If nearly all or none of the questions agree, resampling percentiles are not used: they shrink to a point (100 correct
+answers out of 100 do not prove an accuracy of 100 %) and cover the truth in far fewer than 95 % of cases.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 
 
 def wilson(right: float, total: float, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of a share (E. B. Wilson 1927, JASA 22:209); (0, 1) for no trials."""
+    """Return Wilson's score interval of a share (E. B. Wilson 1927, JASA 22:209); (0, 1) for no trials."""
     if total <= 0:
         return 0.0, 1.0
     z = float(stats.norm.ppf(0.5 + level / 2))
@@ -35,10 +35,10 @@ def wilson(right: float, total: float, level: float = LEVEL) -> Interval:
 
 
 def share_interval(right: np.ndarray, total: np.ndarray, level: float = LEVEL) -> Interval:
-    """Interval of sum(right) / sum(total) over questions. right, total: [Q], answers of each question.
+    """Return the interval of sum(right) / sum(total) over questions. right, total: [Q], answers of each question.
 
-    Wilson's interval for the number of independent trials, which the spread between questions tells (the design effect
-    of survey sampling, between 1 and the mean of `total`). Where all or none are right there is no spread to see, and a
+    Wilson's interval for the effective number of independent trials, from the spread between questions (the design
+    effect of survey sampling, between 1 and the mean of `total`). If all or none are right there is no spread, and a
     question counts once. (0, 1) for no trials.
     """
     right, total = right[total > 0].astype(np.float64), total[total > 0].astype(np.float64)
@@ -54,7 +54,7 @@ def share_interval(right: np.ndarray, total: np.ndarray, level: float = LEVEL) -
 
 
 def difference_interval(difference: np.ndarray, level: float = LEVEL) -> Interval | None:
-    """Interval of the mean of paired differences in [-1, 1], float64 [Q]; None for none.
+    """Return the interval of the mean of paired differences in [-1, 1], float64 [Q]; None for none.
 
     Wald's interval after adding two questions, one half a trial up and one half a trial down (Agresti and Min 2005,
     Statistics in Medicine 24:729, for right and wrong answers; here for means over keys too). So the interval has a
@@ -70,7 +70,9 @@ def difference_interval(difference: np.ndarray, level: float = LEVEL) -> Interva
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Exact two-sided p-value of A and B being right equally often. only_a: questions that only A got right."""
+    """Return the exact two-sided p-value for A and B being right equally often. only_a: questions that only A got
+    right.
+    """
     if only_a + only_b == 0:
         return 1.0
     return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
@@ -78,7 +80,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 @lru_cache(maxsize=4)  # hundreds of intervals have the same few numbers of questions
 def resampled(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each resample draws each question, int64 [R, Q], read-only; the same for the same arguments."""
+    """Return how often each resample draws each question, int64 [R, Q], read-only; the same for the same arguments."""
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(questions, np.full(questions, 1 / questions), size=resamples)
     drawn.setflags(write=False)
@@ -86,7 +88,7 @@ def resampled(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> np.n
 
 
 def interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
-    """Percentile interval of resampled values [R] without NaN and infinity; None if nothing is left."""
+    """Return the percentile interval of resampled values [R] without NaN and infinity; None if nothing is left."""
     known = values[np.isfinite(values)]
     if not len(known):
         return None
@@ -96,7 +98,7 @@ def interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What one policy did at each question; all outcomes that are compared have their questions in the same order.
+    """Results of one policy at each question; all compared outcomes have their questions in the same order.
 
     correct: float64 [Q, N] over N keys, 0 or 1. measures: name -> float64 [Q, N], what detection found (1 if found at a
     false-positive rate, else 0; or a z-score), empty for unmarked texts. strength: of a fixed policy; 0 for unmarked
@@ -115,7 +117,7 @@ class Outcomes:
 
 
 def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
-    """Accuracy of A minus that of B on the same questions, with an interval and a p-value.
+    """Return the accuracy of A minus that of B on the same questions, with an interval and a p-value.
 
     p_value: McNemar's exact test where both have one key; over several keys a sign-flip test of the questions'
     differences, the mean over keys for each question, with 10,000 random flips of a fixed seed.
@@ -140,7 +142,9 @@ def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
 
 
 def sign_flip(difference: np.ndarray, flips: int = 10_000, seed: int = 0) -> float:
-    """Two-sided p-value, by random signs, of a mean of 0 for paired differences [Q]; at least 1 / (flips + 1)."""
+    """Return the two-sided p-value, by random signs, for a mean of 0 of paired differences [Q]; at least 1 / (flips +
+    1).
+    """
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(flips, len(difference)))
     # the tolerance makes sums of the same differences in another order equal
     extreme = np.abs(signs @ difference) >= abs(difference.sum()) - 1e-9
@@ -150,7 +154,7 @@ def sign_flip(difference: np.ndarray, flips: int = 10_000, seed: int = 0) -> flo
 def equal_detection(
     target: Outcomes, fixed: Sequence[Outcomes], measure: str, resamples: int = RESAMPLES
 ) -> dict[str, object] | None:
-    """Accuracy of a policy minus that of a fixed strength which is found equally well.
+    """Return the accuracy of a policy minus that of a fixed strength with the same detection rate.
 
     Fixed policies and unmarked texts (strength 0) give a curve of accuracy over `measure`, with straight lines between
     neighbours in strength. It is read where the target's measure lies. One resample of questions serves all of them.

@@ -1,8 +1,8 @@
-"""How well marks are found: scores of texts under a key, and metrics of marked texts against unmarked ones.
+"""Detection metrics: scores of texts under a key, and marked texts compared with unmarked ones.
 
-Texts are tokenised from their characters, as a real detector has to. Negatives are the same model's unmarked answers to
-the same prompts, and people's answers, tested under the same keys. Fitted thresholds come from half of the questions
-("calibration") and are used on the other half ("test"); exact p-values need no fitting.
+Texts are tokenised from their characters, as a real detector does. Negatives are the same model's unmarked answers to
+the same prompts, and human answers, tested under the same keys. Fitted thresholds come from half of the questions
+("calibration") and are applied to the other half ("test"); exact p-values need no fitting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRAWN_AT_ONCE = 1 << 16  # weights of questions; keeps tables at a few MB
 
 
 def is_calibration(question_id: str) -> bool:
-    """Whether a question belongs to the calibration half; its id alone decides, so it never changes sides."""
+    """Return whether a question belongs to the calibration half; only its id decides, so it never changes sides."""
     return hashlib.sha256(f"caw/split/{question_id}".encode()).digest()[0] < 128
 
 
@@ -39,9 +39,9 @@ def score_texts(
     edit_rates: Sequence[float] | None = None,
     originals: Sequence[str] | None = None,
 ) -> list[Score]:
-    """Scores of the texts of a group, in their order. Deterministic.
+    """Score the texts of a group, in order. Deterministic.
 
-    weighted: the same detector with weights per token, for a second reading. edit_rates: share of words that an attack
+    weighted: the same detector with token weights, for a second reading. edit_rates: share of words that an attack
     changed in each text, None = 0. originals: the texts before the attack, None = the texts themselves.
     """
     results = detector([text for _, text in texts]) if texts else []
@@ -60,7 +60,7 @@ def score_texts(
 
 
 def reweighted(scores: Sequence[Score]) -> list[Score] | None:
-    """The scores with the values of the weighted test in place of the plain ones; None if any has none."""
+    """Return the scores with the weighted test's values in place of the plain ones; None if any is missing."""
     read = []
     for score in scores:
         if score.p_weighted is None or score.z_weighted is None:
@@ -71,7 +71,7 @@ def reweighted(scores: Sequence[Score]) -> list[Score] | None:
 
 @dataclass(frozen=True)
 class Samples:
-    """p_values: float64 [N], of N texts. question: int64 [N], the question that each answers, by its place."""
+    """p_values: float64 [N], of N texts. question: int64 [N], the index of the question that each answers."""
 
     p_values: np.ndarray
     question: np.ndarray
@@ -89,7 +89,9 @@ class Samples:
 
 
 def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """Chance that a positive's p-value is below a negative's, ties half; None if either side is empty."""
+    """Return the probability that a positive's p-value is below a negative's, ties half; None if either side is
+    empty.
+    """
     if not len(positives) or not len(negatives):
         return None
     require("scikit-learn", "the metrics of an evaluation")
@@ -100,7 +102,7 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
 
 
 def auroc_resamples(positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES) -> np.ndarray:
-    """AUROC of each resample of questions with all their texts, float64 [R]; NaN where a side is empty."""
+    """Return the AUROC of each resample of questions with all their texts, float64 [R]; NaN where a side is empty."""
     order = np.sort(negatives.p_values)
     place = np.argsort(negatives.p_values, kind="stable")
     above = np.searchsorted(order, positives.p_values, side="right")
@@ -113,7 +115,7 @@ def auroc_resamples(positives: Samples, negatives: Samples, questions: int, resa
 def _weighted_auroc(
     weights: np.ndarray, positives: Samples, ordered: np.ndarray, above: np.ndarray, from_equal: np.ndarray
 ) -> np.ndarray:
-    """AUROC for each row of questions' weights [R, Q]; sums of halves of integers, so exact.
+    """Return the AUROC for each row of question weights [R, Q]; sums of halves of integers, so exact.
 
     ordered: the questions of the negatives, smallest p-value first. above, from_equal: for each positive the number of
     negatives with a p-value no larger, and smaller, than its own.
@@ -130,7 +132,7 @@ def _weighted_auroc(
 def auroc_interval(
     positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """Score interval of the AUROC; None if either side is empty.
+    """Return the score interval of the AUROC; None if either side is empty.
 
     It holds the values from which the measured one is at most 1.96 of their own standard errors away (Newcombe 2006,
     Statistics in Medicine 25:559, with Hanley and McNeil's variance). The number of texts in that variance follows from
@@ -170,7 +172,7 @@ def _score_interval(value: float, texts: float) -> tuple[float, float]:
 
 
 def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """The p-value up to which texts are called marked for the greatest F1; the smallest one on ties.
+    """Return the p-value threshold with the greatest F1; the smallest one on ties.
 
     It lies halfway (geometrically) to the next p-value, because nothing between two values tells thresholds apart. None
     if either side is empty.
@@ -186,7 +188,7 @@ def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | N
 
 
 def f1(positives: np.ndarray, negatives: np.ndarray, threshold: float) -> float:
-    """F1 at a threshold, where the negatives together count as much as the positives."""
+    """Return F1 at a threshold, with negatives and positives weighted equally in total."""
     found = float((positives <= threshold).mean())
     false = float((negatives <= threshold).mean())
     return 2 * found / (1 + found + false)
@@ -198,7 +200,7 @@ def _share_interval(samples: Samples, hits: np.ndarray, questions: int) -> list[
 
 
 def metrics(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
-    """AUROC, F1, true- and false-positive rates, with intervals over questions.
+    """Return AUROC, F1, true- and false-positive rates, with intervals over questions.
 
     tpr_at_fpr_1e2, _1e3: share of positives with an exact p-value up to that rate, all questions, nothing fitted.
     fpr_1e2, fpr_human_1e2: share of negatives up to that threshold. auroc: all questions; auroc_test: the test half.
@@ -226,7 +228,7 @@ def metrics(positives: Sequence[Score], negatives: Sequence[Score], people: Sequ
 
 
 def _fitted(marked: Samples, others: Samples, names: Sequence[str], suffix: str) -> dict[str, Any]:
-    """Metrics of the test half at thresholds of the calibration half."""
+    """Return metrics of the test half at thresholds of the calibration half."""
     half = np.array([is_calibration(name) for name in names])
     ours, theirs = half[marked.question], half[others.question]
     test, plain = marked.p_values[~ours], others.p_values[~theirs]
@@ -246,7 +248,7 @@ def _fitted(marked: Samples, others: Samples, names: Sequence[str], suffix: str)
 
 
 def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: float) -> list[float]:
-    """Interval of the F1 at this threshold, from draws of its two shares given the counts (Jeffreys' prior).
+    """Return the interval of the F1 at this threshold, from draws of its two shares given the counts (Jeffreys' prior).
 
     All keys of a question count once. Percentiles of resamples would say [1, 1] for an F1 of 1.
     """
@@ -266,7 +268,7 @@ def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: 
 
 
 def _quantile(negatives: np.ndarray, fpr: float) -> float | None:
-    """The p-value below which at most a share `fpr` of the negatives lies; None if they are too few to tell."""
+    """Return the p-value below which at most a share `fpr` of the negatives lies; None if there are too few of them."""
     if len(negatives) * fpr < 1:
         return None
     return float(np.sort(negatives)[int(len(negatives) * fpr)])

@@ -1,4 +1,4 @@
-"""Perplexities of a run's texts under a second model; perplexity.jsonl has a line for each text."""
+"""Perplexity of a run's texts under a second model; perplexity.jsonl has a line for each text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Judge:
         scorer: of the run. model, tokenizer, name: the second model; its name is written into the lines.
         given: what the model reads before a text: the "question" (the last paragraph of the prompt; the examples before
             it would cost most of the time), the whole "prompt", or "nothing".
-        limit: at most this many questions of each cell. say: called with a line for people after each cell.
+        limit: maximum questions per cell. say: called with a line for people after each cell.
 
     Raises ValueError for another `given`.
     """
@@ -46,9 +46,9 @@ class Judge:
         check_given(self.given)
 
     def run(self, plans: Sequence[CellPlan]) -> int:
-        """Read the texts that have no line yet; returns how many. Finished lines survive a kill at any moment.
+        """Read the texts without a line; return their number. Finished lines survive a kill at any moment.
 
-        Raises ValueError if the file holds lines of another model or another `given`: they cannot be compared.
+        Raises ValueError if the file has lines of another model or another `given`, which cannot be compared.
         """
         path = self.scorer.store.path / PERPLEXITY_FILE
         made, names = 0, ("model", "given", "cell", "id", "of")
@@ -60,12 +60,12 @@ class Judge:
                 if (model, given) != (self.name, self.given):
                     raise ValueError(
                         f"{path} is by {model}, {SAID.get(given, given)}, and cannot be continued by {self.name}, "
-                        f"{SAID[self.given]}; go back to that, or remove the file"
+                        f"{SAID[self.given]}; use the same model and --given, or remove the file"
                     )
             known = {(cell, name): digest for _, _, cell, name, digest in writer.existing}
             cells = {plan.name: plan for plan in plans}.values()
             todo = [(plan, some) for plan in cells if (some := self._todo(plan, known))]
-            with Bar(sum(len(some) for _, some in todo), "reading", "texts") as bar:
+            with Bar(sum(len(some) for _, some in todo), "reading", "texts", announced=True) as bar:
                 for plan, some in todo:
                     bar.begin(f"reading {plan.name}")
                     self._cell(plan, some, writer, bar)
@@ -73,7 +73,7 @@ class Judge:
         return made
 
     def _todo(self, plan: CellPlan, known: dict[tuple[str, str], str]) -> list[tuple[str, str, str]]:
-        """(id, text, digest) of the texts that have no line yet."""
+        """Return (id, text, digest) of the texts without a line."""
         texts = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
         todo = [(i, t, text_digest(t)) for i, t in texts if t.strip()]
         # a text that has changed (its answer ends elsewhere now) gets another line, and the last line counts
@@ -107,5 +107,5 @@ def check_given(given: str) -> None:
 
 
 def judge_name(source: str) -> str:
-    """The model's name as lines have it: of a path only the last part."""
+    """Return the model's name as in lines: of a path only the last part."""
     return Path(source).name if Path(source).exists() else source

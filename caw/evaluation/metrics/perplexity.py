@@ -1,8 +1,8 @@
-"""Perplexity of texts under a second model, and whether perplexity or accuracy tells two ways of generating apart.
+"""Perplexity of texts under a second model, and tests of whether perplexity or accuracy distinguishes two settings.
 
-The paper's point is that a watermark can halve accuracy while perplexity hardly moves. A text is scored after its
-prompt (how well does it continue it?) and alone (as in most published figures). The first token of a text alone is left
-out where the second model has no begin-of-text token to predict it from.
+The paper's point is that a watermark can halve accuracy while perplexity hardly changes. A text is scored after its
+prompt (how well does it continue it?) and alone (as in most published figures). The first token of a text alone is
+skipped if the second model has no begin-of-text token to predict it from.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two ways of generating, on the same questions.
+    """Two settings compared on the same questions.
 
     n: questions that both have. first, second: means (perplexity: medians). mann_whitney: p-value that ignores the
     pairing, as box plots do; wilcoxon: signed-rank p-value of the pairs; both two-sided, NaN where there is no test.
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def paired(self) -> float:
-        """The exact test where there is one, else the signed ranks."""
+        """The exact test if there is one, otherwise the signed ranks."""
         return self.wilcoxon if self.mcnemar is None else self.mcnemar
 
 
@@ -63,7 +63,7 @@ def perplexities(
     batch_tokens: int = BATCH_TOKENS,
     done: Callable[[], None] = lambda: None,
 ) -> list[Perplexity]:
-    """Perplexity of each text, given its prompt (where prompts are given) and alone.
+    """Return the perplexity of each text, after its prompt (if prompts are given) and alone.
 
     Args:
         model, tokenizer: the second model, as `caw.load_model` gives them.
@@ -98,12 +98,12 @@ def _perplexity(values: np.ndarray | None) -> float | None:
 
 
 def compare_perplexity(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
-    """Whether perplexities (by id) differ: Mann-Whitney's test over all, Wilcoxon's over the pairs' logarithms."""
+    """Test whether perplexities (by id) differ: Mann-Whitney's test over all, Wilcoxon's over the pairs' logarithms."""
     return _compare(first, second, np.log, np.median)
 
 
 def compare_accuracy(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
-    """Whether grades (by id: 1 or 0, or their mean over keys) differ."""
+    """Test whether grades (by id: 1 or 0, or their mean over keys) differ."""
     shared = sorted(first.keys() & second.keys())
     a, b = np.array([first[i] for i in shared]), np.array([second[i] for i in shared])
     made = _compare(first, second, np.asarray, np.mean)
@@ -125,7 +125,9 @@ def _compare(first: Mapping[str, float], second: Mapping[str, float], scale: Any
 
 
 def box(values: Sequence[float]) -> dict[str, float]:
-    """What a box plot shows: n, mean, quartiles, and the 5 % and 95 % points for whiskers; {"n": 0} for no values."""
+    """Return the statistics of a box plot: n, mean, quartiles, and the 5 % and 95 % points for whiskers; {"n": 0} for
+    no values.
+    """
     if not len(values):
         return {"n": 0}
     low, q1, median, q3, high = np.quantile(

@@ -1,6 +1,6 @@
 """Grade a run's texts, and test them for marks: each marked cell's texts, and its negatives under the same key.
 
-Grades and scores depend on `Generation.text` alone, so both can be made again when the library reads answers better.
+Grades and scores depend on `Generation.text` alone, so both can be recomputed when grading improves.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Scorer:
         return {}
 
     def questions(self, task: str) -> dict[str, Question]:
-        """All questions of a task's split, by id."""
+        """Return all questions of a task's split, by id."""
         if task not in self._questions:
             self._questions[task] = {q.id: q for q in self.config.tasks[task].everything}
         return self._questions[task]
 
     def generations(self, plan: CellPlan) -> list[Generation]:
-        """A cell's texts with fresh grades; those of questions that the data no longer has are left out."""
+        """Return a cell's texts with fresh grades, without those of questions that are no longer in the data."""
         task, known = self.config.tasks[plan.task], self.questions(plan.task)
         made = []
         for old in self.store.cell(plan.name).read():
@@ -64,7 +64,7 @@ class Scorer:
         return made
 
     def answers(self, plan: CellPlan) -> CellAnswers:
-        """As the next two, part of `answers.Source`."""
+        """Implement `answers.Source`, with the next two."""
         made = self.generations(plan)
         runs = tuple(sorted({g.run for g in made}))
         return CellAnswers(self.store.cell(plan.name).manifest, runs, [Answer.of(g) for g in made])
@@ -76,7 +76,7 @@ class Scorer:
         return str(self.store.run(run).get("command", ""))
 
     def detector(self, plan: CellPlan) -> Detector:
-        """The detector of a marked cell's watermark and key."""
+        """Return the detector of a marked cell's watermark and key."""
         if plan.model not in self.tokenizers:
             self.tokenizers[plan.model] = load_tokenizer(self.config.models[plan.model].source)
         mark = self.config.watermark(plan)
@@ -86,7 +86,9 @@ class Scorer:
         return Detector(self.tokenizers[plan.model], mark)
 
     def weighted(self, plan: CellPlan) -> Detector | None:
-        """The same detector with the model's weights per token; None if there are none, or the mark takes none."""
+        """Return the same detector with the model's token weights; None without weights, or if the watermark does not
+        support them.
+        """
         weights = self.config.models[plan.model].weights
         detector = self.detector(plan)
         if weights is None or not takes_weights(detector.watermark):
@@ -94,11 +96,11 @@ class Scorer:
         return replace(detector, weights=weights)
 
     def update(self, plans: Iterable[CellPlan], *, again: bool = False) -> None:
-        """Score these cells and their negatives: texts without a score, texts that changed; with `again`, all."""
+        """Score these cells and their negatives: texts without a score, and texts that changed; with `again`, all."""
         known = {} if again else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
         fresh: dict[Identity, Score] = {}
         cells = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
-        for plan in watched(cells, "scoring", "cells"):
+        for plan in watched(cells, "scoring", "cells", announced=True):
             for score in self.scores(plan, known):
                 fresh[score.identity] = score
                 known[score.identity] = score.of
@@ -106,7 +108,9 @@ class Scorer:
             self.store.update_scores(fresh.values())
 
     def scores(self, plan: CellPlan, known: Mapping[Identity, str]) -> list[Score]:
-        """New scores of a marked cell's texts and its negatives. known: `Score.of` by identity, of those that stay."""
+        """Return new scores of a marked cell's texts and its negatives. known: `Score.of` by identity, of unchanged
+        ones.
+        """
         groups = self.groups(plan)
         if not groups:
             return []
@@ -116,9 +120,9 @@ class Scorer:
         return made
 
     def groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
-        """The texts that are tested for a cell's mark: its own, the model's unmarked answers, people's answers.
+        """Return the texts tested for a cell's mark: its own, the model's unmarked answers, human answers.
 
-        An empty list where the cell has no texts yet.
+        An empty list if the cell has no texts yet.
         """
         assert plan.watermark is not None and plan.key is not None
         marked, unmarked = self.generations(plan), replace(plan, watermark=None, policy=None, key=None)
@@ -134,7 +138,7 @@ class Scorer:
         ]
 
     def _outdated(self, score: Score) -> bool:
-        """Whether the config names weights now that it did not name when the text was scored."""
+        """Return whether the config now has weights that it did not have when the text was scored."""
         model = self._model_of(score.cell)
         spec = self.config.watermarks.get(score.watermark)
         if model is None or model.weights is None or spec is None:
@@ -142,13 +146,13 @@ class Scorer:
         return score.p_weighted is None and takes_weights(spec.build(0))
 
     def _model_of(self, cell: str) -> ModelSpec | None:
-        """The model of a cell's name. Names may hold dots, so it is the longest one that the name begins with."""
+        """Return the model of a cell's name. Names may contain dots, so it is the longest matching prefix."""
         found = [name for name in self.config.models if cell.startswith(f"{name}.")]
         return self.config.models[max(found, key=len)] if found else None
 
 
 def takes_weights(mark: Watermark) -> bool:
-    """Whether detection of this mark can use weights per token."""
+    """Return whether detection of this watermark supports token weights."""
     try:
         TokenWeights(ONE).check_for(mark)
     except ValueError:

@@ -1,7 +1,7 @@
-"""How much a text repeats itself: what a mark, or a strong sampler, does to texts that no grade sees.
+"""Repetition in a text: the effect of a mark, or a strong sampler, that grades do not show.
 
-Shares of distinct n-grams are Li et al.'s (2016, arXiv 1510.03055), over words. They fall as a text grows, so they are
-taken of each hundred words, and texts of different lengths can be compared.
+Shares of distinct n-grams are Li et al.'s (2016, arXiv 1510.03055), over words. They fall with length, so they are
+computed per hundred words, which makes texts of different lengths comparable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Style:
 
 
 def style_of(text: str) -> Style:
-    """The style of a text; words count in lower case. Numbers have 6 digits."""
+    """Return the style of a text; words count in lower case. Numbers have 6 digits."""
     words = [word.lower() for word in WORD.findall(text)]
     starts = range(0, max(1, len(words) - WINDOW + 1), WINDOW)
     windows = [words[at : at + WINDOW] for at in starts]
@@ -42,6 +42,6 @@ def style_of(text: str) -> Style:
 
 
 def _distinct(words: Sequence[str], size: int) -> float:
-    """Share of different n-grams; 1 where there is none."""
+    """Return the share of different n-grams; 1 if there are none."""
     grams = list(zip(*(words[at:] for at in range(size)), strict=False))
     return len(set(grams)) / len(grams) if grams else 1.0

@@ -1,1 +1,1 @@
-"""`caw evaluate report`: what a run found, as tables and figures."""
+"""`caw evaluate report`: the tables and figures of a run."""

@@ -1,6 +1,6 @@
-"""What a report shows, read from a run's folder or a published copy, and what of it is missing.
+"""The data of a report, read from a run's folder or a published copy, and a list of what is missing.
 
-`missing` names whatever is not there; the report leaves that part out.
+`missing` lists the missing parts, which the report leaves out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from caw.evaluation.answers import current_scores
 from caw.evaluation.config import NONE
 from caw.evaluation.config_file import config_of
 from caw.evaluation.metrics.judge import PERPLEXITY_FILE, SAID
-from caw.evaluation.old_names import kind_now
 from caw.evaluation.publishing import ANSWERS_FILE, Published, is_published
-from caw.evaluation.report.latency import Latency, read_latency
 from caw.evaluation.store import Score, Store
-from caw.io.json_files import packed_json, read_lines
+from caw.io.json_files import packed_json, read_json, read_lines
 from caw.requirements import require
 
 KINDS = ("fixed", "entropy", "logit-delta", "capacity")
@@ -29,7 +27,7 @@ KINDS = ("fixed", "entropy", "logit-delta", "capacity")
 
 @dataclass(frozen=True)
 class Setting:
-    """A way of generating, all keys together. watermark and policy are "none" for unmarked texts."""
+    """A way of generating, over all keys. watermark and policy are "none" for unmarked texts."""
 
     model: str
     task: str
@@ -39,7 +37,7 @@ class Setting:
 
 @dataclass
 class ReportData:
-    """Everything a report shows.
+    """Everything that a report shows.
 
     rows, comparisons, equal_detection: of results.json. scores: of scores.jsonl. correct, perplexity: for each setting,
     question id -> mean grade, and geometric mean of the perplexity, over keys. judge: the model of the perplexities.
@@ -63,7 +61,7 @@ class ReportData:
         return sorted(found, key=self.order)
 
     def pooled(self) -> list[dict[str, Any]]:
-        """The row over all keys of each setting; where there is one key, its own row."""
+        """The row over all keys of each setting; its own row if there is one key."""
         chosen: dict[Setting, dict[str, Any]] = {}
         for row in self.rows:
             setting = setting_of(row)
@@ -78,7 +76,7 @@ class ReportData:
         return self.kinds.get(policy) or policy_kind(policy)
 
     def label(self, setting: Setting) -> str:
-        """As in the paper's table: "KGW-hard", "KGW-hard+caw"."""
+        """Return a label as in the paper's table: "KGW-hard", "KGW-hard+caw"."""
         return "No watermark" if setting.watermark == NONE else f"{setting.watermark.upper()}-{setting.policy}"
 
     def order(self, setting: Setting) -> tuple[Any, ...]:
@@ -90,7 +88,7 @@ class ReportData:
 
 
 def policy_kind(policy: str) -> str:
-    """The kind of a policy, guessed from its name; for results without manifests."""
+    """Guess the kind of a policy from its name, for results without manifests."""
     low = policy.lower()
     if "caw" in low or "capacity" in low:
         return "capacity"
@@ -106,7 +104,7 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
 
 
 def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, int | None]:
-    """(setting, key number) of a cell's name, MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none.
+    """Return (setting, key number) of a cell's name, MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none.
 
     Names of models may hold dots. Those of policies may too where the watermark is given. Raises ValueError for a name
     of another form.
@@ -124,16 +122,14 @@ def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, i
 
 
 def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -> ReportData:
-    """Read all there is in a run's folder or a published copy. benchmarks: a folder of benchmark files.
+    """Read everything in a run's folder or a published copy. benchmarks: a folder of benchmark files.
 
     Raises FileNotFoundError for a folder without results.json (a copy has it compressed), and ValueError for files of
     another kind.
     """
     place = Path(folder)
     if not any(path.is_file() for path in (place / "results.json", packed_json(place / "results.json"))):
-        raise FileNotFoundError(
-            f"expected results.json in the run's folder, found none in {place}; run `caw evaluate run` first"
-        )
+        raise FileNotFoundError(f"{place} must contain results.json, found none; run `caw evaluate run` first")
     store = Store(place)
     rows = store.results.get("rows")
     if not isinstance(rows, list) or not all(isinstance(r, dict) and {"model", "task"} <= r.keys() for r in rows):
@@ -146,7 +142,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
     for manifest in manifests.values():
         parameters = manifest.get("policy_parameters") or {}
         if manifest.get("policy") and parameters.get("kind"):
-            data.kinds[manifest["policy"]] = kind_now(parameters["kind"])
+            data.kinds[manifest["policy"]] = parameters["kind"]
     data.correct = _means(_grades(store), manifests, np.mean)
     lines = read_lines(place / PERPLEXITY_FILE, missing_ok=True)
     data.judge = "; ".join(
@@ -161,7 +157,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
 
 
 def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
-    """(cell, question, 1 or 0) for each graded answer of a run or of a published copy."""
+    """Yield (cell, question, 1 or 0) for each graded answer of a run or of a published copy."""
     lines = [(cell.name, line) for cell in store.cells() for path in cell.files() for line in read_lines(path)]
     lines += [(line["cell"], line) for line in read_lines(store.path / ANSWERS_FILE, missing_ok=True)]
     yield from ((cell, line["id"], float(line["correct"])) for cell, line in lines if line["correct"] is not None)
@@ -170,7 +166,7 @@ def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
 def _means(
     values: Iterator[tuple[str, str, float]], manifests: Mapping[str, Mapping[str, Any]], mean: Any
 ) -> dict[Setting, dict[str, float]]:
-    """The mean over keys, by setting and question. values: (cell, question, value)."""
+    """Return the mean over keys, by setting and question. values: (cell, question, value)."""
     gathered: dict[Setting, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for cell, question, value in values:
         setting = manifest_setting(cell, manifests.get(cell, {}))
@@ -179,12 +175,12 @@ def _means(
 
 
 def manifest_setting(cell: str, manifest: Mapping[str, Any]) -> Setting:
-    """The setting of a cell, from its manifest if it has one, else from its name."""
+    """Return the setting of a cell, from its manifest if it has one, otherwise from its name."""
     return setting_of(manifest) if manifest else setting_of_cell(cell)[0]
 
 
 def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:
-    """A sentence for each part that is not there. planned: names of the config's cells that have no texts yet."""
+    """Return a sentence for each missing part. planned: names of planned cells without texts."""
     said = [f"planned and not begun: {_some(list(planned))}"] if planned else []
     settings = data.settings()
     marked = dict.fromkeys((s.watermark, s.policy) for s in settings if s.watermark != NONE)
@@ -217,7 +213,7 @@ def _some(names: Sequence[str], most: int = 12) -> str:
 
 
 def _not_begun(store: Store) -> list[str]:
-    """The cells that the run's config plans but that have no texts; [] without a config."""
+    """Return the planned cells without texts; [] without a config."""
     path = store.path / "config.yaml"
     if not path.exists():
         return []
@@ -226,3 +222,73 @@ def _not_begun(store: Store) -> list[str]:
 
     names = dict.fromkeys(plan.name for plan in config_of(yaml.safe_load(path.read_text("utf-8")), str(path)).plan())
     return [name for name in names if not store.cell(name).files()]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One way to generate.
+
+    case: the file, and what else all the ways it is compared with share. variant: its name. ratio: time over that of
+    plain decoding; low, high: its spread. memory: peak over that of plain decoding, None if not measured. speed: tokens
+    per second, None if not measured. kind: "none", "fixed" or "capacity"; gives its colour.
+    """
+
+    case: str
+    model: str
+    batch: int
+    dtype: str
+    variant: str
+    ratio: float
+    low: float
+    high: float
+    memory: float | None = None
+    speed: float | None = None
+
+    @property
+    def kind(self) -> str:
+        low = self.variant.lower()
+        if "caw" in low:
+            return "capacity"
+        return "fixed" if any(mark in low for mark in ("kgw", "exp", "unigram", "synthid", "markllm")) else "none"
+
+
+def read_latency(folder: str | Path | None) -> list[Latency]:
+    """Return every row with a ratio in a folder's JSON files, in name order; [] for no folder.
+
+    Other files and rows are ignored. Raises FileNotFoundError if the folder does not exist.
+    """
+    if folder is None:
+        return []
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"--benchmarks must be a folder of benchmark results, found none at {folder}; name one")
+    return [row for path in sorted(Path(folder).glob("*.json")) for row in _rows(path)]
+
+
+def _rows(path: Path) -> Iterator[Latency]:
+    content = read_json(path) or {}
+    rows, setup = content.get("rows"), content.get("arguments") or {}
+    if not isinstance(rows, list):
+        return
+    model, dtype = str(setup.get("shapes") or setup.get("model") or "?"), str(setup.get("dtype", "?"))
+    for row in rows:
+        ratio = row.get("ratio") if isinstance(row, dict) else None
+        name = row.get("variant") or row.get("mode") if isinstance(row, dict) else None
+        if ratio is None or not isinstance(name, str):
+            continue
+        if isinstance(ratio, dict):  # of `caw benchmark`
+            yield Latency(
+                f"{path.stem}, batch {row['batch']}, prompt {row['prompt']}", model, row["batch"], dtype,
+                name if row.get("slots") is None else f"{name} C={row['slots']}",
+                ratio["median"], ratio["low"], ratio["high"], row.get("peak_ratio"),
+                row.get("tokens_per_second"),
+            )  # fmt: skip
+        elif "variant" in row:
+            yield Latency(
+                path.stem, model, _batch(setup), dtype, name, ratio=ratio, low=row.get("p20", ratio),
+                high=row.get("p80", ratio), speed=row.get("speed"),
+            )  # fmt: skip
+
+
+def _batch(setup: dict[str, Any]) -> int:
+    batch = setup.get("batch", 1)
+    return batch if isinstance(batch, int) else 1

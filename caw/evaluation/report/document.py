@@ -51,7 +51,7 @@ class Section:
 
 
 def sections(data: ReportData) -> Iterator[Section]:
-    """The report's sections, in the paper's order; some may be empty."""
+    """Return the report's sections, in the paper's order; some may be empty."""
     if data.missing:
         yield Section("What is missing", lines=tuple(data.missing))
     tasks = list(dict.fromkeys(s.task for s in data.settings()))
@@ -120,7 +120,7 @@ def _write(path: Path, text: str, wrote: Callable[[Path], None]) -> None:
 
 
 def markdown(title: str, made: list[Section]) -> str:
-    """The text of report.md."""
+    """Return the text of report.md."""
     parts = [f"# {title}"]
     for section in made:
         parts.append(f"## {section.title}")

@@ -38,7 +38,7 @@ def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, 
 
 
 def pareto(data: ReportData, task: str) -> Any | None:
-    """Accuracy with intervals over TPR at 1 % and over AUROC; a column of panels for each model and watermark.
+    """Draw accuracy with intervals over TPR at 1 % and over AUROC; a column of panels for each model and watermark.
 
     None if no row of the task has both.
     """
@@ -94,7 +94,9 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 def robustness_plot(data: ReportData, found: Sequence[Robust], task: str) -> Any | None:
-    """Loss of TPR at 1 % under each attack, with 95 % whiskers; a panel for each model and watermark. None if empty."""
+    """Draw the loss of TPR at 1 % under each attack, with 95 % whiskers; a panel for each model and watermark. None if
+    empty.
+    """
     own = [r for r in found if r.setting.task == task]
     panels = list(dict.fromkeys((r.setting.model, r.setting.watermark) for r in own))
     if not panels:
@@ -132,7 +134,8 @@ def _robustness_panel(axes: Any, data: ReportData, here: Sequence[Robust], attac
 
 
 def perplexity_plot(data: ReportData, task: str) -> Any | None:
-    """Boxes of perplexity (5 % to 95 %) above bars of accuracy, with p-values against unmarked texts; None if empty.
+    """Draw boxes of perplexity (5 % to 95 %) above bars of accuracy, with p-values against unmarked texts; None if
+    empty.
 
     No bars where no text has a grade.
     """
@@ -189,7 +192,7 @@ def _boxes(axes: Any, values: Sequence[Sequence[float]], colours: Sequence[str])
 
 
 def latency_plot(data: ReportData) -> Any | None:
-    """Time relative to plain decoding; a panel for each case, four to a row. None without benchmark files."""
+    """Draw time relative to plain decoding; a panel for each case, four per row. None without benchmark files."""
     cases = list(dict.fromkeys(r.case for r in data.latency))
     if not cases:
         return None
@@ -215,7 +218,8 @@ def latency_plot(data: ReportData) -> Any | None:
 
 
 def inline_svg(figure: Any, name: str) -> str:
-    """The figure as SVG for an HTML page, without a background and with the page's text colour for lines and letters.
+    """Return the figure as SVG for an HTML page, without a background and with the page's text colour for lines and
+    letters.
 
     Changes the figure's colours.
     """
@@ -226,7 +230,7 @@ def inline_svg(figure: Any, name: str) -> str:
 
 
 def _recolour(figure: Any) -> None:
-    """Give letters, frames and ticks the colour `INK`; what has a meaning keeps its colour."""
+    """Give letters, frames and ticks the colour `INK`; colours with a meaning stay."""
     from matplotlib.axis import Axis
     from matplotlib.colors import to_hex
     from matplotlib.legend import Legend

@@ -1,4 +1,4 @@
-"""What attacks leave of detection, from the scores of a run."""
+"""Detection under attacks, from the scores of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVEL = 0.01  # false-positive rate at which texts count as found; p-values are 
 
 @dataclass(frozen=True)
 class Robust:
-    """What an attack leaves of a setting's detection at `LEVEL`, and of its AUROC.
+    """Detection of a setting at `LEVEL` under an attack, and its AUROC.
 
     texts: attacked marked texts. edit_rate: mean share of words that changed. found, auroc: share found, and AUROC, of
     each key, float64 [keys]; auroc is NaN without attacked negatives. loss: share found without the attack minus share
@@ -39,7 +39,7 @@ class Robust:
 
 
 def robustness(data: ReportData) -> list[Robust]:
-    """Every attack on every marked setting that has scores with and without it."""
+    """Compute every attack on every marked setting that has scores with and without it."""
     groups: dict[tuple[Setting, str], dict[int, dict[str, Score]]] = defaultdict(lambda: defaultdict(dict))
     negatives: dict[tuple[str, str, str, int, str], list[float]] = defaultdict(list)
     for score in data.scores:

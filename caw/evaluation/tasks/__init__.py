@@ -1,4 +1,4 @@
-"""Tasks: questions with their prompts, and how answers are graded. A new task is one file and one line in KINDS."""
+"""Tasks: questions with their prompts, and grading of answers. A new task is one file and one line in KINDS."""
 
 from __future__ import annotations
 

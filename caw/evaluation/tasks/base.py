@@ -1,4 +1,4 @@
-"""What every task has: questions with their prompts, strings that end an answer, and a grade for each answer."""
+"""Base of all tasks: questions with their prompts, stop strings, and a grade for each answer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Question:
-    """id: "task/split/index". prompt: all that the model reads, with its examples. gold: the right answer.
+    """id: "task/split/index". prompt: the full model input, including examples. gold: the right answer.
 
-    reference: a person's whole answer; "" if the data has none.
+    reference: a full human answer; "" if the data has none.
     """
 
     id: str
@@ -36,10 +36,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Graded:
-    """answer: what was read from the text, None if nothing could be. extraction: how: "stated", "last" or None.
+    """answer: read from the text, None if nothing could be read. extraction: how: "stated", "last" or None.
 
-    correct: whether it is the right answer, None where a task knows no right one. text: the text up to the end of its
-    answer.
+    correct: whether it is the right answer, None if the task has none. text: the text up to the end of its answer.
     """
 
     answer: str | None
@@ -55,7 +54,7 @@ class Task(ABC):
     Args:
         name: of the task in the config; ids begin with it.
         data: a folder, or a `datasets` hub id; None = the task's own hub id.
-        split, first, count: which questions; count None = all from `first` on.
+        split, first, count: the questions to use; count None = all from `first` on.
         shots: solved examples in every prompt. prompt: a file of them, instead of the one in the data folder.
         bad_lines: a malformed line of the data is an "error", or is left out with a warning ("skip").
         generation: settings of its texts that differ from those of the config.
@@ -87,13 +86,13 @@ class Task(ABC):
     @property
     @abstractmethod
     def stop(self) -> tuple[str, ...]:
-        """Strings that end an answer, such as the beginning of another question that the model makes up."""
+        """Strings that end an answer, such as the start of another question made up by the model."""
 
     @abstractmethod
     def load(self) -> list[Question]:
         """Read every question of the split, in order.
 
-        Raises ValueError or OSError, in one sentence, for data that is missing or malformed.
+        Raises ValueError or OSError, in one sentence, for missing or malformed data.
         """
 
     @abstractmethod
@@ -105,7 +104,7 @@ class Task(ABC):
         return self.load()
 
     def questions(self, count: int | None = None) -> list[Question]:
-        """The questions that the task's `first` and `count` select; a `count` given here keeps the first of them."""
+        """Return the questions that `first` and `count` select; a `count` given here keeps the first of them."""
         whole = self.everything[self.first :][: self.count]
         if not whole:
             raise ValueError(
@@ -116,7 +115,7 @@ class Task(ABC):
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the ids, prompts and answers of the whole split."""
+        """Return SHA-256 of the ids, prompts and answers of the whole split."""
         digest = hashlib.sha256()
         for question in self.everything:
             for part in (question.id, question.prompt, question.gold, question.reference):
@@ -124,7 +123,7 @@ class Task(ABC):
         return digest.hexdigest()
 
     def file(self, *parts: str) -> Path | None:
-        """A file of the local data folder; None if the data comes from a hub.
+        """Return a file of the local data folder; None if the data comes from a hub.
 
         Raises FileNotFoundError for a folder or file that does not exist.
         """
@@ -139,7 +138,7 @@ class Task(ABC):
         return path
 
     def hub_rows(self, hub_id: str, config: str, split: str) -> list[dict[str, Any]]:
-        """Rows of a `datasets` data set.
+        """Return rows of a `datasets` data set.
 
         Raises ImportError without the package, ValueError if the data cannot be loaded.
         """
@@ -155,7 +154,7 @@ class Task(ABC):
             ) from error
 
     def blocks(self, text: str) -> str:
-        """The first `shots` examples of a text that has blank lines between its examples.
+        """Return the first `shots` examples of a text with blank lines between its examples.
 
         Raises ValueError if it has fewer.
         """
@@ -167,7 +166,7 @@ class Task(ABC):
         return "".join(f"{block.strip()}\n\n" for block in found[: self.shots])
 
     def usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> list[Question]:
-        """Questions of rows; `bad_lines` decides what happens to a row that `read` refuses with ValueError."""
+        """Yield questions of rows; `bad_lines` decides about rows that `read` rejects with ValueError."""
         return list(self._usable(rows, where, read))
 
     def _usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> Iterator[Question]:
@@ -187,7 +186,7 @@ class Task(ABC):
 
 
 def up_to_sentence_end(text: str, position: int) -> str:
-    """The text up to the end of the sentence or line that holds `position`, without space at the end."""
+    """Return the text up to the end of the sentence or line that contains `position`, without trailing space."""
     end = SENTENCE_END.search(text, position)
     return (text if end is None else text[: end.end()]).rstrip()
 

@@ -1,25 +1,22 @@
-"""Read answers from texts, as others do: a stated answer first, else the last thing that could be one.
+"""Read answers from texts as other harnesses do: a stated answer first, otherwise the last possible one.
 
 lm-evaluation-harness grades GSM8K by "The answer is N." (strict) and by the last number (flexible),
 chain-of-thought-hub by the last number; both read MMLU's letter from "the answer is (X)". Here a stated answer counts;
 without one, the last number, or the last letter in parentheses. `Graded.extraction` says which it was.
 
 `Graded.text` ends with the sentence that states the answer. A mark that makes end tokens less likely lets texts run on
-after it, and then they would be found by words that were not asked for and that no grade sees. Where no answer is
-stated there is no such end, and the whole text counts.
+after it, and detection would then use words that were not asked for and that no grade sees. Without a stated answer the
+whole text counts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 
 from caw.evaluation.tasks.base import Graded, last, up_to_sentence_end
+from caw.keeps import ANY_NUMBER, STATED_NUMBER, plain_number, same_number
 
-NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
-STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
-ANY_NUMBER = re.compile(NUMBER)
 # a small letter counts only in parentheses: "the answer is a kinship system" states none
 STATED_LETTER = re.compile(r"(?i:\banswer is:?)[*\s]*(?:\(([A-Ja-j])\)|\(?([A-J])\b)")
 ANY_LETTER = re.compile(r"\(([A-J])\)")
@@ -54,7 +51,7 @@ def grade_exact(text: str, gold: str) -> Graded:
 
 
 def grade_contains(text: str, gold: str) -> Graded:
-    """Right if the gold answer occurs in the text, in upper or lower case; only an empty text cannot be read."""
+    """Right if the gold answer occurs in the text, in any case; only an empty text cannot be read."""
     found = gold.strip() if gold.strip().casefold() in text.casefold() else ""
     return Graded(
         found if text.strip() else None, "stated" if found else None, bool(found), text.rstrip()
@@ -63,17 +60,6 @@ def grade_contains(text: str, gold: str) -> Graded:
 
 def _graded(answer: str | None, how: str | None, gold: str, text: str) -> Graded:
     return Graded(answer, how, answer is not None and answer == gold, text)
-
-
-def plain_number(text: str) -> str:
-    return text.replace(",", "").replace("$", "")
-
-
-def same_number(one: str, other: str) -> bool:
-    try:
-        return Decimal(plain_number(one)) == Decimal(plain_number(other))
-    except InvalidOperation:
-        return False
 
 
 GRADES: dict[str, Callable[[str, str], Graded]] = {

@@ -64,12 +64,12 @@ class GSM8K(Task):
 
 
 def stated(reasoning: str, gold: str) -> str:
-    """A solution that ends as those of the examples do."""
+    """Return a solution that ends like those of the examples."""
     return f"{strip_notes(reasoning).strip()}\nThe answer is {gold}."
 
 
 def fields_of(row: Any) -> tuple[str, str]:
-    """(question, answer) of a row, or of a line of JSON; raises ValueError."""
+    """Return (question, answer) of a row, or of a JSON line. Raises ValueError."""
     try:
         value = json.loads(row) if isinstance(row, bytes) else row
         question, answer = value["question"], value["answer"]

@@ -13,12 +13,12 @@ from caw.io.jsonl import text_field
 
 @dataclass(frozen=True)
 class JsonlTask(PromptsTask):
-    """Prompts are used as they are, without examples.
+    """Prompts are used unchanged, without examples.
 
     Args:
         path: the file. A line's id is its field "id", or else its number.
         prompt_field, answer_field: fields of the prompt and the right answer (text or a number).
-        reference_field: field of a person's whole answer, a negative for the detector; None = there is none.
+        reference_field: field of a full human answer, a negative for the detector; None = none.
         grade_by: "number", "letter", "exact" or "contains" (`grade` in a config). stops: strings that end an answer.
 
     Raises ValueError without a path and for another `grade_by`.

@@ -12,7 +12,7 @@ from caw.io.jsonl import BadLine, read_rows, text_field
 
 @dataclass(frozen=True)
 class PromptsTask(Task):
-    """Prompts are used as they are, and the whole text is tested; it ends by itself or at the limit of tokens.
+    """Prompts are used unchanged, and the whole text is tested; it ends by itself or at the token limit.
 
     Args:
         path: the file. A line's id is its field "id", or else its number.
@@ -38,7 +38,7 @@ class PromptsTask(Task):
 
     def load(self) -> list[Question]:
         with open_input(self.path) as lines:
-            return self.usable(read_rows(lines), self.path, self._question)
+            return self.usable(read_rows(lines, field=self.prompt_field), self.path, self._question)
 
     def grade(self, text: str, gold: str) -> Graded:
         return Graded(None, None, None, text)
@@ -49,5 +49,5 @@ class PromptsTask(Task):
         return self.of_line(f"{self.name}/{row.id}", dict(row.value))
 
     def of_line(self, question: str, value: dict[str, Any]) -> Question:
-        """The question of this id that a line holds; raises ValueError where a field is missing."""
+        """Return the question with this id in a line. ValueError if a field is missing."""
         return Question(question, text_field(value, self.prompt_field), "")

@@ -1,4 +1,4 @@
-"""Labelers: reference answers in, character spans of the segments that carry their quality out (`caw label`)."""
+"""Labelers: from reference answers to character spans of their key segments (`caw label`)."""
 
 from typing import TYPE_CHECKING
 

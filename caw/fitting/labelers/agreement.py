@@ -1,4 +1,4 @@
-"""How far two label files agree: precision, recall and F1 of key characters and key tokens."""
+"""Agreement of two label files: precision, recall and F1 of key characters and key tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caw.fitting.labels import LabelledText, encode
 def agreement(
     found: Sequence[LabelledText], reference: Sequence[LabelledText], tokenizer: Any | None = None
 ) -> dict[str, Any]:
-    """Labels `found` measured against `reference`, on the documents that both have.
+    """Measure labels `found` against `reference`, on the documents that both have.
 
     Characters are those that are no white space; with a tokenizer also tokens, by `labels.key_tokens`. Returns
     {"documents", "characters": {"precision", "recall", "f1", "base_rate", "count"}, "tokens": the same}; base_rate is
@@ -24,7 +24,7 @@ def agreement(
     by_name = {text.name: text for text in reference}
     pairs = [(text, by_name[text.name]) for text in found if text.name in by_name]
     if not pairs:
-        raise ValueError("expected label files with common documents, got files that share none; compare others")
+        raise ValueError("label files must have common documents, got files that share none; compare others")
     for mine, theirs in pairs:
         if mine.solution != theirs.solution:
             raise ValueError(f"{mine.name} must be the same text in both files, it is not; use one --data-dir")
@@ -38,7 +38,7 @@ def agreement(
 
 
 def key_characters(text: LabelledText) -> np.ndarray:
-    """Whether each character of the solution that is no white space lies in a span, bool [n]."""
+    """Return whether each non-white-space character of the solution is in a span, bool [n]."""
     mark = np.zeros(len(text.solution), dtype=bool)
     for start, end in text.spans:
         mark[start:end] = True

@@ -1,4 +1,4 @@
-"""What a labeler is, and the loop that runs one over many documents without losing any that it has labelled."""
+"""The labeler interface, and the loop that labels many documents without losing finished ones."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class LabelError(ValueError):
-    """This document could not be labelled; others may well be."""
+    """This document could not be labelled; others may be."""
 
 
 class Labeler(Protocol):
-    """Marks documents. `label` may be called from several threads at once if `parallel` is true."""
+    """Labels documents. `label` may be called from several threads at once if `parallel` is true."""
 
     parallel: bool
 
     def describe(self) -> dict[str, Any]:
-        """What the labels depend on: name, model, settings; never a key or a text. Equal on every call."""
+        """Return what the labels depend on: name, model, settings; never a key or a text. Equal on every call."""
 
     def label(self, document: LabelledText) -> Spans:
-        """Sorted, disjoint, non-empty [start, end) offsets into `document.solution`, at least one.
+        """Return sorted, disjoint, non-empty [start, end) offsets into `document.solution`, at least one.
 
         Raises LabelError if this document cannot be labelled, another ValueError if none can.
         """
@@ -35,7 +35,8 @@ class Labeler(Protocol):
 def read_documents(
     data_dir: str | Path, dataset: str, split: str, indices: Sequence[int] | None = None
 ) -> list[LabelledText]:
-    """Documents of `<data_dir>/<dataset>/<split>.jsonl` without spans; None = all, else these indices, in this order.
+    """Return documents of `<data_dir>/<dataset>/<split>.jsonl` without spans; None = all, otherwise these indices, in
+    this order.
 
     Raises FileNotFoundError, or ValueError for an index that the file does not have or that is named twice.
     """
@@ -55,10 +56,10 @@ def read_documents(
 def label_documents(
     labeler: Labeler, documents: Sequence[LabelledText], workers: int = 1
 ) -> Iterator[tuple[LabelledText, Spans | LabelError]]:
-    """Each document with its spans, or with why it has none, as soon as it is known (with workers, in any order).
+    """Yield each document with its spans, or with its error, as soon as it is known (with workers, in any order).
 
-    Any other exception of the labeler ends the run, after what was finished by then has been handed out. Left early
-    (Ctrl-C), the workers stop after the document they are at, whose answer is lost; every document handed out is done.
+    Any other exception of the labeler ends the run, after finished documents have been yielded. If left early (Ctrl-C),
+    the workers stop after their current document, whose answer is lost; every yielded document is done.
     """
     if workers == 1 or not labeler.parallel:
         for document in documents:
@@ -112,7 +113,7 @@ def _outcome(labeler: Labeler, document: LabelledText) -> Spans | LabelError:
 
 
 def label_line(document: LabelledText, spans: Spans) -> dict[str, Any]:
-    """One line of a label file: offsets, no text."""
+    """Return one line of a label file: offsets, no text."""
     return {
         "dataset": document.dataset,
         "split": document.split,
@@ -122,7 +123,7 @@ def label_line(document: LabelledText, spans: Spans) -> dict[str, Any]:
 
 
 def locate(solution: str, segments: Sequence[str]) -> Spans:
-    """Spans of segments that stand in the solution in this order, each searched behind the one before it.
+    """Return the spans of segments that occur in the solution in this order, each searched after the previous one.
 
     White space around a segment is left out. Raises LabelError naming the first segment (by number, not by content)
     that is empty or is no exact substring there.
@@ -143,8 +144,9 @@ def locate(solution: str, segments: Sequence[str]) -> Spans:
 
 
 def join_spans(solution: str, spans: Sequence[tuple[int, int]]) -> Spans:
-    """Sorted disjoint spans: those that overlap, touch or have only blanks (no line break) between them are joined;
-    white space at their ends is left out, and so are spans of nothing else."""
+    """Return sorted disjoint spans: those that overlap, touch or are separated only by blanks (no line break) are
+    joined; white space at their ends is dropped, as are spans of white space only.
+    """
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         piece = solution[start:end]

@@ -1,13 +1,13 @@
-"""Key segments by counterfactuals: how much worse the model itself continues once a token is replaced.
+"""Key segments by counterfactuals: how much less likely the model's continuation becomes if a token is replaced.
 
-For each reference token, its likeliest alternatives under the model take its place in turn; the rest of the reference
-stays as it is. A token's scores are how far the log-probability falls of what follows, and of the final answer: a
-filler word can be replaced without making the sums behind it less likely, a number cannot.
+Each reference token is replaced by its most likely alternatives under the model in turn; the rest of the reference is
+unchanged. A token's scores are the drop in log-probability of what follows, and of the final answer: replacing a filler
+word does not make the following sums less likely, replacing a number does.
 
-That holds for models that follow what they read. The demo model (135 million parameters) does not: on GSM8K answers its
-falls rank key tokens of a strong model's labels below the others (AUROC .43 for the rest on 8 documents, .43 for the
-final answer on 5), because a changed function word upsets it more than a changed number. Measure a model with
-`caw label --compare` before its labels are used.
+This holds for models that follow what they read. The demo model (135 million parameters) does not: on GSM8K answers its
+scores rank key tokens of a strong model's labels below the others (AUROC 0.43 for the rest on 8 documents, 0.43 for the
+final answer on 5), because a changed function word upsets it more than a changed number. Check a model with `caw label
+--compare` before using its labels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ANSWER_MARK = "####"
 
 @dataclass(frozen=True)
 class Falls:
-    """Per reference token (n of them), in nats, means over the alternatives; positive: the replacement hurts.
+    """Drops in log-probability per reference token (n of them), in nats, means over the alternatives; positive: the
+    replacement hurts.
 
     rest: float64 [n], what the next `horizon` reference tokens (or fewer) lose in all; 0 for the last.
     answer: float64 [n], what the final answer's tokens lose; inf for those tokens themselves and any behind them;
@@ -41,7 +42,7 @@ class Falls:
 
 
 class CounterfactualLabeler:
-    """Calls a token key if replacing it costs the rest at least `rest_nats` or the final answer `answer_nats`.
+    """Labels a token key if replacing it costs the rest at least `rest_nats` or the final answer `answer_nats`.
 
     Args:
         model, tokenizer: as `caw.load_model` gives them; a model with a key/value cache.
@@ -51,7 +52,7 @@ class CounterfactualLabeler:
             of one to the end of the text, a tenth of the work on a text of 160 tokens.
         template, prefix: the prompt; see `labels.encode`.
         batch_tokens: tokens of a forward, over all its rows (at least one row).
-        quantised: the `weights` that the model was loaded with, for `describe`.
+        quantization: the `weights` that the model was loaded with, for `describe`.
     """
 
     parallel = False
@@ -68,7 +69,7 @@ class CounterfactualLabeler:
         template: str = TEMPLATE,
         prefix: str = "",
         batch_tokens: int = BATCH_TOKENS,
-        quantised: str | None = None,
+        quantization: str | None = None,
     ) -> None:
         if min(alternatives, horizon, batch_tokens) < 1:
             raise ValueError(
@@ -78,14 +79,14 @@ class CounterfactualLabeler:
         self.model, self.tokenizer = model, tokenizer
         self.alternatives, self.horizon, self.batch_tokens = alternatives, horizon, batch_tokens
         self.rest_nats, self.answer_nats, self.template, self.prefix = rest_nats, answer_nats, template, prefix
-        self.quantised = quantised
+        self.quantization = quantization
 
     def describe(self) -> dict[str, Any]:
         names = ("alternatives", "horizon", "rest_nats", "answer_nats", "template")
         return {
             "labeler": "counterfactual",
             "model": str(self.model.config._name_or_path),
-            **({"quantised": self.quantised} if self.quantised else {}),
+            **({"quantization": self.quantization} if self.quantization else {}),
             **{name: getattr(self, name) for name in names},
             "prefix_sha256": digest(self.prefix) if self.prefix else None,
         }
@@ -100,7 +101,7 @@ class CounterfactualLabeler:
 
     @torch.inference_mode()
     def falls(self, document: LabelledText) -> Falls:
-        """Both falls of every reference token. Deterministic.
+        """Return both drops of every reference token. Deterministic.
 
         Raises LabelError if the text is longer than the model's positions or the logits are not finite.
         """
@@ -111,7 +112,7 @@ class CounterfactualLabeler:
             raise LabelError(str(error)) from None
         logits, read = read_and_keep(self.model, coded.ids)
         if not bool(logits.isfinite().all()):
-            raise LabelError("expected finite logits, the model gives others; use --dtype float32")
+            raise LabelError("the model's logits must be finite, they are not; use --dtype float32")
         ids = torch.tensor(coded.ids, device=logits.device)
         plain = token_log_probs(logits[:-1], ids[1:])  # entry j: of token j + 1
         others = self._alternatives(logits, coded)
@@ -130,7 +131,7 @@ class CounterfactualLabeler:
         return Falls(rest.mean(1), None if self.answer_nats is None else final.mean(1), coded)
 
     def _alternatives(self, logits: torch.Tensor, coded: EncodedText) -> torch.Tensor:
-        """The likeliest tokens int64 [T, m] in each place besides the one that stands there; place 0 means nothing."""
+        """Return the most likely other tokens int64 [T, m] at each position; position 0 is undefined."""
         here = torch.tensor(coded.ids, device=logits.device)
         before = logits.roll(1, dims=0).clone()
         before[torch.arange(len(here)), here] = -torch.inf
@@ -140,7 +141,7 @@ class CounterfactualLabeler:
 
 
 def _answer_start(coded: EncodedText) -> int:
-    """Index of the first token of the final answer: behind the last "####", else the last line."""
+    """Return the index of the first token of the final answer: after the last "####", otherwise the last line."""
     solution = coded.text.solution
     marked = solution.rfind(ANSWER_MARK)
     start = marked + len(ANSWER_MARK) if marked >= 0 else solution.rstrip().rfind("\n") + 1

@@ -1,7 +1,7 @@
-"""Key segments marked by a language model behind an OpenAI-compatible endpoint.
+"""Key segments from a language model behind an OpenAI-compatible endpoint.
 
-The reply is held to a JSON schema where the endpoint supports one, and is checked here in any case: segments are exact
-substrings in the order of the text, or the model is told what is wrong and asked once more.
+The reply follows a JSON schema if the endpoint supports one, and is checked in any case: segments must be exact
+substrings in text order; otherwise the model is told the error and asked once more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REPLY_SHARE = 1.3  # of the answer's own tokens: a reply quotes at most the whol
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes at most, one attempt a document: tokens, and money if prices (per million tokens) are known."""
+    """Maximum cost of a run, one attempt per document: tokens, and money if prices (per million tokens) are known."""
 
     documents: int
     input_tokens: int
@@ -121,7 +121,7 @@ class EndpointLabeler:
         raise AssertionError
 
     def _ask(self, messages: list[dict[str, str]]) -> str:
-        """The model's reply. Raises LabelError for this document, ValueError where every request would fail alike."""
+        """Return the model's reply. LabelError for this document, ValueError if every request would fail alike."""
         form = {"name": "key_segments", "strict": True, "schema": SCHEMA}
         arguments = {"response_format": {"type": "json_schema", "json_schema": form}} if self.schema else {}
         try:
@@ -138,7 +138,7 @@ def messages_of(document: LabelledText) -> list[dict[str, str]]:
 
 
 def parse_reply(reply: str) -> list[str]:
-    """The segments of a reply; a fence of backquotes around the JSON is left out. Raises LabelError."""
+    """Return the segments of a reply, ignoring a code fence around the JSON. Raises LabelError."""
     bare = reply.strip()
     if bare.startswith("```"):
         bare = bare.strip("`").removeprefix("json").strip()
@@ -160,7 +160,9 @@ def estimate_cost(
     input_price: float | None = None,
     output_price: float | None = None,
 ) -> Cost:
-    """Tokens and money of labelling these documents. count: tokens of a text; None = estimated from its length."""
+    """Estimate tokens and money of labelling these documents. count: tokens of a text; None = estimated from its
+    length.
+    """
     counted = count or (lambda text: round(len(text.encode()) / BYTES_PER_TOKEN))
     fixed = counted(INSTRUCTION) + counted(json.dumps(SCHEMA)) + 10  # what the chat format itself adds
     inputs = sum(fixed + counted(messages_of(d)[1]["content"]) for d in documents)

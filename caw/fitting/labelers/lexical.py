@@ -1,4 +1,4 @@
-"""Key segments by how they look: numbers, operators, currency, names, answer letters. No model, no network."""
+"""Key segments by form: numbers, operators, currency, names, answer letters. No model, no network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[LabelledText], Iterator[tupl
 
 
 def _names(document: LabelledText) -> Iterator[tuple[int, int]]:
-    """Capitalised words that stand, somewhere in question or answer, where no sentence begins."""
+    """Return capitalised words that occur, in question or answer, somewhere other than at a sentence start."""
     inside = {
         match.group()
         for text in (document.question, document.solution)
@@ -60,7 +60,7 @@ KINDS: dict[str, Callable[[LabelledText], Iterator[tuple[int, int]]]] = {
 
 @dataclass(frozen=True)
 class LexicalLabeler:
-    """Marks everything of these kinds (see KINDS); neighbours with only blanks between them become one span."""
+    """Labels everything of these kinds (see KINDS); neighbours separated only by blanks become one span."""
 
     kinds: tuple[str, ...] = tuple(KINDS)
     parallel = False

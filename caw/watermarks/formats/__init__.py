@@ -1,1 +1,1 @@
-"""Number formats, native and of other systems, rebuilt on integers that every device agrees on."""
+"""Number formats, native and of other systems, in integer arithmetic that every device agrees on."""

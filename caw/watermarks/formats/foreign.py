@@ -1,4 +1,4 @@
-"""What all formats of other systems share: keys that those can hold, and numbers over the vocabulary of one model."""
+"""Base of the formats of other systems: keys that those can represent, and numbers over one model's vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_VOCABULARY = (1 << 31) - 1
 class ForeignScheme(Scheme):
     """A scheme of another system.
 
-    format_name: for messages. size: V, the number of the model's logits; None until a model or a reader says it.
+    format_name: for messages. size: V, the size of the model's logits; None until a model or a caller provides it.
     """
 
     foreign = True
@@ -23,11 +23,11 @@ class ForeignScheme(Scheme):
 
     @property
     def vocab_size(self) -> int:
-        """V; ValueError where it is unknown."""
+        """V. ValueError if it is unknown."""
         if self.size is None:
             raise ValueError(
-                f"format {self.format_name!r} needs vocab_size, the number of the model's logits, got None; "
-                "pass vocab_size=model.config.vocab_size"
+                f"format {self.format_name!r} requires vocab_size, the size of the model's logits, got None; pass "
+                "vocab_size=model.config.vocab_size"
             )
         return self.size
 
@@ -37,29 +37,29 @@ class ForeignScheme(Scheme):
     def check_ids(self, greatest: int) -> None:
         if self.size is not None and greatest >= self.size:
             raise ValueError(
-                f"format {self.format_name!r} was given vocab_size {self.size}, the text holds token id {greatest}, "
-                "which no list covers; use the tokenizer and the vocab_size of the model that wrote the text"
+                f"format {self.format_name!r} has vocab_size {self.size}, but the text contains token id {greatest}; "
+                "use the tokenizer and the vocab_size of the model that wrote the text"
             )
 
 
 def require_vocab_size(vocab_size: int | None) -> None:
-    """Raise unless it is None or a size that a vocabulary can have; native formats do not use it."""
+    """Raise unless it is None or a valid vocabulary size; native formats do not use it."""
     if vocab_size is not None:
         require_int("vocab_size", vocab_size, 2, MAX_VOCABULARY)
 
 
 def require_two_lists(gamma: float, size: int | None) -> None:
-    """Raise unless int(gamma V) tokens are some, and not all."""
+    """Raise unless int(gamma V) tokens are more than none and fewer than all."""
     if size is not None and not 0 < int(size * gamma) < size:
         raise ValueError(f"gamma must leave both lists of {size} tokens non-empty, got {gamma!r}; use 0.25")
 
 
 def require_foreign_key(format_name: str, key: int) -> None:
-    """Raise unless the other systems can hold the key, and it reaches the 32 bits that their generators read."""
+    """Raise unless the other systems can represent the key and it affects the 32 bits that their generators read."""
     if key >> 63:
         raise ValueError(
-            f"format {format_name!r} takes keys below 2**63, got a greater one; use an integer that the other system "
-            "can hold (text becomes 64 bits)"
+            f"format {format_name!r} requires a key below 2**63, got a greater one; use an integer that the other "
+            "system supports (text becomes 64 bits)"
         )
     if not key & 0xFFFFFFFF:
         raise ValueError(

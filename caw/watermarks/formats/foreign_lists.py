@@ -1,4 +1,4 @@
-"""Green lists in the formats of other systems; `rules` has their seeds."""
+"""Green lists in the formats of other systems; their seeds are in `rules`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TESTED_AT_ONCE = 8  # a list costs some 0.1 ms, and one test in 1 / gamma finds 
 class ForeignLists(ForeignScheme, GreenScheme):
     """The lists of one seed rule, key, gamma and vocabulary; see `KGW` for the parameters.
 
-    needed: tokens before a position that a detector of this system wants to see.
+    needed: number of tokens before a position that this system's detector requires.
     """
 
     compat_tail = "normal"
@@ -36,17 +36,17 @@ class ForeignLists(ForeignScheme, GreenScheme):
         require_two_lists(gamma, size)
         if size is not None and rule.modulo and secret % size == 0:
             raise ValueError(
-                f"format {format_name!r} takes keys modulo vocab_size, got a multiple of {size}, with "
-                "which all contexts share one list that no key changes; use another key"
+                f"format {format_name!r} takes keys modulo vocab_size, got a multiple of {size}, with which all "
+                "contexts have the same list; use another key"
             )
         self.needed = self.width - rule.salted
         super().__init__(format_name, secret, self.width, size)
 
     @property
     def table(self) -> torch.Tensor:
-        """What the rule looks seeds up in, int64; nothing in it for rules without.
+        """The table that the rule looks seeds up in, int64; empty for rules without one.
 
-        Not kept here: a detector may try thousands of keys, and some systems draw a megabyte for each.
+        Not cached: a detector may try thousands of keys, and some systems draw a megabyte for each.
         """
         if self._table is not None:
             return self._table
@@ -66,7 +66,9 @@ class ForeignLists(ForeignScheme, GreenScheme):
         return self.rule.philox or device.type != "cuda" or ops.has_kernel("permutation_contains", "cuda")
 
     def share(self, other: ForeignLists) -> None:
-        """The lists drawn: a key changes seeds, and a seed has one list. So many keys need no more room than one."""
+        """Share the drawn lists: a key changes seeds, and a seed has one list, so many keys need no more memory than
+        one.
+        """
         if self.size is not None:
             self.lists = other.lists
 
@@ -76,13 +78,15 @@ class ForeignLists(ForeignScheme, GreenScheme):
         return sbw.green_fraction(self.gamma) if self.rule.philox else self.lists.size / self.vocab_size
 
     def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; missing tokens count as 0 and mean nothing."""
+        """Return seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; with missing tokens (taken as 0) they are
+        meaningless.
+        """
         used = context[:, context.shape[1] - self.needed :].clamp_min(0)
         found = self.rule.seeds(self.keys[0], self.vocab_size, used, tokens.clamp_min(0), self.table)
         return found.expand(tokens.shape)
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
-        """Whether the system marks after contexts [B, W] (it wants `width` tokens before), bool [B]."""
+        """Return whether the system marks after contexts [B, W] (it requires `width` tokens before), bool [B]."""
         if self.rule.pads:
             return super().marks(context)
         return (context[:, context.shape[1] - self.width :] != MISSING).all(dim=1)
@@ -93,7 +97,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
         return self._member(seeds, tokens.clamp_min(0)) & inside & self.marks(context)[:, None]
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """The lists after contexts [B, W] -> bool [B, vocab_size]; false where the system marks nothing."""
+        """Return the lists after contexts [B, W], bool [B, vocab_size]; false where the system marks nothing."""
         if self.rule.salted or self.rule.philox:
             tokens = torch.arange(vocab_size, device=context.device).expand(context.shape[0], -1)
             return self.green_tokens(context, tokens)
@@ -130,7 +134,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
 
 
 class TestedLists(ForeignLists):
-    """Lists of formats that test only the likeliest tokens of the row before sampling noise.
+    """Lists of formats that test only the most likely tokens of the row before sampling noise.
 
     Ties among them go to the smaller id; transformers' sort leaves their order open.
     """
@@ -159,13 +163,13 @@ class TestedLists(ForeignLists):
     def _within_reach(
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """`_tested`, and whether each token would win if it were green, bool [B, N]."""
+        """Return `_tested`, and whether each token would win if it were green, bool [B, N]."""
         ids, values = self._tested(position)
         limit = torch.full_like(values[:, :1], max_strength)
         return ids, values, (values > -torch.inf) & (values + limit * delta >= position.record.values[:, :1])
 
     def _tested(self, position: Position) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens tested, int64 [B, N], and their logits with the noise, the greatest first."""
+        """Return the tokens tested, int64 [B, N], and their logits with the noise, the greatest first."""
         record, count = position.record, min(self.rule.tested, position.scores.shape[1])
         if position.warped is None or position.warped is position.scores:
             return record.ids[:, :count], record.values[:, :count]

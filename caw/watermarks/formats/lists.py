@@ -1,7 +1,7 @@
 """Green lists that others draw with torch's CPU generator: torch.randperm(V)[:size] after manual_seed(seed).
 
-Only the low 32 bits of a seed matter. Drawing a list takes about `size` draws, so drawn lists are kept as sets of bits,
-up to `LIMIT` bytes: a context that occurs again, in this text or another, costs a look-up.
+Only the low 32 bits of a seed matter. Drawing a list takes about `size` draws, so lists are cached as bit sets, up to
+`LIMIT` bytes: a repeated context, in any text, costs one lookup.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import torch
 
 from caw import ops
 
-LIMIT = 1 << 29  # bytes of kept lists; 80,000 lists of a 50k vocabulary
+LIMIT = 1 << 29  # bytes of cached lists; 80,000 lists of a 50k vocabulary
 BLOCK = 1 << 26  # bytes of lists drawn at once
 WORD = 32
 
 
 class DrawnLists:
-    """Membership in the same lists as `PermutationLists`, drawn where the seeds are at every question.
+    """Membership in the lists of `PermutationLists`, drawn on the seeds' device at every call.
 
-    Nothing is kept and nothing read back, so a CUDA graph can hold the questions.
+    Nothing is cached or read back, so a CUDA graph can capture the calls.
     """
 
     def __init__(self, vocab_size: int, size: int) -> None:
@@ -30,28 +30,30 @@ class DrawnLists:
         return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
 
     def masks(self, seeds: torch.Tensor, vocab_size: int, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """As `PermutationLists.masks`; all false where not wanted (bool [B]), which costs next to nothing."""
+        """As `PermutationLists.masks`; all false where not wanted (bool [B]), which is nearly free."""
         sets = ops.permutation_green(seeds.contiguous(), self.vocab_size, self.size, wanted)
         return unpacked(sets, self.vocab_size, vocab_size)
 
 
 def unpacked(sets: torch.Tensor, known: int, vocab_size: int) -> torch.Tensor:
-    """Sets of tokens below `known`, int32 [B, words], as bool [B, vocab_size]."""
+    """Unpack sets of tokens below `known`, int32 [B, words], to bool [B, vocab_size]."""
     bits = (sets[:, :, None] >> torch.arange(WORD, dtype=torch.int32, device=sets.device)) & 1
     lists = bits.flatten(1)[:, :known].bool()
     return torch.nn.functional.pad(lists, (0, max(0, vocab_size - known)))[:, :vocab_size]
 
 
 def draws_on_device(seeds: torch.Tensor) -> bool:
-    """Whether lists are drawn on the seeds' own device, a GPU with the CUDA extension. Nothing is kept there."""
+    """Return whether lists are drawn on the seeds' own device, a GPU with the CUDA extension. Nothing is cached
+    there.
+    """
     return seeds.is_cuda and ops.has_kernel("permutation_contains", "cuda")
 
 
 class PermutationLists:
-    """Membership in the lists of one (vocab_size, size). Changes nothing but its own store of drawn lists.
+    """Membership in the lists of one (vocab_size, size). Mutates only its own cache.
 
     Args:
-        vocab_size: V. size: entries of a list. keep: whether to keep lists; not worth it where each is used once.
+        vocab_size: V. size: entries of a list. keep: whether to cache lists; not worth it if each is used once.
     """
 
     def __init__(self, vocab_size: int, size: int, keep: bool = True) -> None:
@@ -63,9 +65,9 @@ class PermutationLists:
         self.rows = torch.empty(0, self.words, dtype=torch.int32)
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Whether tokens (int64, any shape, >= 0) are in the lists of seeds (int64, same shape) -> bool.
+        """Return whether tokens (int64, any shape, >= 0) are in the lists of seeds (int64, same shape), as bool.
 
-        Tokens of V or more are in no list.
+        Tokens >= V are in no list.
         """
         if draws_on_device(seeds):
             return DrawnLists(self.vocab_size, self.size).contains(seeds, tokens)
@@ -87,7 +89,7 @@ class PermutationLists:
         return (found & inside).reshape(seeds.shape).to(device)
 
     def masks(self, seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """The lists of seeds int64 [B] as bool [B, vocab_size]; false for ids of V or more."""
+        """Return the lists of seeds int64 [B] as bool [B, vocab_size]; false for ids >= V."""
         if draws_on_device(seeds):
             return DrawnLists(self.vocab_size, self.size).masks(seeds, vocab_size)
         unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
@@ -95,7 +97,7 @@ class PermutationLists:
         return unpacked(rows[place][inverse], self.vocab_size, vocab_size).to(seeds.device)
 
     def _lists(self, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(table of lists int32 [*, words], row of each seed in it) for sorted unique seeds [N]."""
+        """Return (table of lists int32 [*, words], row of each seed in it) for sorted unique seeds [N]."""
         if not self.capacity:
             return self._draw(seeds), torch.arange(seeds.shape[0])
         at = torch.searchsorted(self.known, seeds).clamp(max=max(0, self.known.shape[0] - 1))

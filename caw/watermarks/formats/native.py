@@ -1,4 +1,4 @@
-"""This library's own format: green lists and races whose numbers come from the one PRF (`triton_kernels/prf_ref.py`).
+"""This library's own format: green lists and races whose numbers come from the PRF (`caw/prf.py`).
 
     LeftHash   word of a token = PRF(key, the last W tokens, token); W = 0 for Unigram
     SelfHash   seed = the smallest PRF(key, (x,), token) over x in the last W tokens (the anchored minimum);
@@ -16,22 +16,20 @@ from typing import ClassVar
 
 import torch
 
-from caw import ops
-from caw.triton_kernels import prf_ref as prf
+from caw import ops, prf
+from caw.ladder import race_winner_ref
 from caw.watermarks.base import Native, TokenScores, contexts_of
 from caw.watermarks.green_list import GreenScheme
-from caw.watermarks.keys import derive_key
+from caw.watermarks.keys import derive_key, signed
 from caw.watermarks.payload import Payload, PayloadScores
 from caw.watermarks.scheme import Keys, RaceScheme, Scheme
 
-RACE_TOP_K, RACE_SCALE = 2, 3  # numbers of the compiled races, see `Native`
-
 
 class NativeScheme(Scheme):
-    """What lists and races of the native format share: kernels that score, and the payload.
+    """Base of the native format's lists and races: scoring kernels, and the payload.
 
-    number: of the compiled ops, None where they do not serve; see `Native`. threshold: of green words, 0 for races.
-    once: whether mode "compat" counts equal evidence once as well, or every token. vLLM does so for races.
+    number: of the compiled ops, None if they do not support it; see `Native`. threshold: of green words, 0 for races.
+    once: whether mode "compat" also counts equal evidence once, as vLLM does for races, rather than every token.
     salted: whether the candidate is hashed together with the context.
     """
 
@@ -83,20 +81,22 @@ class NativeScheme(Scheme):
         return TokenScores(values, evidence, every, compat_evidence=evidence if self.once else None)
 
     def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """What a token's word depends on besides the token [B, 1] itself, int64 [B, E]."""
+        """Return what a token's word depends on besides the token [B, 1] itself, int64 [B, E]."""
         return context
 
     def evidence(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """What is evidence once of tokens int64 [n, 1] and their seeds [n, E]."""
+        """Return the evidence of tokens int64 [n, 1] with their seeds [n, E]."""
         return torch.cat([seeds, tokens], dim=1)
 
     @abstractmethod
     def values_by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Score of each token [n, 1] after its context [n, W] under each of the r symbols, float64 [n, r]."""
+        """Return the score of each token [n, 1] after its context [n, W] under each of the r symbols, float64 [n,
+        r].
+        """
 
 
 class LeftHash(NativeScheme, GreenScheme):
-    """Green lists of the last W tokens.
+    """Green lists seeded by the last W tokens.
 
     domain: of the key that is derived for the lists. width: W, plus 1 if salted.
     """
@@ -116,11 +116,11 @@ class LeftHash(NativeScheme, GreenScheme):
         return self.threshold / (1 << prf.UNIFORM_BITS)
 
     def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The words that decide about tokens [B, N] after contexts [B, W], int64 [B, N]."""
+        """Return the words that decide about tokens [B, N] after contexts [B, W], int64 [B, N]."""
         return prf.context_words(self.keys[0], context, tokens)
 
     def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """Those of all tokens, int64 [B, V]; a quarter of the work."""
+        """Return the words of all tokens, int64 [B, V], at a quarter of the cost."""
         return prf.vocabulary_words(self.keys[0], context, vocab_size)
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ class LeftHash(NativeScheme, GreenScheme):
         return (self._lists(self.words(contexts, tokens)) == lists).double()
 
     def _lists(self, words: torch.Tensor) -> torch.Tensor:
-        """Which list words fall in, int64: lists of floor(gamma 2^24) numbers each, 0 the first."""
+        """Return the list of each word, int64: lists of floor(gamma 2^24) numbers each, 0 the first."""
         return (words >> (32 - prf.UNIFORM_BITS)) // self.threshold
 
 
@@ -150,10 +150,10 @@ class OneList(LeftHash):
 
 
 class SelfHash(LeftHash):
-    """Green lists of the candidate and one token before it, the one whose pair with it has the smallest word.
+    """Green lists of the candidate and the earlier token whose pair with it has the smallest word.
 
-    The pair of the candidate with itself is left out of the minimum: with it, a share of all tests would depend on the
-    token alone and repeat all through a text.
+    The minimum excludes the pair of the candidate with itself; otherwise a share of all tests would depend on the token
+    alone and repeat throughout a text.
     """
 
     number = 1
@@ -189,12 +189,26 @@ class Race(NativeScheme, RaceScheme):
         return *self.payload.race_keys(secret), *self.payload.derive(secret)
 
     def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The words that race, int64 [B, N]: those of the key of the context's symbol."""
+        """Return the words that race, int64 [B, N]: those of the key of the context's symbol."""
         symbol = self.payload.symbols(context, self.keys)
         return self._by_symbol(context, tokens)[symbol, torch.arange(len(symbol), device=context.device)]
 
     def noise(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         return prf.gumbel(self.words(context, tokens))
+
+    def winner(
+        self, logits: torch.Tensor, context: torch.Tensor, temperature: float, keys: torch.Tensor | None, native: bool
+    ) -> torch.Tensor:
+        op = ops.race_winner if native else race_winner_ref
+        return op(logits, context, self.race_keys(context) if keys is None else keys, temperature)
+
+    def race_keys(self, context: torch.Tensor) -> torch.Tensor:
+        """The key that each context [B, W] races under, int64 [B]."""
+        symbols = self.payload.symbols(context, self.keys)
+        racing = torch.full_like(symbols, signed(self.keys[0]))
+        for symbol in range(1, self.payload.r):
+            racing = torch.where(symbols == symbol, signed(self.keys[symbol]), racing)
+        return racing
 
     def evidence(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         return seeds
@@ -203,10 +217,41 @@ class Race(NativeScheme, RaceScheme):
         return exponential(self._by_symbol(contexts, tokens)[:, :, 0].T)
 
     def _by_symbol(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Words int64 [r, B, N] under the key of each symbol."""
+        """Return words int64 [r, B, N] under the key of each symbol."""
         return torch.stack([prf.context_words(key, context, tokens) for key in self.keys[: self.payload.r]])
 
 
 def exponential(words: torch.Tensor) -> torch.Tensor:
-    """-log(1 - F) of words, float64: Exponential(1) on unmarked text."""
+    """Return -log(1 - F) of words, float64: Exponential(1) on unmarked text."""
     return -torch.log1p(-prf.uniform(words))
+
+
+ROUTE = b"caw/dual-key route"
+
+
+class DualKeyRace(Race):
+    """vLLM's dual-key Gumbel watermark: each position races with one of two keys.
+
+    Keys A and B are derived from the user's key (domains "key_a", "key_b"). A share `alpha` of the positions races with
+    B. A token's score is (1 - alpha) times that under A plus alpha times that under B. vLLM picks the key of a position
+    at random. Here the context picks it, under a third key that readers do not need.
+    """
+
+    def __init__(self, secret: int, window: int, alpha: float) -> None:
+        self.alpha, self.shares = alpha, (1 - alpha, alpha)
+        super().__init__(secret, window, number=None)
+
+    def derive(self, secret: int) -> Keys:
+        return derive_key(secret, b"key_a"), derive_key(secret, b"key_b"), derive_key(secret, ROUTE)
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.context_words(self.race_keys(context)[:, None], context, tokens)
+
+    def race_keys(self, context: torch.Tensor) -> torch.Tensor:
+        route = prf.context_words(self.keys[2], context, torch.zeros_like(context[:, :1]))[:, 0]
+        a = torch.full_like(route, signed(self.keys[0]))
+        return torch.where(prf.uniform(route) < self.alpha, signed(self.keys[1]), a)
+
+    def values_by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        a, b = (exponential(prf.context_words(key, contexts, tokens)) for key in self.keys[:2])
+        return (1 - self.alpha) * a + self.alpha * b

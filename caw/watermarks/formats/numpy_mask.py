@@ -18,7 +18,7 @@ from caw.watermarks.green_list import GreenScheme
 
 
 def numpy_mask(key: int, gamma: float, vocab_size: int) -> torch.Tensor:
-    """Which tokens are green, bool [V]; key below 2^63."""
+    """Return which tokens are green, bool [V]; key below 2^63."""
     seed = hashlib.sha256(key.to_bytes(8, "little")).digest()[:4]
     return _shuffled(int.from_bytes(seed, "little"), gamma, vocab_size)
 
@@ -44,7 +44,7 @@ class MaskList(ForeignScheme, GreenScheme):
 
     @property
     def mask(self) -> torch.Tensor:
-        """Which tokens are green, bool [V]; not kept here, where a detector tries many keys."""
+        """Return which tokens are green, bool [V]; not cached, because a detector tries many keys."""
         return numpy_mask(self.keys[0], self.gamma, self.vocab_size) if self._mask is None else self._mask
 
     def settle(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Which seeding schemes of which systems can be written and read; the lists they lead to: `foreign_lists`.
+"""The seeding schemes of other systems that can be written and read; their lists are in `foreign_lists`.
 
     format          schemes
     transformers    lefthash, selfhash                                    WatermarkingConfig / WatermarkDetector
@@ -6,9 +6,9 @@
     markllm         lefthash (= time), additive, skip, min: KGW; sweet: SWEET and EWD
     sbw             lefthash (= simple_1), simple_4, minhash, skipgram, selfhash: Philox, see `sbw`
 
-Their context is the prompt and the generated tokens. Where it is too short they mark nothing, and their detectors skip
-the first tokens of a text. A rule that also hashes the candidate ("salted") would need a list for every token of the
-vocabulary. transformers tests only the 40 likeliest tokens, lm-watermarking 41 (its loop ends after index 40).
+Their context is the prompt and the generated tokens. If it is too short they mark nothing, and their detectors skip the
+first tokens of a text. A rule that also hashes the candidate ("salted") would need a list for every token of the
+vocabulary, so transformers tests only the 40 most likely tokens and lm-watermarking 41 (its loop ends after index 40).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from caw.watermarks.formats import sbw, seeding
 class SeedRule:
     """One seeding scheme of one system.
 
-    seeds: see `seeding.Seeds`. table: what they are looked up in; None = nothing.
+    seeds: see `seeding.Seeds`. table: their lookup table; None = no table.
     width: default context width, which counts the candidate if salted.
-    salted: the candidate is hashed too. tested: how many of the likeliest tokens a salted rule tests; 0 = all.
-    keyless: a seed that contexts with token 0 have under every key, so that its list says nothing about the key; None =
-        there is no such seed. philox: a Philox word decides about each token; there is no list.
+    salted: the candidate is hashed too. tested: number of top tokens that a salted rule tests; 0 = all.
+    keyless: a seed that contexts with token 0 have under every key, so that its list is no evidence of the key; None =
+        no such seed. philox: a Philox word decides about each token; there is no list.
     pads: missing tokens of a context count as 0. modulo: keys are taken modulo the size of the vocabulary.
     """
 
@@ -80,7 +80,7 @@ FOREIGN: dict[str, dict[str, SeedRule]] = {
 
 
 def find_rule(format_name: str, scheme: str) -> SeedRule:
-    """The rule of a seeding scheme; ValueError naming the known ones."""
+    """Return the rule of a seeding scheme. ValueError naming the known ones."""
     known = FOREIGN[format_name]
     if not isinstance(scheme, str) or scheme not in known:
         names = ", ".join(known)

@@ -4,25 +4,25 @@
     word = Philox4x32-10(counter (token >> 2, 0, 0, 0), key = low and high 32 bits of the seed)[token & 3]
 
 Its schemes are lm-watermarking's, in wrapping int64 and with Bob Jenkins' 32-bit integer hash. (These are its "gpu-"
-names, the default of the vLLM plug-in. The names without "gpu-" draw torch lists and equal lm-watermarking's.) Where a
-context reaches beyond the start of the prompt, token 0 fills it. gamma is 0.5 there.
+names, the default of the vLLM plug-in; names without "gpu-" draw torch lists and equal lm-watermarking's.) A context
+that extends before the start of the prompt is filled with token 0. gamma is 0.5 there.
 
-The package's detector compares (word & 0x7fffffff) * 2^-31 with gamma in float32, its generator compares integers. They
-differ for about one word in 2^24; here the generator's rule decides.
+The package's detector compares (word & 0x7fffffff) * 2^-31 with gamma in float32; its generator compares integers. They
+differ for about one word in 2^24. The generator's rule is used here.
 """
 
 from __future__ import annotations
 
 import torch
 
-from caw.triton_kernels import prf_ref as prf
+from caw import prf
 
 LOW31 = 0x7FFFFFFF
 HASH_OF_ZERO = 638944058  # of key * 0, so the same under every key
 
 
 def hashint(values: torch.Tensor) -> torch.Tensor:
-    """Jenkins' integer hash of values + 1 in signed 32-bit arithmetic, as int64 (may be negative)."""
+    """Return Jenkins' integer hash of values + 1 in signed 32-bit arithmetic, as int64 (may be negative)."""
     i = (values + 1).to(torch.int32)
     i = i - (i << 6)
     i = i ^ (i >> 17)
@@ -71,12 +71,12 @@ def threshold(gamma: float) -> int:
 
 
 def green_fraction(gamma: float) -> float:
-    """Probability that 31 uniform bits fall below the threshold."""
+    """Return the probability that 31 uniform bits are below the threshold."""
     return threshold(gamma) / (LOW31 + 1)
 
 
 def green(seeds: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Whether tokens are green under 64-bit seeds (int64, shapes broadcast) -> bool."""
+    """Return whether tokens are green under 64-bit seeds (int64, shapes broadcast), as bool."""
     tokens = tokens.clamp_min(0)
     counter = (tokens >> 2, torch.zeros_like(tokens), torch.zeros_like(tokens), torch.zeros_like(tokens))
     words = prf.philox4x32(counter, seeds & prf.MASK, (seeds >> 32) & prf.MASK)

@@ -1,9 +1,9 @@
-"""How other systems turn a context into the seed of a list. Every function works on whole batches of integers.
+"""List seeds of other systems: functions from contexts to seeds, on whole batches of integers.
 
-These systems compute partly in Python's unbounded integers and partly in wrapping int64. Then they call
-manual_seed(s mod (2^64 - 1)) (transformers, lm-watermarking) or manual_seed(s) (MarkLLM), and torch's CPU generator
-reads the low 32 bits. Each of these steps has to be repeated exactly. Negative products matter most: they win every
-minimum, and their remainder is one less than their two's complement.
+These systems compute partly in Python's unbounded integers and partly in wrapping int64. Then they call manual_seed(s
+mod (2^64 - 1)) (transformers, lm-watermarking) or manual_seed(s) (MarkLLM), and torch's CPU generator reads the low 32
+bits. Each of these steps must be reproduced exactly. Negative products matter most: they win every minimum, and their
+remainder is one less than their two's complement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ HASH_OF_ZERO = 250535  # of key * 0, so the same under every key: first entry of
 
 
 def low_bits_of_remainder(products: torch.Tensor) -> torch.Tensor:
-    """Low 32 bits of s mod (2^64 - 1) for s held in (possibly wrapped) int64."""
+    """Return the low 32 bits of s mod (2^64 - 1) for s held in (possibly wrapped) int64."""
     return (products - (products < 0).long()) & MASK
 
 
 def key_times(key: int, values: torch.Tensor, bound: int, modulus: int | None = MODULUS) -> torch.Tensor:
-    """Low 32 bits of (key * value) mod `modulus` in unbounded integers; key below 2^63, values int64 >= 0, any shape.
+    """Return the low 32 bits of (key * value) mod `modulus` in unbounded integers; key below 2^63, values int64 >= 0,
+    any shape.
 
-    bound: above all values. modulus: 2^64 - 1, or None for none.
+    bound: greater than all values. modulus: 2^64 - 1, or None for none.
     """
     low = key * values  # wraps: the low 64 bits of the product
     if modulus is None or key * bound <= INT64_END:
@@ -45,7 +46,7 @@ def key_times(key: int, values: torch.Tensor, bound: int, modulus: int | None = 
 
 @lru_cache(maxsize=8)
 def permutation_table(seed: int, size: int) -> torch.Tensor:
-    """torch.randperm(size) of the CPU generator after manual_seed(seed); int64 [size]."""
+    """Return torch.randperm(size) of the CPU generator after manual_seed(seed); int64 [size]."""
     return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
 
 
@@ -55,7 +56,9 @@ def hashint(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Smallest key * hashint(x) * hashint(token), x in window [B, W] or the token itself; wrapping int64 [B, N]."""
+    """Return the smallest key * hashint(x) * hashint(token), x in window [B, W] or the token itself; wrapping int64 [B,
+    N].
+    """
     anchor = hashint(tokens, table)
     others = hashint(window, table)
     best = key * anchor * anchor
@@ -65,7 +68,7 @@ def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table
 
 
 def product_mod(context: torch.Tensor, modulus: int) -> torch.Tensor:
-    """Product of each row of context int64 [B, W] modulo `modulus` (below 2^31), int64 [B]."""
+    """Return the product of each row of context int64 [B, W] modulo `modulus` (below 2^31), int64 [B]."""
     out = torch.ones_like(context[:, 0])
     for column in context.unbind(1):
         out = out * column % modulus
@@ -77,17 +80,17 @@ Table = Callable[[int, int], torch.Tensor]
 
 
 def fixed_table(key: int, vocab_size: int) -> torch.Tensor:
-    """lm-watermarking's, the same for all keys."""
+    """Return lm-watermarking's table, the same for all keys."""
     return permutation_table(HASHINT_SEED, TABLE_SIZE)
 
 
 def keyed_table(key: int, vocab_size: int) -> torch.Tensor:
-    """transformers'."""
+    """Return transformers' table."""
     return permutation_table(key & MASK, TABLE_SIZE)
 
 
 def vocabulary_table(key: int, vocab_size: int) -> torch.Tensor:
-    """MarkLLM's."""
+    """Return MarkLLM's table."""
     return permutation_table(key & MASK, vocab_size)
 
 

@@ -1,10 +1,10 @@
 """Races on uniform numbers that others draw with torch's CPU generator: torch.rand(V) after manual_seed(seed).
 
-torch.rand(V)[t] is (number t of MT19937 & 0xFFFFFF) / 2^24 in float32, whatever V: a token needs t + 1 draws.
+torch.rand(V)[t] is (number t of MT19937 & 0xFFFFFF) / 2^24 in float32 for any V, so a token needs t + 1 draws.
 
 MarkLLM's EXP: F_t = torch.rand(V)[t] after manual_seed(key * (product of the last W tokens of prompt and text, mod V)).
-Many products share a remainder (all that are 0 modulo V share a seed that no key changes), so evidence is
-(seed, token), and tokens of seed 0 are none; its own detector counts everything.
+Many products share a remainder (all that are 0 modulo V share a seed that no key changes), so evidence is (seed,
+token), and tokens of seed 0 are no evidence; MarkLLM's own detector counts everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ BITS = 24
 
 
 def rand_at(seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """torch.rand(V)[tokens] of the generators of seeds (int64, broadcast against tokens >= 0) -> float64 in [0, 1)."""
+    """Return torch.rand(V)[tokens] of the generators of seeds (int64, broadcast against tokens >= 0), float64 in [0,
+    1).
+    """
     seeds, tokens = torch.broadcast_tensors(seeds, tokens)
     words = ops.generator_words(seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous())
     return ((words & ((1 << BITS) - 1)).double() / (1 << BITS)).reshape(tokens.shape)
@@ -33,7 +35,7 @@ class GeneratorRace(ForeignScheme, RaceScheme):
     marks_repeats = True
 
     def seeds(self, context: torch.Tensor) -> torch.Tensor:
-        """Seeds of contexts [B, W] -> 32-bit seeds int64 [B, 1]."""
+        """Return the 32-bit seeds int64 [B, 1] of contexts [B, W]."""
         products = product_mod(context.clamp_min(0), self.vocab_size)[:, None]
         return key_times(self.keys[0], products, self.vocab_size, modulus=None)
 

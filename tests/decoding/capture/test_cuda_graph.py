@@ -17,7 +17,7 @@ import pytest
 import torch
 from decoding.architectures import CONFIGS, build, prompt
 from decoding.brute_force import BruteForce
-from decoding.capturing import HostData, Recording, Replayed, fake_step, newest, refill, started, tensors
+from decoding.capturing import HostData, Recording, Replayed, fake_step, newest, reading_back, refill, started, tensors
 from decoding.running import run, same_texts
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
@@ -28,9 +28,8 @@ from caw import ops
 from caw.decoding.capture import run_ahead
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
-from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward import fused_layers, fused_stack
-from caw.decoding.forward.small_linears import SmallLinears
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.row_settings import RowLimits
 from caw.detection.weights import TokenWeights
 from caw.policies import Lagrangian, Target
@@ -77,7 +76,7 @@ def test_whole_layers_read_nothing_back(llama: Any, monkeypatch: pytest.MonkeyPa
     decoder, step = started(llama, PROMPTS, kept("lefthash"), capacity_policy(llama))
     mode = FakeTensorMode()
     fake = fake_step(decoder, step, mode)
-    with mode, HostData() as watched, decoder.attention, SmallLinears(step.step.model, enabled=True):
+    with mode, HostData() as watched, decoder.attention, FusedForwards(step.step.model, enabled=True):
         fake()
         fake()
     assert not watched.moves
@@ -118,7 +117,7 @@ def test_no_architecture_reads_back(model: Any, name: str) -> None:
 def test_a_host_read_is_found(llama: Any) -> None:
     """The step that reads back fails the same test: the guard can fail."""
     decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
-    step.step = EagerStep(step.step.model, decoder.plan)  # type: ignore[assignment]
+    step.step = reading_back(decoder, step)  # type: ignore[assignment]
     mode = FakeTensorMode()
     fake = fake_step(decoder, step, mode)
     with mode, decoder.attention, pytest.raises(DataDependentOutputException):
@@ -229,7 +228,7 @@ def test_a_number_baked_in_is_found(llama: Any) -> None:
     """The step that reads back, recorded and replayed, goes wrong: the model of a replay can fail."""
     decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama), slots=2)
     _, plain = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama), slots=2)
-    step.step = EagerStep(step.step.model, decoder.plan)  # type: ignore[assignment]
+    step.step = reading_back(decoder, step)  # type: ignore[assignment]
     with torch.inference_mode(), decoder.attention, Recording() as graph:
         step()
     with torch.inference_mode(), decoder.attention:
@@ -320,7 +319,7 @@ def test_the_graph_of_a_smaller_batch_gets_memory(llama: Any, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "graph", allocator.graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {}))
     decoder, _ = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
-    on_cuda = types.SimpleNamespace(batch=3, counts=types.SimpleNamespace(is_cuda=True, device=torch.device("cpu")))
+    on_cuda = types.SimpleNamespace(batch=3, pending=types.SimpleNamespace(is_cuda=True, device=torch.device("cpu")))
     captured = RunAhead(decoder.step, on_cuda, decoder.cache)  # type: ignore[arg-type]
     for batch in (3, 2, 1):
         on_cuda.batch = batch

@@ -43,7 +43,7 @@ class Steady(RowPrice):
 
 def keep_price_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the number of drafts does not depend on how busy the machine is."""
-    monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: Steady())
+    monkeypatch.setattr("caw.decoding.steps.price_for", lambda model: Steady())
 
 
 class Knowing:

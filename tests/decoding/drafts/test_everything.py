@@ -86,7 +86,7 @@ ON_DEMO = {"kgw": caw.KGW(key=1, delta=2.5), "selfhash": caw.KGW(key=2, seeding=
 
 @pytest.mark.parametrize("dtype, weights", [("float32", None), ("bfloat16", None), ("float32", "file")])
 def test_the_demo_model(dtype: str, weights: str | None) -> None:
-    model, tokenizer = caw.load_model("smollm2-135m", dtype=dtype, weights=weights)
+    model, tokenizer = caw.load_model("smollm2-135m", dtype=dtype, quantization=weights)
     caw_policy = caw.CapacityPolicy("smollm2-135m")
     policies = [caw.FixedStrength(1.0), caw.EntropyThreshold(1.0), caw_policy]
     for watermark in (None, *ON_DEMO.values()):

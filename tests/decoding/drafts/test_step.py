@@ -20,11 +20,11 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
-from caw.decoding.draftable import exact_rows
 from caw.decoding.drafts.drafter import Guess
-from caw.decoding.drafts.lead import saved_by_each
 from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.drafts.width import saved_by_each
+from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.row_settings import RowSettings
 from caw.policies import Deficit, Target
 
@@ -158,7 +158,7 @@ def test_the_price_is_told_what_took_how_long(
     """Every look at its clock takes a second; the texts end at different places, some before their drafts do."""
     told, wrong, chosen, ticks = Told(), [], MARKS[watermark] if watermark else None, itertools.count()
     ends = {run(llama, [ids], chosen, None, max_new_tokens=14, slots=2).tokens[0][7] for ids in PROMPTS[:2]}
-    monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: told)
+    monkeypatch.setattr("caw.decoding.steps.price_for", lambda model: told)
     monkeypatch.setattr("caw.decoding.drafts.step.time", SimpleNamespace(thread_time=lambda: float(next(ticks))))
     saw = Proposer.saw
 

@@ -1,4 +1,4 @@
-"""How many drafts are carried: by what they brought so far."""
+"""How far drafts are followed, and what each saves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from caw.decoding.drafts.experience import REMEMBERED, Experience
 from caw.decoding.drafts.price import DECISION, ROW, RowPrice
-from caw.decoding.drafts.width import Always, Paying
+from caw.decoding.drafts.width import Always, Paying, saved_by_each
 
 
 def paying(
@@ -175,3 +175,21 @@ def test_prompts_are_read_by_what_reading_took() -> None:
     width.guessed(1, 0.1 * (200 * 0.2 + 0.1), 200, True)
     width.known.account.read(-100.0)
     assert not width.worth_reading(200, 40, 1) and width.worth_reading(20, 400, 1)
+
+
+def test_each_the_same_where_others_wait() -> None:
+    assert saved_by_each([9, 3, 5, 9], followed=True) == [0.25] * 4
+
+
+@pytest.mark.parametrize("remaining", [[7], [7, 7, 7], [1, 2, 3, 4], [8, 8, 2]])
+def test_the_last_ones_decide_where_none_waits(remaining: list[int]) -> None:
+    saved = saved_by_each(remaining, followed=False)
+    assert sum(saved) == pytest.approx(1)
+    last = [share for share, left in zip(saved, remaining, strict=True) if left == max(remaining)]
+    assert len(set(last)) == 1 and last[0] >= 1 / len(remaining)
+    leading = [share for share, left in zip(saved, remaining, strict=True) if left < max(remaining)]
+    assert leading == [0.5 / len(remaining)] * len(leading), "those behind may end first"
+
+
+def test_no_text() -> None:
+    assert saved_by_each([], followed=False) == saved_by_each([], followed=True) == []

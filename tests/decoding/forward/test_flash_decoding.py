@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import sys
 from types import ModuleType
@@ -9,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from decoding.architectures import build, prompt, spread_evaluator, tokenizer
 from decoding.running import run
 
 import caw
 from caw import generate
-from caw.decoding.forward import flash_decoding, small_linears
+from caw.decoding.forward import flash_decoding, fused_forwards
 from caw.testing import assert_close
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 
 
 def flash_attn_with_kvcache(
@@ -103,12 +104,12 @@ def test_equal_to_the_reference(candidates: int, extra: str) -> None:
 @pytest.mark.usefixtures("package")
 def test_decoding_by_it_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's kernels run on CUDA only; the fused layers, which bring their own attention, on CPUs only."""
-    llama = build("llama")
+    llama = copy.deepcopy(build("llama"))  # forwards are kept for a model
     policy = caw.CapacityPolicy(spread_evaluator(llama), theta=0.8, beta=1.5)
     texts = [prompt(9), prompt(1, 2), prompt(4, 1)]
     kernels = flash_decoding.flash_kernels()
     assert kernels.sibling_attention is flash_decoding.flash_sibling_attention
-    monkeypatch.setattr(small_linears, "fused_forwards", lambda model: [])
+    monkeypatch.setattr(fused_forwards, "fused_forwards", lambda model: [])
     calls = []
     monkeypatch.setattr(sys.modules["flash_attn"], "flash_attn_with_kvcache",
                         lambda *a, **k: (calls.append(1), flash_attn_with_kvcache(*a, **k))[1])  # fmt: skip

@@ -15,8 +15,8 @@ from decoding.running import run
 import caw
 from caw import ops
 from caw.decoding.forward import fused_layers
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_layers import fused_forwards, fusible
-from caw.decoding.forward.small_linears import SmallLinears
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3")
@@ -40,7 +40,7 @@ def test_layers_of_a_gpu_alone_equal_the_models_own(name: str, monkeypatch: pyte
     calls, own = [], ops.family_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(ops, "family_layer", lambda *given: calls.append(given[1].shape[2]) or own(*given))
-    with SmallLinears(model, enabled=True):
+    with FusedForwards(model, enabled=True):
         compare_with_plain_forwards(model, "tree")
     dim = model.model.layers[0].self_attn.head_dim
     rotated = dim if name in CONFIGS else dim // 2
@@ -75,9 +75,9 @@ def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, mon
     calls = calls_of(monkeypatch)
     fused = run(model, prompts, watermark, policy, **options)
     assert calls and len(calls) % model.config.num_hidden_layers == 0
-    monkeypatch.setattr("caw.decoding.forward.small_linears.fused_forwards", lambda model: [])
+    monkeypatch.setattr("caw.decoding.forward.fused_forwards.fused_forwards", lambda model: [])
     before = len(calls)
-    plain = run(model, prompts, watermark, policy, **options)
+    plain = run(copy.deepcopy(model), prompts, watermark, policy, **options)  # a copy: forwards are kept for a model
     assert len(calls) == before
     assert fused.tokens == plain.tokens and fused.changed > 0
 
@@ -103,10 +103,10 @@ def test_a_changed_layer_is_left_alone() -> None:
 
 def test_nothing_is_left_behind() -> None:
     model = build("llama")
-    with SmallLinears(model, enabled=True):
+    with FusedForwards(model, enabled=True):
         assert "forward" in model.model.__dict__ and "forward" in model.lm_head.__dict__
     assert not any("forward" in module.__dict__ for module in model.modules())
-    assert not SmallLinears(model, enabled=False).forwards
+    assert not FusedForwards(model, enabled=False).forwards
 
 
 def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str], list[str]]:

@@ -11,15 +11,15 @@ from decoding.architectures import build, prompt, tokenizer
 
 import caw
 from caw import ops
-from caw.decoding.forward import small_linears
-from caw.decoding.forward.small_linears import SmallLinears
+from caw.decoding.forward import fused_forwards
+from caw.decoding.forward.fused_forwards import FusedForwards
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3")
 
 
 def stacks_of(model: Any) -> list[Any]:
-    return [forward for _, forward in SmallLinears(model, enabled=True).forwards if type(forward).__name__ == "_Stack"]
+    return [forward for _, forward in FusedForwards(model, enabled=True).forwards if type(forward).__name__ == "_Stack"]
 
 
 def decoded(model: Any, **options: Any) -> tuple[list[list[int]], list[torch.Tensor]]:
@@ -43,8 +43,9 @@ def assert_same(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> 
         texts, found = decoded(model, **options)
     assert True in calls and False in calls, "steps and prompts"
     with monkeypatch.context() as patch:
-        patch.setattr(small_linears, "with_stacks", lambda model, forwards: forwards)
-        alone, expected = decoded(model, **options)
+        patch.setattr(fused_forwards, "with_stacks", lambda model, forwards: forwards)
+        patch.setattr(ops, "decoder_stack", lambda *given: pytest.fail("layers run one by one here"))
+        alone, expected = decoded(copy.deepcopy(model), **options)  # a copy: forwards are kept for a model
     assert texts == alone and len(found) == len(expected)
     assert all(map(torch.equal, found, expected))
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build
-from decoding.test_memory_needs import allocated
+from decoding.test_memory import allocated
 
 from caw.decoding.forward import rotary_table
+from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_layers import GPU_ROWS
 from caw.decoding.forward.rotary_table import TabledRotary, rotary_forwards, rows_of_table
-from caw.decoding.forward.small_linears import SmallLinears
-from caw.decoding.memory_needs import decoding_needs
+from caw.decoding.memory import decoding_needs
 from caw.models.facts import ModelFacts
 
 
@@ -84,11 +84,11 @@ def test_where_angles_may_change_the_module_is_asked(as_on_a_gpu: None) -> None:
 
 def test_a_decoder_uses_it_on_a_gpu_alone(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    linears = SmallLinears(model, enabled=True, places=64)
+    linears = FusedForwards(model, enabled=True, places=64)
     own = [forward for attributes, forward in linears.forwards if attributes is model.model.rotary_emb.__dict__]
     assert [type(forward) for forward in own] == [TabledRotary]
     with linears:
         assert model.model.rotary_emb.forward is own[0]
     assert "forward" not in model.model.rotary_emb.__dict__
     monkeypatch.undo()
-    assert len(SmallLinears(model, enabled=True, places=64).forwards) == len(linears.forwards) - 1
+    assert len(FusedForwards(model, enabled=True, places=64).forwards) == len(linears.forwards) - 1

@@ -18,7 +18,7 @@ from caw.cli import app
 from caw.detection import Detector
 from caw.evaluation.attacks import AttackSetup
 from caw.evaluation.attacks.attacker import Attacker, attack_texts
-from caw.evaluation.attacks.word_d import WordD
+from caw.evaluation.attacks.words import WordD
 from caw.evaluation.config import Config, choose_plans
 from caw.evaluation.config_file import read_config
 from caw.evaluation.metrics.judge import Judge
@@ -145,14 +145,14 @@ def test_other_settings_under_the_same_name_are_refused(run: Path) -> None:
     about = json.loads((run / "attacks.json").read_text())
     assert about == {"word-d-0.2": {"kind": "word-d", "rate": 0.2, "seed": 0}}
     _, other = attacker(run, setup=AttackSetup(seed=1))
-    with pytest.raises(ValueError, match=r"attack word-d-0\.2 was made here with"):
+    with pytest.raises(ValueError, match=r"attack word-d-0\.2 was made with"):
         other.run(["word-d:0.2"], config.plan())
 
 
 def test_another_key_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAW_KEY", "not the run's")
     config, at_work = attacker(run)
-    with pytest.raises(ValueError, match="set CAW_KEY as it was then"):
+    with pytest.raises(ValueError, match="set CAW_KEY to the original key"):
         at_work.run(["word-d:0.2"], config.plan())
 
 
@@ -174,10 +174,10 @@ def test_copy_paste_says_which_cell_it_cannot_attack(run: Path, monkeypatch: pyt
     monkeypatch.setattr(at_work.scorer, "questions", lambda task: same)
     at_work.run(["copy-paste:0.5"], config.plan())
     assert at_work.failures and any(
-        line.startswith("cell tiny.mine.none, mine/") and "needs human texts other than" in line for line in said
+        line.startswith("cell tiny.mine.none, mine/") and "requires human texts other than" in line for line in said
     )
     monkeypatch.setattr(at_work.scorer, "questions", lambda task: {})
-    with pytest.raises(ValueError, match=r"^cell tiny\.mine\.kgw\.hard\.0, task mine: copy-paste needs human texts"):
+    with pytest.raises(ValueError, match=r"^cell tiny\.mine\.kgw\.hard\.0, task mine: copy-paste requires human texts"):
         at_work.run(["copy-paste:0.5"], config.plan())
 
 
@@ -222,9 +222,9 @@ def test_command_and_report(run: Path, tmp_path: Path) -> None:
     [
         (["--attack", "word-x:0.1"], "must be one of word-d, word-s"),
         (["--attack", "word-d:0.1", "--only", "nothing"], "--only must match a cell"),
-        (["--attack", "paraphrase"], "needs a model and a key"),
+        (["--attack", "paraphrase"], "requires a model and a key"),
         (["--attack", "word-s:0.1", "--wordnet", "nowhere"], "apt-get install wordnet-base"),
-        (["--attack", "word-d:0.1"], "expected config.yaml"),
+        (["--attack", "word-d:0.1"], "a run's folder must contain config.yaml"),
     ],
 )
 def test_bad_commands(finished: Path, tmp_path: Path, more: list[str], says: str) -> None:
@@ -269,3 +269,18 @@ def test_published_copies_hold_attacks_and_perplexities(run: Path, tmp_path: Pat
     everything = content_of(tmp_path / "public")
     assert text not in everything and HUMAN.format(0)[:30] not in everything
     assert not (tmp_path / "public" / "attacked").exists()  # its lines are texts
+
+
+def test_of_several_attacks_one_that_cannot_be_made_is_left_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--attack word-d:0.1 --attack copy-paste:0.25` made neither where a task has no texts of people."""
+    said: list[str] = []
+    _, made = attacker(run, human=False, say=said.append)
+    monkeypatch.setattr(made.scorer, "questions", lambda task: {})
+    plans = made.scorer.config.plan()
+    with pytest.raises(ValueError, match="copy-paste requires human texts"):
+        made.run(["copy-paste:0.25"], plans)
+    monkeypatch.setattr(made, "_groups", lambda plan: [])
+    assert made.run(["word-d:0.1", "copy-paste:0.25"], plans) == 0 and made.left_out == 1
+    assert any(line.startswith("copy-paste:0.25 is left out: cell ") for line in said)
+    with pytest.raises(ValueError, match="an attack must be one of"):
+        made.run(["word-d:0.1", "word-x:1"], plans)

@@ -13,10 +13,8 @@ from caw.evaluation.attacks import ATTACKS, AttackSetup, parse_attack
 from caw.evaluation.attacks.base import draw_count
 from caw.evaluation.attacks.copy_paste import CopyPaste
 from caw.evaluation.attacks.rankers import Ranker, Slot
-from caw.evaluation.attacks.word_d import WordD
-from caw.evaluation.attacks.word_s import WordS
-from caw.evaluation.attacks.word_s_context import WordSContext
 from caw.evaluation.attacks.wordnet import WordNet
+from caw.evaluation.attacks.words import WordD, WordS, WordSContext
 
 LONG = "First he buys 3 apples, then 12 dogs.\nThe total is 15.\n\n" * 20
 HUMAN = ("A human wrote this answer,\nwith two lines.", "Another human wrote 7 words here, surely.", "Third one.")
@@ -163,14 +161,14 @@ def test_names() -> None:
     ("spec", "says"),
     [
         ("word-x:0.1", "must be one of word-d, word-s, word-s-context, copy-paste, paraphrase, got 'word-x'"),
-        ("word-d", "word-d needs a rate"),
-        ("word-d:much", "word-d needs a rate, got 'much'"),
+        ("word-d", "word-d requires a rate"),
+        ("word-d:much", "word-d requires a rate, got 'much'"),
         ("word-d:0", "above 0 and at most 1"),
         ("word-d:1.5", "above 0 and at most 1"),
         ("word-d:nan", "above 0 and at most 1"),
-        ("copy-paste:0.25", "needs human texts"),
+        ("copy-paste:0.25", "requires human texts"),
         ("copy-paste:0.25xthree", "number of parts"),
-        ("paraphrase", "needs a model and a key"),
+        ("paraphrase", "requires a model and a key"),
         ("paraphrase:0.3", "takes no strength"),
     ],
 )

@@ -99,7 +99,8 @@ def test_table_1(data: ReportData) -> None:
     ]  # fmt: skip
     assert table.rows[0][2:] == ("–", "–", "–")
     row = data.row(Setting(MODEL, TASK, "kgw", "hard"))
-    expected = (f"{row['accuracy']:.3f} [0.10, 0.90]", f"{row['auroc']:.3f}", "0.750", f"{row['tpr_at_fpr_1e2']:.3f}")
+    accuracy, detected = (f"{100 * row[name]:.1f} %" for name in ("accuracy", "tpr_at_fpr_1e2"))
+    expected = (f"{accuracy} [10, 90]", f"{row['auroc']:.3f}", "0.750", detected)
     assert table.rows[1][1:] == expected
 
 
@@ -113,8 +114,8 @@ def test_detection_in_detail_shows_people_false_alarms_and_keys(data: ReportData
     [cells] = table.rows
     found = dict(zip(table.header, cells, strict=True))
     assert (found["setting"], found["keys"], found["AUC"]) == ("KGW-hard", "5", "0.900 [0.81, 0.96]")
-    assert (found["FPR at 1 %"], found["AUC, people"], found["FPR, people"]) == ("0.015", "0.870", "0.020")
-    assert (found["sd of acc."], found["sd of AUC"], found["sd of F1"]) == ("0.031", "0.042", "–")
+    assert (found["FPR at 1 %"], found["AUC, people"], found["FPR, people"]) == ("1.5 %", "0.870", "2.0 %")
+    assert (found["sd of acc., points"], found["sd of AUC"], found["sd of F1"]) == ("3.1", "0.042", "–")
     assert all(len(cells) == len(table.header) for cells in detection_table(data).rows)
 
 
@@ -123,7 +124,7 @@ def test_several_models_stand_side_by_side(data: ReportData) -> None:
     table = main_table(ReportData([*data.rows, other]), TASK)
     assert len(table.header) == 9 and table.header[1] == "second Acc."
     (row,) = [r for r in table.rows if r[0] == "KGW-hard"]
-    assert row[1] == "0.123 [0.10, 0.90]"
+    assert row[1] == "12.3 % [10, 90]"
     assert [r[1] for r in table.rows if r[0] == "KGW-soft"] == ["–"]
 
 
@@ -156,8 +157,9 @@ def test_robustness_against_the_definition(store: Store, data: ReportData) -> No
     assert one.false == pytest.approx(false.mean()) and one.edit_rate == pytest.approx(0.1)
     assert one.texts == KEYS * QUESTIONS
     table = robustness_table(data, [one]).rows[0]
-    assert table[2:7] == ("KGW-hard", "word-d-0.1", "0.100", f"{before.mean():.3f}", f"{after.mean():.3f}")
-    assert table[8] == f"{abs(after[0] - after[1]) / 2**0.5:.3f}"  # the standard deviation of two keys
+    shares = (f"{100 * part.mean():.1f} %" for part in (before, after))
+    assert table[2:7] == ("KGW-hard", "word-d-0.1", "10.0 %", *shares)
+    assert table[8] == f"{100 * abs(after[0] - after[1]) / 2**0.5:.1f}"  # the standard deviation of two keys
 
 
 def test_robustness_of_partly_attacked_runs(data: ReportData) -> None:
@@ -305,7 +307,7 @@ def test_a_run_with_unmarked_texts_only(tmp_path: Path) -> None:
 
 def test_folders_that_are_no_run(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "out")])
-    assert done.exit_code == 2 and "expected results.json" in done.stderr
+    assert done.exit_code == 2 and "must contain results.json" in done.stderr
     (tmp_path / "results.json").write_text('{"rows": [{"accuracy": 1}]}')
     done = CliRunner().invoke(app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "out")])
     assert done.exit_code == 2 and "must have rows with model and task" in done.stderr

@@ -197,5 +197,5 @@ def test_hub_data(monkeypatch: pytest.MonkeyPatch, mmlu: Path) -> None:
     with pytest.raises(ValueError, match="could not load cais/mmlu"):
         MMLU("mmlu-none", prompt=prompt, shots=1).questions()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match="datasets is needed for task gsm8k without a local data folder"):
+    with pytest.raises(ImportError, match="datasets is required for task gsm8k without a local data folder"):
         GSM8K("gsm8k").questions()

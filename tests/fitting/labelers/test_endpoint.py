@@ -100,7 +100,7 @@ def test_a_slow_endpoint_times_out():
         time.sleep(1)
         return segments("28")
 
-    with serve(slow) as endpoint, pytest.raises(LabelError, match="took too long"):
+    with serve(slow) as endpoint, pytest.raises(LabelError, match="timed out, including retries"):
         labeler(endpoint, timeout=0.05).label(DOCUMENT)
 
 

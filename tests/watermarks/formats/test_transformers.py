@@ -170,7 +170,7 @@ def test_short_texts_have_no_evidence() -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"seeding": "minhash"}, "seeding of format 'transformers' must be one of lefthash, selfhash, got 'minhash'"),
-    ({"key": 2**63}, r"takes keys below 2\*\*63"),
+    ({"key": 2**63}, r"requires a key below 2\*\*63"),
     ({"key": 2**32}, "low 32 bits"),
     ({"vocab_size": 1}, "vocab_size must be an integer in"),
     ({"vocab_size": 3, "gamma": 0.1}, "must leave both lists of 3 tokens non-empty"),
@@ -185,7 +185,7 @@ def test_bad_parameters(change: dict[str, Any], message: str) -> None:
 
 
 def test_reading_needs_the_size_of_the_vocabulary() -> None:
-    with pytest.raises(ValueError, match="needs vocab_size, the number of the model's logits, got None"):
+    with pytest.raises(ValueError, match="requires vocab_size, the size of the model's logits, got None"):
         caw.detect([1, 2, 3], None, KGW(key=3, format="transformers"))
 
 

@@ -1,0 +1,330 @@
+"""The whole benchmark: cases of batch size and prompt length, the modes of each in turns, results as plain data."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from caw.benchmark import peak_memory
+from caw.benchmark.equality import Check, DifferentTokensError, check_counts, check_tokens
+from caw.benchmark.machine import about
+from caw.benchmark.modes import DRAFTS, OTHERS, PLAIN, ModeInputs, call_of, check_modes
+from caw.benchmark.subjects import SHAPES, Subject, load_subject, make_prompts
+from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
+from caw.checks import require_int, require_number
+from caw.defaults import THETA
+from caw.io.show import in_a_line, shown
+from caw.models import DEMO_MODEL
+from caw.models.facts import position_limit
+from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS
+
+KIND = "caw benchmark"
+Report = Callable[[str], None]
+Had = Callable[[str, str, float], None]
+Saved = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class BenchmarkSettings:
+    """Settings of a benchmark.
+
+    Args:
+        model: as `caw.load_model` takes it. shapes: random weights of these shapes instead (`shapes.SHAPES`).
+        evaluator: of the capacity policy; None = the model's own, else random weights, which cost the same.
+        modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
+        batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
+        candidates: candidate slots with which the look-ahead of EXP is repeated.
+        rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
+            (beta None = its own default). weights: as `caw.load_model` takes them; with shapes those of a GPU alone.
+        memory: measure peak memory too (on a CPU in a fresh process per mode).
+        allow_differences: go on where modes that must give the same tokens do not; the report says so.
+
+    Raises ValueError naming the argument.
+    """
+
+    model: str = DEMO_MODEL
+    shapes: str | None = None
+    evaluator: str | None = None
+    modes: tuple[str, ...] = ("default",)
+    batches: tuple[int, ...] = (1,)
+    prompts: tuple[int, ...] = (128,)
+    tokens: int = 64
+    candidates: tuple[int, ...] = ()
+    rounds: int = 10
+    theta: float = THETA
+    beta: float | None = None
+    dtype: str = "auto"
+    device: str | None = None
+    threads: int | None = None
+    memory: bool = True
+    allow_differences: bool = False
+    max_seconds: float | None = None
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shapes is not None and self.shapes not in SHAPES:
+            raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, got {self.shapes!r}; choose one")
+        known = GPU_WEIGHTS if self.shapes is not None else (*FILE_WEIGHTS, *GPU_WEIGHTS)
+        if self.weights is not None and self.weights not in known:
+            kind = "a model" if self.shapes is None else "shapes"
+            raise ValueError(
+                f"weights of {kind} must be one of {', '.join(known)}, got {shown(self.weights)}; leave them out for "
+                "plain numbers"
+            )
+        for name in ("batches", "prompts", "candidates"):
+            values = getattr(self, name)
+            if not values and name != "candidates":
+                raise ValueError(f"{name} must hold at least one number, got none; give e.g. 1")
+            for value in values:
+                require_int(name, value, 2 if name == "prompts" else 1, 1 << 20)
+        require_int("tokens", self.tokens, 2, 1 << 20)
+        require_int("rounds", self.rounds, 1, 1000)
+        if self.max_seconds is not None:
+            require_number("max_seconds", self.max_seconds, 0, 1e6, closed=True)
+        require_number("theta", self.theta, 0, 1, closed=True)
+        if self.beta is not None:
+            require_number("beta", self.beta, 0, 100, closed=True)
+        object.__setattr__(self, "modes", check_modes(self.modes))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of one case: a mode, and the candidate slots if not default."""
+
+    mode: str
+    slots: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.mode if self.slots is None else f"{self.mode} C={self.slots}"
+
+
+def run(
+    settings: BenchmarkSettings,
+    report: Report | None = None,
+    finished: Callable[[dict[str, Any]], None] | None = None,
+    had: Had = lambda case, name, seconds: None,
+    saved: Saved = lambda found: None,
+) -> dict[str, Any]:
+    """Measure every case.
+
+    report: called with what is being done. finished: called after each case with all that was measured until then.
+    had: called with case, mode and seconds a token as soon as a mode had its first round.
+    saved: called after each round with what `finished` would be told now, for whoever may be stopped without a word.
+
+    Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
+    prompt, tokens, slots; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
+    each with median, low, high (quartiles) and n; rounds_ms, what ms_per_token is the median of; tokens_per_second;
+    preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
+    counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
+
+    complete: False until the last case is measured; interrupted, `finished` is told of the rounds that every mode had.
+
+    Warns where a run is too short to time. Raises DifferentTokensError if sides that must give the same tokens do not,
+    as float32 should (see `equality`).
+    """
+    say = report or (lambda message: None)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    say(f"loading {settings.shapes or settings.model}")
+    subject = load_subject(
+        settings.model, settings.shapes, settings.dtype, settings.device, settings.evaluator, settings.weights
+    )
+    device = subject.model.device
+    clock_name, _ = clock_for(device, torch.get_num_threads())
+    rows: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": device.type}
+    found = {
+        "kind": KIND, "arguments": resolved, "evaluator": subject.evaluator_source, **about(device),
+        "clock": clock_name, "complete": False, "checks": checks, "rows": rows,
+    }  # fmt: skip
+    cases = [(batch, prompt) for batch in settings.batches for prompt in settings.prompts]
+    for number, (batch, prompt) in enumerate(cases, 1):
+        case = Case(settings, subject, batch, prompt, say)
+        checks += [{"batch": batch, "prompt": prompt, **check.as_dict()} for check in case.checks]
+        try:
+            case.measure(rows, had, lambda partial: saved({**found, "rows": [*rows, *partial]}))
+        except KeyboardInterrupt:
+            if finished is not None and rows and (rows[-1]["batch"], rows[-1]["prompt"]) == (batch, prompt):
+                finished(found)
+            raise
+        found["complete"] = number == len(cases)
+        if finished is not None:
+            finished(found)
+    return found
+
+
+class Case:
+    """One batch size and prompt length. Building it runs every mode once and checks the output."""
+
+    def __init__(self, settings: BenchmarkSettings, subject: Subject, batch: int, prompt: int, say: Report) -> None:
+        self.settings, self.subject, self.batch, self.prompt = settings, subject, batch, prompt
+        self.name = f"batch {batch}, prompt {prompt}"
+        self.say = lambda message: say(f"{self.name}: {message}")
+        room = position_limit(subject.model)
+        if room is not None and prompt + settings.tokens > room:
+            raise ValueError(
+                f"prompt and new tokens must fit the model's {room} positions, got {prompt} + {settings.tokens}; "
+                "shorten one"
+            )
+        self.prompts = make_prompts(subject, batch, prompt)
+        self.inputs = ModeInputs(subject, self.prompts, settings.theta, settings.beta)
+        self.short = short_run(settings.tokens, subject.model.device)
+        self.calls: dict[Variant, Call] = {}
+        self.errors: dict[Variant, str] = {}
+        self.warm_up: dict[Variant, float] = {}
+        self.drafts: dict[Variant, dict[str, float]] = {}
+        self.checks = self._check()
+
+    def variants(self) -> Iterator[Variant]:
+        for mode in self.settings.modes:
+            yield Variant(mode)
+            if mode == "exp+caw":
+                yield from (Variant(mode, slots) for slots in self.settings.candidates)
+
+    def _check(self) -> list[Check]:
+        made: dict[str, Made] = {}
+        for variant in self.variants():
+            self.say(f"first run of {variant.name}")
+            call = call_of(variant.mode, replace(self.inputs, slots=variant.slots))
+            started = time.perf_counter()
+            try:
+                made[variant.name] = call(self.settings.tokens)
+            except Exception as error:
+                if variant.mode not in OTHERS:
+                    raise
+                self.errors[variant] = in_a_line(error)
+                continue
+            self.warm_up[variant] = time.perf_counter() - started
+            self.calls[variant] = call
+            if variant.mode.endswith(DRAFTS):
+                self.drafts[variant] = of_drafts(made[variant.name])
+        check_counts(made, self.batch, self.settings.tokens)
+        checks = check_tokens(self.subject.model, self.prompts, made)
+        wrong = [check for check in checks if not check.holds]
+        if wrong and self.subject.model.dtype == torch.float32 and not self.settings.allow_differences:
+            check = wrong[0]
+            raise DifferentTokensError(
+                f"{self.name}: modes {check.expected} and {check.got} must give the same tokens in float32, they "
+                f"differ at {check.first} ({check.equal} of {check.of} sequences are equal); allow differences to go on"
+            )
+        for name, call in self.calls.items():
+            self.say(f"warming up {name.name}")
+            for tokens in {1, self.short, *([self.settings.tokens] if name.mode in OTHERS else [])}:
+                call(tokens)  # other lengths may compile again, and compilers need to see each twice
+        return checks
+
+    def measure(
+        self,
+        rows: list[dict[str, Any]],
+        had: Had = lambda case, name, seconds: None,
+        after: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> None:
+        """Append one row a variant, in the order of the modes; interrupted, those of the rounds that every one had.
+
+        after: called after each round with the rows so far.
+        """
+        tokens, settings = self.settings.tokens, self.settings
+        _, clock = clock_for(self.subject.model.device, torch.get_num_threads())
+        by_name = {variant.name: call for variant, call in self.calls.items()}
+        times: dict[str, Times] = {}
+        peaks: dict[Variant, int] = {}
+        try:
+            measure(
+                by_name, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
+                partial(had, self.name), lambda: after(self._rows(whole_rounds(times), peaks)),
+            )  # fmt: skip
+            if settings.memory:
+                self._peaks(peaks)
+        finally:
+            whole = whole_rounds(times)
+            self._warn_of_noise(whole)
+            rows += self._rows(whole, peaks)
+
+    def _rows(self, times: dict[str, Times], peaks: dict[Variant, int]) -> list[dict[str, Any]]:
+        """Return the rows; none if no round was complete."""
+        tokens = self.settings.tokens
+        if not times:
+            return []
+        base = next(v for v in self.calls if v.mode == PLAIN)
+        rows = []
+        for variant in self.variants():
+            about_case = {
+                "mode": variant.mode, "slots": variant.slots, "batch": self.batch, "prompt": self.prompt,
+                "tokens": tokens,
+            }  # fmt: skip
+            if variant in self.errors:
+                rows.append({**about_case, "error": self.errors[variant]})
+                continue
+            row = {**about_case, **figures(times[variant.name], times[base.name], self.batch, tokens)}
+            row["warm_up_s"] = self.warm_up[variant]
+            row.update(self.drafts.get(variant, {}))
+            if variant in peaks and base in peaks:
+                row["peak_bytes"], row["peak_ratio"] = peaks[variant], peaks[variant] / peaks[base]
+            rows.append(row)
+        return rows
+
+    def _warn_of_noise(self, times: dict[str, Times]) -> None:
+        for name, measured in times.items():
+            if min(measured.step) <= 0:
+                warnings.warn(
+                    f"{self.name}: in a round {name} took no longer for {self.settings.tokens} tokens than for "
+                    f"{self.short}, so its time per token is noise; generate more tokens",
+                    stacklevel=3,
+                )
+
+    def _peaks(self, peaks: dict[Variant, int]) -> None:
+        settings, device = self.settings, self.subject.model.device
+        for variant, call in self.calls.items():
+            self.say(f"memory of {variant.name}")
+            if device.type == "cuda":
+                peaks[variant] = peak_memory.on_device(call, settings.tokens, device)["peak"]
+                continue
+            question = {
+                "name": settings.model, "shapes": settings.shapes, "dtype": settings.dtype, "device": settings.device,
+                "evaluator": settings.evaluator, "weights": settings.weights, "threads": settings.threads,
+                "theta": settings.theta, "beta": settings.beta, "mode": variant.mode, "slots": variant.slots,
+                "batch": self.batch, "prompt": self.prompt, "tokens": settings.tokens,
+            }  # fmt: skip
+            try:
+                peaks[variant] = peak_memory.in_fresh_process(question)["peak"]
+            except RuntimeError as error:
+                warnings.warn(str(error), stacklevel=2)
+
+
+def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, Any]:
+    """The measured part of a row."""
+    seconds = [first + (tokens - 1) * step for first, step in zip(times.first, times.step, strict=True)]
+    return {
+        "ms_per_token": scaled(times.step, 1e3),
+        "first_token_ms": scaled(times.first, 1e3),
+        "ratio": ratios(times.step, plain.step).as_dict(),
+        "first_ratio": ratios(times.first, plain.first).as_dict(),
+        "tokens_per_second": batch * tokens / Summary.of(seconds).median,
+        "rounds_ms": [1e3 * seconds for seconds in times.step],
+        "preparation_s": scaled(times.preparation, 1.0)["median"],
+    }
+
+
+def of_drafts(made: Made) -> dict[str, float]:
+    """Return draft statistics over all sequences; empty without drafts."""
+    passes, drafted = sum(d.passes for d in made.drafts), sum(d.drafted for d in made.drafts)
+    if not passes:
+        return {}
+    return {
+        "tokens_per_pass": sum(map(len, made.tokens)) / passes,
+        "rows_per_pass": sum(d.rows for d in made.drafts) / passes,
+        "acceptance": sum(d.accepted for d in made.drafts) / max(drafted, 1),
+    }
+
+
+def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of the variants in rows, in order, each once."""
+    return list(dict.fromkeys(Variant(row["mode"], row["slots"]).name for row in rows))

@@ -1,0 +1,205 @@
+"""Ways to generate, by name: this library's own as WATERMARK[+POLICY[/BRANCHING]], and those of others.
+
+plain                        this library's own unwatermarked decode, which all others are compared to
+kgw, unigram, exp            the watermark at full strength
+kgw+entropy                  only where the entropy is above a threshold
+kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
+plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
+compiled-torch               plain PyTorch on a static cache, compiled and captured (as gpt-fast), on the same weights
+transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
+transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
+markllm-kgw                  transformers.generate with MarkLLM's KGW; as-markllm-kgw: ours in its format
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, WatermarkingConfig
+
+from caw.benchmark.compiled_torch import generated
+from caw.benchmark.subjects import Subject
+from caw.benchmark.timing import Call, Made, PreparationWatch
+from caw.defaults import DELTA, GAMMA, TOP_K_EXP
+from caw.entrance import generate
+from caw.models.ends import end_token_ids
+from caw.policies import Policy
+from caw.policies.names import make_policy
+from caw.watermarks import KGW, Watermark
+from caw.watermarks.names import watermark_class
+
+PLAIN = "plain"
+KEY, TOP_K = 15_485_863, TOP_K_EXP  # GAMMA and DELTA are of every green list here, so that pairs give equal tokens
+NATS = 1.0
+WATERMARKS: dict[str, dict[str, float]] = {
+    "kgw": {"gamma": GAMMA, "delta": DELTA}, "unigram": {"gamma": GAMMA, "delta": DELTA}, "exp": {"top_k": TOP_K},
+}  # fmt: skip
+POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
+FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
+COMPILED = "compiled-torch"
+OTHERS = (COMPILED, "transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
+OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
+DRAFTS = "/drafts"
+CHAIN = 4  # drafts of a text where steps are captured, which carry as many as are asked for and none by themselves
+DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
+ALL = (*OWN, *DRAFTED, *OTHERS)
+# one screen: the paper's figure, its baselines, and what others offer
+DEFAULT = (
+    PLAIN, "kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram", "unigram+caw",
+    "exp", "exp+entropy", "exp+caw", "exp+caw/sequential", "exp+caw/batch",
+    "transformers", "transformers-kgw", "as-transformers-kgw",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModeInputs:
+    """One case: the subject, its prompts, and the settings of the policies.
+
+    slots: candidates of one forward, None = the default of each watermark.
+    """
+
+    subject: Subject
+    prompts: list[list[int]]
+    theta: float
+    beta: float | None
+    slots: int | None = None
+
+
+def check_modes(names: Sequence[str]) -> tuple[str, ...]:
+    """The modes in the order given, "plain" first and each once; "default" and "all" stand for theirs.
+
+    Raises ValueError for unknown names, ImportError for a mode whose package is missing.
+    """
+    groups = {"default": with_installed(DEFAULT), "all": with_installed(ALL)}
+    wanted = [name for given in names for name in groups.get(given, (given,))]
+    for name in wanted:
+        if name not in ALL:
+            raise ValueError(f"modes must be among default, all, {', '.join(ALL)}, got {name!r}; choose some of these")
+        if name == "markllm-kgw" and not has_markllm():
+            raise ImportError(f"mode {name} needs MarkLLM, found none; run `pip install --no-deps markllm`")
+    return tuple(dict.fromkeys([PLAIN, *wanted]))
+
+
+def with_installed(names: Sequence[str]) -> tuple[str, ...]:
+    """The modes whose packages are there; MarkLLM's pair joins where it is."""
+    kept = [name for name in names if "markllm" not in name]
+    return (*kept, "markllm-kgw", "as-markllm-kgw") if has_markllm() else tuple(kept)
+
+
+def has_markllm() -> bool:
+    return importlib.util.find_spec("markllm") is not None
+
+
+def call_of(mode: str, inputs: ModeInputs) -> Call:
+    """Return the call that generates in this mode."""
+    if mode == COMPILED:
+        return partial(generated, inputs.subject.model, inputs.prompts)
+    if mode in OTHERS:
+        return theirs(inputs, mode)
+    watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), inputs)
+    return ours(inputs, watermark, policy, branching, drafts=mode.endswith(DRAFTS))
+
+
+def parts_of(mode: str, inputs: ModeInputs) -> tuple[Watermark | None, Policy | None, str]:
+    """Return (watermark, policy, branching) of one of this library's own modes."""
+    if mode in FOREIGN:
+        return KGW(key=KEY, gamma=GAMMA, delta=DELTA, format=FOREIGN[mode]), None, "tree"
+    name, _, rest = mode.partition("+")
+    policy_name, _, branching = rest.partition("/")
+    watermark = None if name == PLAIN else make_watermark(name)
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {
+        "": ("fixed", {}),
+        "entropy": ("entropy", {"nats": NATS}),
+        "caw": ("capacity", {"evaluator": inputs.subject.evaluator, "theta": inputs.theta, "beta": inputs.beta}),
+    }
+    policy, parameters = chosen[policy_name]
+    return watermark, make_policy(policy, **parameters), branching or "tree"
+
+
+def make_watermark(name: str) -> Watermark:
+    """The watermark of a mode."""
+    return watermark_class(name)(KEY, **WATERMARKS[name])
+
+
+def asked_of(device: torch.device) -> int | str:
+    """Return the `speculate` setting of modes with drafts."""
+    return CHAIN if device.type == "cuda" else "auto"
+
+
+def ours(
+    inputs: ModeInputs, watermark: Watermark | None, policy: Policy | None, branching: str, *, drafts: bool = False
+) -> Call:
+    """Return `caw.generate` of exactly as many tokens as requested: ending earlier is forbidden."""
+    looks_ahead = policy is not None and policy.looks_ahead
+    fixed: dict[str, Any] = {
+        "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(inputs.prompts),
+        "slots": inputs.slots if looks_ahead else None, "return_trace": drafts, "progress": False,
+        "speculate": asked_of(inputs.subject.model.device) if drafts else None,
+    }  # fmt: skip
+    ends = bool(end_token_ids(inputs.subject.model, inputs.subject.tokenizer))
+
+    def call(tokens: int) -> Made:
+        watch = PreparationWatch()
+        out = generate(
+            inputs.subject.model, inputs.subject.tokenizer, inputs.prompts, max_new_tokens=tokens,
+            min_new_tokens=tokens if ends else 0, report=watch, **fixed,
+        )  # fmt: skip
+        return Made(out.sequences, watch.seconds, [t.drafts for t in out.trace or () if t.drafts is not None])
+
+    return call
+
+
+def theirs(inputs: ModeInputs, mode: str) -> Call:
+    """Return `transformers.generate`: the same model, greedy, with its own attention and cache."""
+    model, tokenizer = inputs.subject.model, inputs.subject.tokenizer
+    rows = torch.tensor(inputs.prompts, device=model.device)
+    options: dict[str, Any] = {
+        "attention_mask": torch.ones_like(rows), "do_sample": False, "pad_token_id": tokenizer.eos_token_id or 0,
+    }  # fmt: skip
+    if mode == "transformers-static":
+        options["cache_implementation"] = "static"
+    if mode == "transformers-kgw":
+        options["watermarking_config"] = WatermarkingConfig(
+            greenlist_ratio=GAMMA, bias=DELTA, hashing_key=KEY, seeding_scheme="lefthash", context_width=1
+        )
+
+    ends = bool(end_token_ids(model, tokenizer))
+
+    def call(tokens: int) -> Made:
+        more: dict[str, Any] = {"logits_processor": markllm_processor(model)} if mode == "markllm-kgw" else {}
+        if ends:
+            more["min_new_tokens"] = tokens
+        out = model.generate(rows, max_new_tokens=tokens, **options, **more)
+        return Made(out[:, rows.shape[1] :].tolist())
+
+    return call
+
+
+def markllm_processor(model: Any) -> LogitsProcessorList:
+    """MarkLLM's own KGW, as its configuration file sets it up; new for each run, as its generator has a state."""
+    module = importlib.import_module("markllm.watermark.kgw.kgw")
+    config = SimpleNamespace(
+        gamma=GAMMA, delta=DELTA, hash_key=KEY, z_threshold=4.0, prefix_length=1, f_scheme="time",
+        window_scheme="left", device=str(model.device),
+        vocab_size=model.config.get_text_config(decoder=True).vocab_size,
+    )  # fmt: skip
+    return LogitsProcessorList([module.KGWLogitsProcessor(config, module.KGWUtils(config))])
+
+
+def same_tokens(names: Sequence[str]) -> list[list[str]]:
+    """Return groups of names that must give the same tokens, for any branching and candidate slots.
+
+    The others of a group are held against its first.
+    """
+    groups = [[PLAIN, PLAIN + DRAFTS, COMPILED, "transformers", "transformers-static"]]
+    groups += [[w, w + DRAFTS] for w in WATERMARKS]
+    groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
+    groups += [[name for name in names if name.startswith(f"{w}+caw")] for w in WATERMARKS]
+    return [kept for group in groups if len(kept := [name for name in group if name in names]) > 1]

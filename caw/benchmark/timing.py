@@ -1,0 +1,184 @@
+"""Timing that is robust on a busy machine: modes take turns, medians with quartiles, ratios within a round."""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from caw.decoding.trace import DraftCounts
+
+Clock = Callable[[], float]
+GRAPH_STEPS = 32  # fewer steps are not captured at all, see `decoding/capture/run_ahead.py`
+
+
+@dataclass
+class Made:
+    """What one call generated: new tokens of each sequence, seconds of preparation (capturing graphs) in it, and what
+    drafts did for each sequence, where it had any."""
+
+    tokens: list[list[int]]
+    preparation: float = 0.0
+    drafts: list[DraftCounts] = field(default_factory=list)
+
+
+Call = Callable[[int], Made]  # new tokens per sequence -> what was generated
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median and quartiles of n samples."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Summary:
+        if not samples:
+            raise ValueError("expected at least one sample, got none; measure at least one round")
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [samples[0]] * 3
+        return cls(statistics.median(samples), low, high, len(samples))
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+@dataclass
+class Times:
+    """Seconds in each round. first: until the first token of every sequence; step: per further token; whole: of a run
+    without preparation; preparation: of the longest run. warm_up: of the very first run, which compiles and loads."""
+
+    first: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
+    preparation: list[float] = field(default_factory=list)
+    warm_up: float = 0.0
+
+
+def clock_for(device: torch.device, threads: int) -> tuple[str, Clock]:
+    """(name, clock): processor time of the thread where one thread does all the work, else wall time."""
+    if device.type == "cpu" and threads == 1:
+        return "thread_time", time.thread_time
+    return "perf_counter", time.perf_counter
+
+
+def short_run(tokens: int, device: torch.device) -> int:
+    """Tokens of the run whose time is taken off the long one's, so that prefill cancels out.
+
+    On a GPU either both runs capture their step or none does.
+
+    Raises ValueError for the one number of tokens where that cannot be.
+    """
+    if device.type == "cpu":
+        return 1
+    if tokens == GRAPH_STEPS:
+        raise ValueError(f"tokens must be more than {GRAPH_STEPS} on a GPU, whose steps are captured, got {tokens}")
+    return GRAPH_STEPS if tokens > GRAPH_STEPS else max(1, tokens // 2)
+
+
+def measure(
+    calls: Mapping[str, Call],
+    tokens: int,
+    rounds: int,
+    clock: Clock,
+    short: int,
+    progress: Callable[[str], None] | None = None,
+    seconds: float | None = None,
+    times: dict[str, Times] | None = None,
+    had: Callable[[str, float], None] = lambda name, seconds: None,
+    after: Callable[[], None] = lambda: None,
+) -> dict[str, Times]:
+    """Times of every call in `rounds` rounds, each round in another order.
+
+    Args:
+        calls: must have run before: what compiles on the first call is not for this function.
+        tokens: of the long run, at least 2. short: of the run taken off it, below `tokens`.
+        seconds: no round is begun once they have passed; None = all rounds. One round is always run.
+        had: told each call's seconds a token as soon as it had its first round.
+        times: what is returned, filled while it is measured, for whoever is interrupted.
+        after: called after each round.
+    """
+    if not 1 <= short < tokens:
+        raise ValueError(f"a token's time needs at least 2 tokens, got {tokens}; generate more")
+    times = {} if times is None else times
+    times.update({name: Times() for name in calls})
+    order, shuffle = list(calls), random.Random(0)
+    # a full garbage collection takes as long as several steps and would be charged to whichever side is next
+    gc.collect()
+    gc.freeze()
+    began = time.monotonic()
+    try:
+        for number in range(rounds):
+            if number and seconds is not None and time.monotonic() - began > seconds:
+                break
+            shuffle.shuffle(order)
+            for name in order:
+                if progress is not None:
+                    progress(f"round {number + 1} of {rounds}: {name}")
+                _one_round(calls[name], times[name], tokens, clock, short)
+                if not number:
+                    had(name, times[name].step[0])
+            after()
+    finally:
+        gc.unfreeze()
+    return times
+
+
+def whole_rounds(times: Mapping[str, Times]) -> dict[str, Times]:
+    """Only the rounds that every call had; {} where there is none."""
+    rounds = min((len(one.preparation) for one in times.values()), default=0)
+    if not rounds:
+        return {}
+    return {
+        name: Times(one.first[:rounds], one.step[:rounds], one.whole[:rounds], one.preparation[:rounds], one.warm_up)
+        for name, one in times.items()
+    }
+
+
+def _one_round(call: Call, times: Times, tokens: int, clock: Clock, short: int) -> None:
+    first = _seconds(call, 1, clock)[0]
+    less = first if short == 1 else _seconds(call, short, clock)[0]
+    whole, preparation = _seconds(call, tokens, clock)
+    times.first.append(first)
+    times.step.append((whole - less) / (tokens - short))
+    times.whole.append(whole)
+    times.preparation.append(preparation)
+
+
+def _seconds(call: Call, tokens: int, clock: Clock) -> tuple[float, float]:
+    """(seconds of the run without its preparation, seconds of preparation)."""
+    start = clock()
+    made = call(tokens)
+    return clock() - start - made.preparation, made.preparation
+
+
+class PreparationWatch:
+    """The `report` callback of `caw.generate`: adds up the seconds between a message and the "" that ends it."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self.clock, self.seconds = clock, 0.0
+        self._since: float | None = None
+
+    def __call__(self, message: str) -> None:
+        now = self.clock()
+        if self._since is not None:
+            self.seconds += now - self._since
+        self._since = now if message else None
+
+
+def ratios(samples: Sequence[float], base: Sequence[float]) -> Summary:
+    """Summary of samples[r] / base[r] over the rounds r."""
+    return Summary.of([s / b for s, b in zip(samples, base, strict=True)])
+
+
+def scaled(samples: Sequence[float], factor: float) -> dict[str, Any]:
+    """Summary of samples times factor."""
+    return Summary.of([s * factor for s in samples]).as_dict()

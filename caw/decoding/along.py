@@ -1,0 +1,193 @@
+"""Read a text that is there already: how likely each of its tokens is, and where a mark would change it.
+
+One forward over the text gives the distributions of all its positions. Each position then gets a row with the state of
+the text up to there, and all are chosen together, by the code that chooses while decoding.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caw.decoding.choosing import Choosing
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.penalties import Penalties
+from caw.decoding.plan import Plan
+from caw.decoding.reading import CHUNK, chunk_logits, read
+from caw.decoding.request import Request
+from caw.decoding.row_settings import MAX_MARGIN
+from caw.decoding.row_tensors import RowMarks
+from caw.decoding.state import DecodeState
+from caw.decoding.texts import Texts
+from caw.decoding.trace import TokenTrace
+from caw.policies import CapacityPolicy
+from caw.record import Record
+
+POSITIONS = 64  # positions of a text at once; bounds the logits
+
+
+@dataclass(frozen=True)
+class MarkedChoice:
+    """A token that the mark would choose in place of the text's own.
+
+    place: in the text. level: number of the first strength that chooses it. lost: log-probability that the change costs
+    there, in nats. trace: of the token, under that strength.
+    """
+
+    place: int
+    token: int
+    level: int
+    lost: float
+    trace: TokenTrace
+
+
+@dataclass(frozen=True)
+class TextReading:
+    """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats. best:
+    its likeliest token at each. choices: what the mark would change, in order."""
+
+    since: int
+    own: list[float]
+    best: list[int]
+    choices: list[MarkedChoice]
+
+
+def read_along(
+    model: Any,
+    cache: SiblingCache,
+    row: torch.Tensor,
+    plan: Plan,
+    request: Request,
+    text: Sequence[int],
+    ends: Sequence[int],
+    marks: RowMarks,
+    *,
+    since: int,
+    strengths: Sequence[float],
+    have: int,
+) -> TextReading:
+    """Read a text behind its prompt, in one row of the cache (int64 [1]) that holds the first `have` tokens of both.
+
+    With a target, marking does not rest: that is for whoever takes the choices to decide. Where the policy looks ahead,
+    tokens are left out behind which the model would have gone on otherwise: what follows the original is not known. So
+    is the last one.
+
+    Args:
+        request: the prompt and the settings of the text. ends: token ids that end it; they are not changed.
+        strengths: factors of the policy's strength to try, ascending.
+    """
+    ids, prompt = [*request.ids, *text], len(request.ids)
+    known = ids[:-1]
+    first = max(prompt - 1 + since - plan.history, 0)  # the first position whose logits are needed
+    if have < first:
+        read(model, cache, row, [known[:first]], 0, have, CHUNK)
+    chooser = _Chooser(plan, request, text, ends, marks, since)
+    own: list[float] = []
+    best: list[int] = []
+    choices: list[MarkedChoice] = []
+    window: torch.Tensor | None = None
+    start = first  # of the window
+    for begin in range(first, len(known), POSITIONS):
+        part = known[begin : begin + POSITIONS]
+        kept = torch.arange(len(part), device=row.device)
+        logits = chunk_logits(model, cache, row, torch.tensor([part], device=row.device), begin, kept)[0]
+        window = logits if window is None else torch.cat([window, logits])
+        record = Record.from_logits(window, kernels=plan.kernels)
+        last = start + window.shape[0] - 1
+        places = range(since + len(own), last - prompt + 2)  # whose own distribution is in the window
+        at = torch.tensor([prompt - 1 + place - start for place in places], device=row.device)
+        tokens = torch.tensor([text[place] for place in places], device=row.device)
+        if places:
+            said = window[at].gather(1, tokens[:, None])[:, 0] - record.logsumexp[at]
+            own += said.tolist()
+            best += record.ids[at, 0].tolist()
+        choices += chooser.choose(window, record, start, prompt, strengths)
+        keep = plan.history + 1  # the last position is decided once the next one is known
+        start, window = last + 1 - min(keep, window.shape[0]), window[-keep:]
+    cache.end_prefill(torch.tensor([len(known)], device=row.device))
+    return TextReading(since, own, best, choices)
+
+
+class _Chooser:
+    """Choose at the places of a text, in order."""
+
+    def __init__(
+        self, plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], marks: RowMarks, since: int
+    ) -> None:
+        device = plan.facts.device
+        self.plan, self.text, self.ends, self.device = plan, list(text), set(ends), device
+        rows, room = POSITIONS + 2 + plan.history, len(text) + 1
+        row = dataclasses.replace(request.row, strength_factor=plan.limits.strength_factor, margin=MAX_MARGIN)
+        texts = Texts.empty(
+            rows, plan.window, room, device, plan.limits.ends,
+            evidence=None if plan.loop is None else plan.loop.evidence(rows, room, device),
+            penalties=Penalties.empty(rows, plan.facts.vocab_size, plan.limits, device),
+        )  # fmt: skip
+        self.texts, self.choosing = texts, Choosing(plan, texts, marks)
+        self.choosing.start([0], [dataclasses.replace(_plain(request), row=row)], [ends])
+        self.choosing.follow([0], [self.text[:since]])
+        self.next = since
+
+    def choose(
+        self,
+        window: torch.Tensor,
+        record: Record,
+        start: int,
+        prompt: int,
+        strengths: Sequence[float],
+    ) -> list[MarkedChoice]:
+        """Choose at every place whose distributions are known. window: logits [N, V] from position `start` on."""
+        plan, history = self.plan, self.plan.history
+        first, last = self.next, start + window.shape[0] - 1 - (prompt - 1)  # places with a distribution of their own
+        looks = isinstance(plan.policy, CapacityPolicy) and plan.policy.network.spec.next
+        until = last if looks else last + 1
+        until = min(until, len(self.text))
+        if until <= first or not strengths:
+            return []
+        for number, place in enumerate(range(first, until)):
+            self.texts.fork(0, 1 + number)
+            self.choosing.follow([0], [[self.text[place]]])
+        self.next = until
+        at = torch.arange(first, until, device=self.device) + prompt - 1 - start
+        empty = Record.empty(at.numel(), self.device)
+        before = [
+            record.take((at - back).clamp_min(0)).where(at - back < 0, empty) for back in range(1, history + 1)
+        ]  # fmt: skip
+        following = record.take((at + 1).clamp_max(window.shape[0] - 1))
+        choosing = copy.copy(self.choosing)
+        choosing.texts = texts = self.texts.take(torch.arange(1, 1 + at.numel(), device=self.device))
+        state = DecodeState.of(window[at], record.take(at), before)
+        found: dict[int, MarkedChoice] = {}
+        for level, strength in enumerate(strengths):
+            texts.rows.factors.fill_(strength)
+            choosing.steer()
+            ladder = choosing.ladder(state)
+            if plan.looks_ahead:
+                capacity, sigma, choice = choosing.evaluate_and_select(state, ladder, following)
+            else:
+                sigma, choice = choosing.choose(state, ladder)
+                capacity = torch.full_like(sigma, torch.nan)
+            columns = (choice, ladder.counts, capacity, sigma)
+            rows = zip(
+                range(first, until), *(column.tolist() for column in columns), ladder.candidates.tolist(), strict=True
+            )
+            for place, index, count, importance, strong, candidates in rows:
+                token, text = candidates[index], self.text[place]
+                stray = looks and candidates[0] != text
+                if index == 0 or token == text or text in self.ends or stray or place in found:
+                    continue
+                here = place - first
+                lost = float(window[at[here], text] - window[at[here], token])
+                trace = TokenTrace(token, importance, strong, tuple(candidates[:count]), index)
+                found[place] = MarkedChoice(place, token, level, lost, trace)
+        return [found[place] for place in sorted(found)]
+
+
+def _plain(request: Request) -> Request:
+    """Return the request of the text from its first token on."""
+    return Request(request.ids, request.budget, request.row, request.occurrence)

@@ -1,0 +1,513 @@
+"""The door for other engines: choose tokens from logits that they computed, as `caw.generate` would."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from caw import ops
+from caw.checks import require_bool, require_choice, require_int, require_ints
+from caw.decoding.choosing import Choosing, Rules
+from caw.decoding.closed_loop import close_loop
+from caw.decoding.full_race import check_factor, check_untargeted
+from caw.decoding.penalties import Penalties
+from caw.decoding.plan_defaults import checked, history_needed, marks_eos
+from caw.decoding.request import Request
+from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.row_tensors import RowMarks
+from caw.decoding.state import DecodeState
+from caw.decoding.texts import Texts
+from caw.decoding.warping import make_warper
+from caw.io.show import shown
+from caw.models.device import resolve_device
+from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.policies.base import refusal
+from caw.policies.recommended import policy_for, refuse_policy
+from caw.record import Record
+from caw.watermarks import Recommended, Watermark
+
+ROOM = 256  # tokens of a text that there is memory for at first
+BACKENDS = {None: ops.dispatched, "reference": ops.references}
+
+
+@dataclass
+class _Row:
+    """One text, as the host sees it.
+
+    ids: those that the engine has emitted. chosen: the token that has not come back yet, None = there is none.
+    open: whether ids are accepted that were not chosen here. seen: number of ids at the last choice.
+    late: the last of the ids, which have not joined `Texts` yet. before: records of the logits given with them.
+    """
+
+    settings: RowSettings
+    ids: list[int] = field(default_factory=list)
+    chosen: int | None = None
+    open: bool = True
+    seen: int = -1
+    late: list[int] = field(default_factory=list)
+    before: Record | None = None
+
+
+class Chooser:
+    """Choose the tokens of texts whose logits another engine computes.
+
+    The engine keeps the model and its cache. A `Chooser` keeps everything else that decides about a token: contexts,
+    what was marked already, the evidence of a target, penalties, and the place in the stream of sampling noise. Given
+    the same logits it chooses the tokens that `caw.generate` chooses; `generate` itself keeps its texts in the same
+    object.
+
+    Each text has a row, a number that the engine gives it. Per token the engine calls `choose` with the logits of its
+    rows, emits the tokens, and hands each text's ids back to `resume`:
+
+        chooser = caw.Chooser(watermark, vocab_size=49152, ends=(2,))
+        chooser.start(0, prompt_ids, caw.RowSettings(do_sample=True, seed=7))
+        ids = []
+        while not ids or ids[-1] != 2:
+            token = chooser.choose(logits_after(prompt_ids + ids))
+            ids.append(int(token))
+            chooser.resume(0, ids)
+
+    Only ids that come back count, never what was chosen: an engine may throw a choice away. Ids that are missing, fewer
+    than before or other than those chosen raise an error; an unmarked text is never the result. An engine that filters
+    logits after the choice must make sure that the chosen token survives, for instance by a logit of 1e30.
+
+    Logits are used as they come: temperature, top-k, top-p, min-p, penalties and bias are applied here, from the row's
+    settings, and must be switched off in the engine. Choosing reads a few numbers back from the device. Not safe to use
+    from several threads at once.
+
+    Args:
+        watermark: Recommended, KGW, Unigram, EXP or SynthID; None = tokens as the model gives them. The rows of a
+            Recommended may be drawn or greedy; its greedy ones are marked at strength 1 until they reach the target,
+            unless it names an evaluator.
+        policy: how strongly each token is marked; None = FixedStrength(1.0). A `CapacityPolicy` may be one whose
+            evaluator does not read the next position: windows (0, 0), (1, 0) and (2, 0). Whether an evaluator and a
+            target's weights are for this tokenizer cannot be checked here, where there is none.
+        vocab_size: V, of the logits.
+        rows: B, the most texts at once.
+        ends: token ids that end a text, for rows whose settings name none.
+        mark_eos: whether the mark may decide where a text ends; None = as in `caw.generate`.
+        device: of the logits; None = the CPU.
+        backend: None = this library's kernels, "reference" = plain PyTorch.
+
+    Raises TypeError or ValueError in one sentence (expected, found, remedy); a call that raises has changed no text.
+    """
+
+    @torch.inference_mode(
+        False
+    )  # what is allocated here is written later, maybe outside of the caller's inference mode
+    @torch.no_grad()
+    def __init__(
+        self,
+        watermark: Watermark | None,
+        policy: Policy | None = None,
+        *,
+        vocab_size: int,
+        rows: int = 1,
+        ends: Sequence[int] = (),
+        mark_eos: bool | None = None,
+        device: torch.device | str | None = None,
+        backend: str | None = None,
+    ) -> None:
+        for name, number in (("vocab_size", vocab_size), ("rows", rows)):
+            require_int(name, number, 1, (1 << 31) - 1)
+        if watermark is not None and not isinstance(watermark, Watermark):
+            raise TypeError(
+                f"watermark must be a caw watermark or None, got {shown(watermark)}; use e.g. caw.KGW(key=1)"
+            )
+        if not isinstance(policy, Policy | None):
+            raise TypeError(
+                f"policy must be a caw policy or None, got {shown(policy)}; use e.g. caw.FixedStrength(1.0)"
+            )
+        if backend is not None:
+            require_choice("backend", backend, ("reference",), "leave it out")
+        if mark_eos is not None:
+            require_bool("mark_eos", mark_eos)
+        self.ends = tuple(require_ints("ends", ends))
+        for token in self.ends:
+            require_int("an end token", token, 0, (1 << 31) - 1)
+        self.vocab_size, self.mark_eos = vocab_size, mark_eos
+        self.device, self.kernels = resolve_device("cpu" if device is None else device), BACKENDS[backend]()
+        self.recommended = watermark if isinstance(watermark, Recommended) else None
+        if self.recommended is not None:
+            watermark, policy = self._of_both(self.recommended, policy)
+        self.watermark = None if watermark is None else watermark.with_vocabulary(vocab_size)
+        self.policy = checked(policy or FixedStrength(1.0))
+        self._check_window()
+        check_untargeted(self.watermark, self.policy)
+        self._loop = close_loop(self.policy.target, self.watermark, vocab_size, self.device)
+        reader = self.watermark if self.recommended is None else self.recommended
+        self._marks, self._rows = RowMarks(reader), dict[int, _Row]()
+        evidence = None if self._loop is None else self._loop.evidence(rows, ROOM, self.device)
+        window = 0 if reader is None else reader.window
+        self._texts = Texts.empty(rows, window, ROOM, self.device, evidence=evidence)
+        self._current = Record.empty(rows, self.device)
+        self._history = [Record.empty(rows, self.device) for _ in range(history_needed(self.policy))]
+        self._choosing = self._within(RowLimits.of([RowSettings()], self.ends))
+
+    @property
+    def started(self) -> tuple[int, ...]:
+        """The rows with a text, ascending."""
+        return tuple(sorted(self._rows))
+
+    @property
+    def history(self) -> int:
+        """N-, the number of earlier positions that the policy's evaluator reads; 0 without an evaluator."""
+        return len(self._history)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def start(
+        self,
+        row: int,
+        prompt: Sequence[int],
+        settings: RowSettings | None = None,
+        *,
+        occurrence: int = 0,
+        before: torch.Tensor | None = None,
+    ) -> None:
+        """Begin a text in a row, replacing the one that is there.
+
+        Args:
+            row: in [0, B).
+            prompt: its token ids, at least one; a list, a tuple, an array or a tensor of integers.
+            settings: how its tokens are chosen; None = greedy. `log_probs` is refused: the engine has the logits.
+            occurrence: how many texts of the same prompt and seed came before; each draws differently.
+            before: float [n, V], 1 <= n <= `history`, logits of the positions before the first new one, the newest
+                first, for an evaluator that reads them. Missing ones count as positions that do not exist; `generate`
+                has them from the prompt, so without them the first tokens may differ. -inf is allowed, NaN is not.
+        """
+        require_int("row", row, 0, self._texts.batch - 1)
+        require_int("occurrence", occurrence, 0, (1 << 31) - 1)
+        prompt = require_ints("prompt", prompt)
+        settings = RowSettings() if settings is None else settings
+        if not prompt:
+            raise ValueError("prompt must have at least one token id, got none; give the ids that the model has read")
+        self._check_ids(row, prompt)
+        self._check_settings(settings)
+        known = self._records(before)
+        ends = settings.ends_of(self.ends, self.vocab_size)
+        others = [text.settings for number, text in self._rows.items() if number != row]
+        choosing = self._within(RowLimits.of([*others, settings], self.ends))
+        self._choosing = choosing
+        choosing.start([row], [Request(prompt, settings.max_new_tokens, settings, occurrence)], [ends])
+        self._rows[row] = _Row(settings)
+        self._remember(row, known)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def resume(self, row: int, ids: Sequence[int], *, before: torch.Tensor | None = None) -> None:
+        """Take the ids that the engine has emitted for a text: all of them, known ones included.
+
+        After `start` and `fork`, any ids are accepted, as many as there are: the text continues as if it had never been
+        interrupted. After a choice, they must be the known ids followed by the chosen token.
+
+        Args:
+            ids: all generated token ids of the text.
+            before: as for `start`, of the positions before the one that comes next. Without it and without new ids,
+                what is known of them stays.
+
+        Raises ValueError for ids that are missing (-1), fewer than before, or not the ones expected. If the engine took
+        tokens back on purpose, start the row again.
+        """
+        text, name = self._text(row), f"the ids of row {row}"
+        if type(ids) is not list or [type(end) for end in (*ids[:1], *ids[-1:])] != [int, int]:
+            ids = require_ints(name, ids)  # else only the new ones: known ones are compared, which is ten times faster
+        known = len(text.ids)
+        if len(ids) < known or ids[:known] != text.ids:
+            raise ValueError(
+                f"the ids of row {row} must go on from the {known} known ones, got {len(ids)} that do not; start the "
+                "row again if the engine took tokens back"
+            )
+        new = require_ints(name, ids[known:])
+        self._check_ids(row, new)
+        if not text.open and new not in ([], [text.chosen]):
+            if text.chosen is None:
+                raise ValueError(
+                    f"row {row} must have no id after the {known} known ones, as none was chosen, got {shown(new)}; "
+                    "call choose first, or start the row again"
+                )
+            raise ValueError(
+                f"the next id of row {row} must be the one that was chosen, {text.chosen}, got {shown(new)}; keep the "
+                "engine's own filters from changing it, or start the row again"
+            )
+        records = self._records(before)
+        if text.before is not None:
+            self._catch_up()  # those belong to the ids before these
+        text.ids, text.chosen = [*text.ids, *new], None if new else text.chosen
+        text.late, text.before = [*text.late, *new], records if new or records is not None else text.before
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def fork(self, row: int, to: int | None = None) -> int:
+        """Copy a text into another row, where it may continue differently, replacing what is there.
+
+        Args:
+            to: the row of the copy, None = the first empty one.
+
+        Returns:
+            The row of the copy. It accepts any next ids, and draws as the text does from the same logits; for another
+            answer start the row with another seed or occurrence and `resume` it with the ids so far.
+        """
+        text = self._text(row)
+        self._catch_up()
+        if to is None:
+            to = next((number for number in range(self._texts.batch) if number not in self._rows), None)
+        if to is None:
+            raise ValueError(f"a fork needs an empty row, got {self._texts.batch} in use; make a Chooser of more rows")
+        require_int("to", to, 0, self._texts.batch - 1)
+        if to != row:
+            self._texts.fork(row, to)
+            source = torch.tensor([row], device=self.device)
+            for record in (self._current, *self._history):
+                record.write(torch.tensor([to], device=self.device), record.take(source))
+            self._rows[to] = _Row(text.settings, list(text.ids), open=True, seen=text.seen)
+        return to
+
+    def drop(self, row: int) -> None:
+        """Empty a row: its text has ended or was cancelled."""
+        self._text(row)
+        del self._rows[row]
+        self._choosing.drop(row)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def choose(
+        self, logits: torch.Tensor, rows: Sequence[int] | None = None, lengths: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Choose the next token of each text. Texts change only when `resume` gets it back.
+
+        Args:
+            logits: float [R, V] on the chooser's device, the model's own for the next position of R rows. Not changed.
+            rows: their R numbers, None = all with a text, ascending.
+            lengths: number of ids of each of these texts by the engine's own count. With it, a choice may be repeated,
+                as engines do that prefill in chunks. Without it, each token must come back before the next choice.
+
+        Returns:
+            int64 [R], the tokens.
+
+        Raises ValueError for logits that are NaN or infinite, or leave no token, for ids that are missing, and for
+        strengths that the policy must not give.
+        """
+        rows = self.started if rows is None else tuple(require_ints("rows", rows))
+        logits = self._checked_logits(logits, rows)
+        self._check_lengths(rows, lengths)
+        self._catch_up()
+        places = torch.tensor(rows, device=self.device)
+        choosing = self._choosing
+        if rows != tuple(range(self._texts.batch)):
+            choosing = copy.copy(choosing)
+            choosing.texts = self._texts.take(places)
+        record = choosing.record(logits)
+        if not bool(record.logsumexp.isfinite().all()):
+            broken = [row for row, sound in zip(rows, record.logsumexp.isfinite().tolist(), strict=True) if not sound]
+            raise ValueError(f"logits must be finite, got NaN or infinity in rows {shown(broken)}; check the model")
+        self._check_possible(choosing, logits, rows)
+        state = DecodeState.of(logits, record, [kept.take(places) for kept in self._history])
+        choosing.texts.refused.zero_()  # of a choice that raised
+        choosing.steer()
+        ladder = choosing.ladder(state)
+        if choosing.rules.looks_ahead:
+            choice = choosing.evaluate_and_select(state, ladder, record)[2]
+        else:
+            choice = choosing.choose(state, ladder)[1]
+        self._check_strengths(choosing, rows)
+        tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
+        self._current.write(places, record)
+        for row, token in zip(rows, tokens.tolist(), strict=True):
+            text = self._rows[row]
+            text.chosen, text.open, text.seen = token, False, len(text.ids)
+        return tokens
+
+    # What it keeps --------------------------------------------------------------------------------------------------
+
+    def _within(self, limits: RowLimits) -> Choosing:
+        """Make the `Choosing` for texts within these limits, and memory for them."""
+        max_strength = limits.greatest(self.policy.greatest)
+        if self.watermark is not None:
+            self.watermark.check_strength(max_strength)
+        texts = self._texts
+        texts.rows.widen(limits.ends)
+        if texts.penalties is None:
+            texts.penalties = Penalties.empty(texts.batch, self.vocab_size, limits, self.device)
+        else:
+            texts.penalties.widen(self.vocab_size, limits)
+        rules = Rules(
+            watermark=self.watermark,
+            recommended=self.recommended,
+            policy=self.policy,
+            kernels=self.kernels,
+            loop=self._loop,
+            limits=limits,
+            warper=make_warper(limits),
+            mark_eos=marks_eos(self.mark_eos, self.watermark, self.policy),
+            history=len(self._history),
+        )
+        return Choosing(rules, texts, self._marks)
+
+    @torch.no_grad()
+    def _catch_up(self) -> None:
+        """Let all ids join that came back since the last choice: those of all texts at once, not row by row."""
+        late = {row: text for row, text in self._rows.items() if text.late or text.before is not None}
+        longest = max((len(text.ids) for text in late.values()), default=0)
+        if longest > self._texts.room:
+            self._texts.grow(max(2 * self._texts.room, longest))
+        self._choosing.follow(list(late), [text.late for text in late.values()])
+        for row, text in late.items():
+            for number in range(len(text.ids) - len(text.late), len(text.ids)):
+                self._move(row, seen=text.seen == number)
+            self._remember(row, text.before)
+            text.late, text.before = [], None
+
+    def _move(self, row: int, *, seen: bool) -> None:
+        """Move a text one position further; seen: whether the record of the position it leaves is in `_current`."""
+        if not self._history:
+            return
+        place, empty = torch.tensor([row], device=self.device), Record.empty(1, self.device)
+        records = [self._current.take(place) if seen else empty, *(kept.take(place) for kept in self._history)]
+        for kept, record in zip(self._history, records[:-1], strict=True):
+            kept.write(place, record)
+
+    def _remember(self, row: int, before: Record | None) -> None:
+        """Keep the records of earlier positions that the policy reads."""
+        text = self._rows[row]
+        if before is None and text.ids:
+            return
+        place = torch.tensor([row], device=self.device)
+        for number, kept in enumerate(self._history):
+            known = before is not None and number < before.logsumexp.shape[0]
+            at = torch.tensor([number], device=self.device)
+            kept.write(place, before.take(at) if before is not None and known else Record.empty(1, self.device))
+
+    def _records(self, before: torch.Tensor | None) -> Record | None:
+        """Records of earlier positions from logits [n, V]; TypeError or ValueError for what cannot be theirs."""
+        if before is None:
+            return None
+        if not isinstance(before, torch.Tensor) or not before.is_floating_point():
+            raise TypeError(f"before must be a float tensor or None, got {shown(before)}; pass what the model returned")
+        if not self.history:
+            raise ValueError(
+                f"before must be None for a policy that reads no earlier position, got {list(before.shape)}; leave it "
+                "out where `history` is 0"
+            )
+        fits = before.dim() == 2 and 1 <= before.shape[0] <= self.history and before.shape[1] == self.vocab_size
+        if not fits or before.device.type != self.device.type:
+            raise ValueError(
+                f"before must be [n, {self.vocab_size}] on {self.device}, n at most {self.history}, got "
+                f"{list(before.shape)} on {before.device}; pass one row per earlier position, the newest first"
+            )
+        record = Record.from_logits(before.float(), kernels=self.kernels)
+        if not bool(record.logsumexp.isfinite().all()):
+            raise ValueError("before must be finite or -inf, got NaN, infinity or no token at all; check the model")
+        return record
+
+    # What it is given -----------------------------------------------------------------------------------------------
+
+    def _text(self, row: int) -> _Row:
+        if isinstance(row, bool) or not isinstance(row, int):
+            raise TypeError(f"row must be an integer, got {shown(row)}; pass a plain one")
+        if row not in self._rows:
+            raise ValueError(f"row must be one that has a text, {shown(list(self.started))}, got {row}; start it first")
+        return self._rows[row]
+
+    def _of_both(self, mark: Recommended, policy: Policy | None) -> tuple[Watermark, Policy]:
+        """Watermark and policy of the greedy texts of a `Recommended`."""
+        refuse_policy(policy)
+        if self.mark_eos is not None:
+            raise ValueError(
+                f"a Recommended decides for each text whether the mark may end it, got mark_eos={self.mark_eos}; leave "
+                "it out"
+            )
+        return mark.greedy, policy_for(mark, "", do_sample=False)
+
+    def _check_window(self) -> None:
+        """Raise ValueError for an evaluator that reads what no engine has: the position behind the original token."""
+        policy = self.policy
+        if self.watermark is not None and isinstance(policy, CapacityPolicy) and policy.network.spec.next:
+            window = policy.network.spec.previous, policy.network.spec.next
+            raise ValueError(
+                f"the policy's evaluator must not read the next position, got one of window {window}; use one trained "
+                "with --next 0, another policy, or caw.generate"
+            )
+
+    def _check_settings(self, settings: RowSettings) -> None:
+        """Raise TypeError or ValueError for settings that a text here cannot have."""
+        if not isinstance(settings, RowSettings):
+            raise TypeError(
+                f"settings must be caw.RowSettings or None, got {type(settings).__name__}; use e.g. "
+                "caw.RowSettings(do_sample=True)"
+            )
+        if settings.log_probs:
+            raise ValueError(
+                "a chooser keeps no log-probabilities, got settings with log_probs=True; take them from the logits"
+            )
+        settings.check_vocabulary(self.vocab_size)
+        if self.recommended is not None and settings.do_sample:
+            check_factor(self.recommended.drawn, FixedStrength(1.0), settings.strength_factor)
+        else:
+            check_factor(self.watermark, self.policy, settings.strength_factor)
+        self._marks.under(settings.key)
+
+    def _check_ids(self, row: int, ids: Sequence[int]) -> None:
+        wrong = [token for token in ids if not 0 <= token < self.vocab_size]
+        if wrong:
+            raise ValueError(
+                f"the ids of row {row} must be in [0, {self.vocab_size}), got {wrong[0]}; give real ids, not "
+                "placeholders of tokens that come later"
+            )
+
+    def _checked_logits(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+        """Logits float32 [R, V]."""
+        for row in rows:
+            self._text(row)
+        if len(set(rows)) < len(rows) or not rows:
+            raise ValueError(f"rows must be at least one, each once, got {shown(list(rows))}; name each text's row")
+        if not isinstance(logits, torch.Tensor) or not logits.is_floating_point():
+            raise TypeError(f"logits must be a float tensor, got {shown(logits)}; pass what the model returns")
+        if logits.shape != (len(rows), self.vocab_size) or logits.device.type != self.device.type:
+            raise ValueError(
+                f"logits must be {[len(rows), self.vocab_size]} on {self.device}, got {list(logits.shape)} on "
+                f"{logits.device}; pass one row a text"
+            )
+        return logits.float()
+
+    def _check_lengths(self, rows: Sequence[int], lengths: Sequence[int] | None) -> None:
+        """Raise ValueError unless all ids that the engine has emitted have come back."""
+        lengths = None if lengths is None else require_ints("lengths", lengths)
+        if lengths is not None and len(lengths) != len(rows):
+            raise ValueError(f"lengths must be one a row, {len(rows)}, got {len(lengths)}; leave them out or give all")
+        for number, row in enumerate(rows):
+            text = self._rows[row]
+            if lengths is None and text.chosen is not None:
+                raise ValueError(
+                    f"the token chosen for row {row} must come back before the next is chosen, got none; call resume, "
+                    "or pass lengths if the engine threw it away"
+                )
+            if lengths is not None and lengths[number] != len(text.ids):
+                raise ValueError(
+                    f"row {row} must have all ids that were emitted, {lengths[number]}, got {len(text.ids)}; call "
+                    "resume before choose"
+                )
+
+    def _check_possible(self, choosing: Choosing, logits: torch.Tensor, rows: Sequence[int]) -> None:
+        """Raise ValueError where `min_new_tokens` forbids every token that the logits leave."""
+        texts, limits = choosing.texts, choosing.limits
+        early = texts.counts < texts.rows.minima
+        if not (limits.minimum and limits.ends and bool(early.any())):
+            return
+        possible = texts.rows.without_ends(logits, early).amax(dim=1) > -torch.inf
+        if not bool(possible.all()):
+            stuck = [row for row, open_ in zip(rows, possible.tolist(), strict=True) if not open_]
+            raise ValueError(
+                f"logits must leave a token other than the ends before min_new_tokens, got none in rows "
+                f"{shown(stuck)}; lower min_new_tokens, or let the engine's mask allow more"
+            )
+
+    def _check_strengths(self, choosing: Choosing, rows: Sequence[int]) -> None:
+        if not choosing.unbounded:
+            return
+        for row, strength in zip(rows, choosing.texts.refused.tolist(), strict=True):
+            if strength != 0:  # NaN too
+                raise ValueError(refusal(self.policy, strength, f" in row {row}"))

@@ -1,0 +1,410 @@
+"""Choose the next token of each text from given logits: ladder, strength, select, count. No model, no cache.
+
+A step of `generate` (`step.py`) chooses with it among what the model's forward says; `caw.Chooser` (`chooser.py`) among
+logits that another engine computed. Both keep their texts here, so there is one state and one way to choose.
+
+`Choosing` reads a few numbers back from the device to leave out work that would change nothing, which is right where
+reading costs nothing, on a CPU. `FixedChoosing` reads nothing back and does the same work every time, so that a CUDA
+graph can hold it. They differ in what stands under "What a kind decides", and give the same tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from caw import ops
+from caw.decoding.closed_loop import ClosedLoop
+from caw.decoding.full_race import FullRace, may_race, only_races
+from caw.decoding.request import Request
+from caw.decoding.row_settings import RowLimits
+from caw.decoding.row_tensors import RowMarks, ladder_of_each, winner_of_each
+from caw.decoding.sampling import GumbelNoise
+from caw.decoding.state import DecodeState
+from caw.decoding.texts import Texts
+from caw.decoding.warping import Warper, Warping
+from caw.evaluator import Evaluator
+from caw.ladder import Ladder, original_only
+from caw.op_indices import RULES, TRANSFORMS
+from caw.policies import CapacityPolicy, Policy, Signals
+from caw.policies.base import checked_strengths
+from caw.policies.gate import is_bounded
+from caw.record import RECORD_SIZE, Record
+from caw.watermarks import Position, Recommended, Watermark
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Settings by which the tokens of a batch are chosen.
+
+    watermark: one that knows the model's vocabulary; None = tokens as the model gives them.
+    recommended: None, or the one whose families share the batch: `watermark` and `policy` are then those of its greedy
+        texts, and those that sample race at full strength.
+    kernels: implementation of the ops. loop: how strengths follow a target; None without one.
+    limits: how far the texts may differ. warper: applied to logits before the choice; None = nothing.
+    mark_eos: whether marks may decide where a text ends; False keeps the original token wherever an end token is among
+        the candidates that the policy's greatest strength reaches.
+    history: N-, number of earlier distributions that the policy's evaluator reads.
+    """
+
+    watermark: Watermark | None
+    recommended: Recommended | None
+    policy: Policy
+    kernels: ops.Ops
+    loop: ClosedLoop | None
+    limits: RowLimits
+    warper: Warper | None
+    mark_eos: bool
+    history: int
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.watermark is not None and self.policy.looks_ahead
+
+    @property
+    def reader(self) -> Watermark | None:
+        """The watermark whose key the texts are under: that of both families, where there are two."""
+        return self.watermark if self.recommended is None else self.recommended
+
+    @property
+    def window(self) -> int:
+        """W, the tokens of a context; of the family that reads more, where there are two."""
+        return 0 if self.reader is None else self.reader.window
+
+    @property
+    def max_strength(self) -> float:
+        """Maximum strength of any text."""
+        return self.limits.greatest(self.policy.greatest)
+
+
+class Choosing:
+    """Keep the texts of a batch and choose their tokens.
+
+    Ladders hold only candidates that the maximum strength can reach. Noise is drawn only for rows that sample, and only
+    rows that set top-k or top-p are cut to them.
+
+    texts: what is known of them. marks: their watermarks. noise: draws of the sampler, None where no text samples.
+    evaluator: the policy's network on the texts' device, None if it has none.
+    own_strength: the policy's maximum, before factors; max_strength: that times the maximum factor of a text.
+    unbounded: whether the policy's strengths need checking.
+    races: whether strength 1 means a race at full strength; only_races: whether no text ever has another strength.
+    """
+
+    def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
+        self.rules, self.texts, device = rules, texts, texts.counts.device
+        self.marks = RowMarks(rules.reader) if marks is None else marks
+        self.watermark, self.policy, self.limits, self.loop = rules.watermark, rules.policy, rules.limits, rules.loop
+        self.kernels, self.warper = rules.kernels, self.warper_of(rules.warper)
+        self.max_strength, self.own_strength = rules.max_strength, rules.policy.max_strength
+        self.unbounded = rules.watermark is not None and not rules.looks_ahead and not is_bounded(rules.policy)
+        self.noise = GumbelNoise.on(device, native=rules.kernels.native) if rules.limits.samples else None
+        self.evaluator = _evaluator_on(device, rules.policy)
+        self.races = may_race(rules.watermark, rules.policy)
+        whole = not self.limits.factors and self.limits.strength_factor == 1 and self.loop is None
+        self.only_races = whole and only_races(rules.watermark, rules.policy)
+
+    # Texts come and go ----------------------------------------------------------------------------------------------
+
+    def start(self, rows: Sequence[int], requests: Sequence[Request], ends: Sequence[Sequence[int]]) -> None:
+        """Begin a new text in each of R rows; ends: token ids that end each."""
+        places = torch.tensor(rows, device=self.texts.counts.device)
+        marks = [
+            self.marks.of(request.row.key, request.variant(self.marks.family), do_sample=request.row.do_sample)
+            for request in requests
+        ]
+        self.texts.start(places, requests, ends, marks)
+        self.follow(rows, [request.begun for request in requests])
+
+    def follow(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """Append known tokens to the texts of R rows, as if they had been chosen here one by one."""
+        texts = self.texts
+        for number in range(max(map(len, tokens), default=0)):
+            some = [row for row, own in zip(rows, tokens, strict=True) if number < len(own)]
+            emitted, each = torch.zeros_like(texts.active), torch.zeros_like(texts.counts)
+            emitted[some] = True
+            each[some] = torch.tensor([own[number] for own in tokens if number < len(own)], device=each.device)
+            self.accept(each, emitted)
+
+    def accept(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Append tokens int64 [B] to their texts and count their evidence, where emitted (bool [B])."""
+        if self.loop is not None:
+            self.loop.count(self.texts, tokens, emitted)
+        self.texts.emit(tokens, emitted)
+
+    def drop(self, row: int) -> None:
+        """Empty a row."""
+        self.texts.active[row] = False
+
+    # Ladder ------------------------------------------------------------------------------------------------------
+
+    def steer(self) -> None:
+        """Set the factor of each text's strength from its evidence so far."""
+        if self.loop is not None:
+            self.loop.steer(self.texts)
+
+    def ladder(self, state: DecodeState) -> Ladder:
+        """Build the candidates of the next position from the logits the choice is made from."""
+        texts = self.texts
+        context = texts.contexts()
+        repeats = self.repeats(context)
+        race = self.full_race(state, context, repeats) if self.races else self.race_of_drawn(context)
+        record, scores, warped = self.drawn(state, race)
+        if self.watermark is None:
+            return original_only(record.ids[:, 0], 1, "reweight", 0.0)
+        raced = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
+        position = Position(record, raced, scores, context, warped, texts.rows.keys)
+        if self.rules.recommended is not None:
+            ladder = self.ladder_of_both(race, position)
+        else:
+            ladder = self.watermark_ladder(position) if race is None else self.race_ladder(race, position)
+        if self.limits.factors or self.loop is not None:  # each row up to the greatest strength of its own
+            ladder = ladder.first(1 + self.select(ladder, texts.factors * self.own_strength))
+        if self.limits.ends and not self.rules.mark_eos:
+            ladder = ladder.only_original(texts.rows.ended(ladder.candidates).any(dim=1))
+        if repeats is not None:
+            ladder = ladder.only_original(repeats)
+        if self.loop is not None and self.worth_doing(ladder.counts > 1):
+            ladder = self.loop.aim(texts, ladder)
+        return ladder
+
+    def repeats(self, context: torch.Tensor) -> torch.Tensor | None:
+        """Contexts [B, W] that are not marked again, bool [B]; None where all are."""
+        known = self.watermark is not None and self.watermark.deduplicates
+        return self.texts.context_repeats(context) if known else None
+
+    def full_race(self, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None) -> FullRace:
+        """Find the texts that race at full strength after contexts int64 [B, W]."""
+        assert self.watermark is not None
+        unmarked = ~self.watermark.markable(context)
+        unmarked = unmarked if repeats is None else unmarked | repeats
+        asked = self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos)
+        strength = self.own_strengths(state) * self.texts.factors
+        return FullRace.of(strength, unmarked, self.texts.rows.sampled, original_asked=asked)
+
+    def race_of_drawn(self, context: torch.Tensor) -> FullRace | None:
+        """Find the texts of the drawn family that race after contexts int64 [B, W]; None without two families."""
+        if self.rules.recommended is None:
+            return None
+        drawn, rows = self.rules.recommended.drawn, self.texts.rows
+        unmarked = ~drawn.markable(context)
+        if drawn.deduplicates:
+            unmarked = unmarked | self.texts.context_repeats(context)
+        # its own factor, 0 or 1: what a target makes of it is for the other family
+        return FullRace.of(rows.sampled * rows.factors, unmarked, rows.sampled, original_asked=False)
+
+    def ladder_of_both(self, race: FullRace | None, position: Position) -> Ladder:
+        """Build the ladders of a batch of both families: a text that is drawn has one candidate, whatever its
+        strength.
+        """
+        assert race is not None and self.watermark is not None
+        texts, drawn = self.texts, self.texts.rows.sampled
+        otherwise = None
+        if self.worth_doing(~drawn & texts.active):
+            own = position.context[:, self.rules.window - self.watermark.window :].contiguous()
+            otherwise = self.watermark_ladder(dataclasses.replace(position, context=own))
+        token = torch.where(race.raced, self.winners(position, race.raced), position.record.ids[:, 0])
+        return decided(token, drawn, otherwise)
+
+    def race_ladder(self, race: FullRace, position: Position) -> Ladder:
+        """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
+        assert self.watermark is not None
+        texts, native = self.texts, self.kernels.native
+        others = not self.only_races and self.worth_doing(~race.whole & texts.active)
+        otherwise = self.watermark_ladder(position) if others else None
+        if self.watermark.native is not None or not self.limits.keys:
+            winner = self.watermark.whole_winner(position, native=native)
+        else:
+            winner = winner_of_each([mark or self.watermark for mark in texts.rows.marks], position, native=native)
+        return race.ladder(position.record.ids[:, 0], winner, otherwise)
+
+    def drawn(self, state: DecodeState, race: FullRace | None = None) -> tuple[Record, torch.Tensor, torch.Tensor]:
+        """(record of the scores, scores, warped), scores and warped float32 [B, V]: what the choice is made from, and
+        the same without sampling noise.
+
+        Nothing is drawn where a race decides alone. Of scores that draw, those further below the greatest than the
+        watermark reads (`Watermark.reads_below`) may be -inf. A record of drawn scores has the probabilities of its
+        entries among themselves.
+        """
+        warped = self.warped(state)
+        if race is not None and not self.worth_doing(~race.decided & self.texts.active):
+            return state.current, warped, warped
+        found = None if self.noise is None else self.draw(self.noise, warped, race)
+        if found is None:
+            return state.current if warped is state.logits else self.record(warped), warped, warped
+        return *found, warped
+
+    def warped(self, state: DecodeState) -> torch.Tensor:
+        """Logits of the next position as the sampler takes them, float32 [B, V]; -inf = excluded."""
+        warped, texts = state.logits, self.texts
+        if self.limits.minimum and self.limits.ends:
+            too_early = texts.counts < texts.rows.minima
+            if self.worth_doing(too_early):
+                warped = texts.rows.without_ends(warped, too_early)
+        return warped if self.warper is None else self.warper(warped, texts)
+
+    def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
+        return Record(*self.kernels.topk_softmax(logits, RECORD_SIZE, rows))
+
+    # Strength, and the candidate it selects ----------------------------------------------------------------------
+
+    def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (strength float32 [B], index of the candidate int64 [B]) by a policy that needs no look-ahead."""
+        if self.watermark is None:
+            strength = torch.zeros_like(state.pending_strength)
+        else:
+            strength = self.own_strengths(state) * self.texts.factors
+        return strength, self.select(ladder, strength)
+
+    def own_strengths(self, state: DecodeState) -> torch.Tensor:
+        """Strengths by a policy that needs no look-ahead, before factors, float32 [B].
+
+        Strengths out of range are noted in `Texts.refused`; nothing is read back.
+        """
+        strength = self.policy.strength(Signals(state.current, state.logits))
+        if self.unbounded:
+            strength = checked_strengths(self.policy, strength, state.pending_strength)
+            self.texts.refuse(strength, self.own_strength, state.current.logsumexp.isfinite())
+        return strength
+
+    def evaluate_and_select(
+        self, state: DecodeState, ladder: Ladder, following: Record
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token; the strength it
+        gets; the candidate that it selects. A row that waits keeps the capacity and strength its token was chosen with.
+
+        following: record of i + 1; means nothing to an evaluator that does not read it.
+        """
+        evaluator, policy, factors = self.evaluator, self.policy, self.texts.factors
+        assert isinstance(policy, CapacityPolicy) and evaluator is not None
+        spec = evaluator.spec
+        window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
+        capacity, strength, choice = self.kernels.evaluator_step(
+            [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
+            state.pending, state.pending_strength, state.pending_capacity, factors, spec.k,
+            TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
+            ladder.full, spec.masses(window, evaluator.token_class),
+        )  # fmt: skip
+        if self.loop is not None and self.loop.weighs:
+            own = self.loop.weigh(strength, capacity, factors * self.own_strength)
+            strength = torch.where(state.pending >= 0, strength, own)
+            choice = self.select(ladder, strength)
+        return capacity, strength, choice
+
+    def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
+        """Index of the candidate that a strength (float32 [B]) chooses, int64 [B]."""
+        rule = RULES.index(ladder.rule)
+        return self.kernels.select_candidate(
+            ladder.candidates, ladder.needs, ladder.counts, strength, rule, ladder.full
+        )
+
+    # What a kind decides --------------------------------------------------------------------------------------------
+
+    def warper_of(self, warper: Warper | None) -> Warper | None:
+        """Return the warper in the form that this kind runs."""
+        native = self.rules.kernels.native
+        return dataclasses.replace(warper, sparse=True, native=native) if isinstance(warper, Warping) else warper
+
+    def worth_doing(self, rows: torch.Tensor) -> bool:
+        """Tell whether to do what changes only these rows (bool [B])."""
+        return bool(rows.any())
+
+    def winners(self, position: Position, rows: torch.Tensor) -> torch.Tensor:
+        """Winners of the races of the drawn family in these rows (bool [B]), int64 [B]; 0 in others."""
+        assert self.rules.recommended is not None
+        found, places = torch.zeros_like(self.texts.counts), rows.nonzero()[:, 0]
+        if places.numel():
+            native = self.kernels.native
+            found[places] = self.rules.recommended.drawn.whole_winner(position.take(places), native=native)
+        return found
+
+    def draw(
+        self, noise: GumbelNoise, warped: torch.Tensor, race: FullRace | None
+    ) -> tuple[Record, torch.Tensor] | None:
+        """(record of the scores, scores): warped logits [B, V] and the draws of the rows that sample; None where no row
+        draws.
+        """
+        texts, rows = self.texts, self.texts.rows
+        drawn = rows.sampled & texts.active
+        drawn = drawn if race is None else drawn & ~race.decided
+        if not bool(drawn.any()):
+            return None
+        if noise.native and ops.has_kernel("draw_scores", warped.device.type):
+            reach = 0.0 if self.watermark is None else self.watermark.reads_below(self.max_strength)
+            context = noise.context(texts.streams, texts.counts)
+            scores, values, ids = ops.draw_scores(warped, drawn, context, rows.noise_keys, RECORD_SIZE, reach)
+            return Record(values, ids, values.softmax(dim=1), values.logsumexp(dim=1)), scores
+        some = drawn.nonzero()[:, 0]
+        draws = noise(rows.noise_keys[some], texts.streams[some], texts.counts[some], warped.shape[1])
+        scores = warped.index_add(0, some, draws)
+        return self.record(scores), scores
+
+    def watermark_ladder(self, position: Position) -> Ladder:
+        """Build the watermark's candidates at this position."""
+        assert self.watermark is not None
+        if self.watermark.native is not None and self.kernels.native:
+            return self.watermark.native_ladder(position, self.max_strength)
+        if not self.limits.keys and self.watermark.family == 1:
+            return self.watermark.ladder(position, self.max_strength)
+        kind = type(self.watermark)  # beside texts of another family, whose rows have ladders of their own
+        own = [mark if isinstance(mark, kind) else self.watermark for mark in self.texts.rows.marks]
+        return ladder_of_each(own, position, self.max_strength)
+
+
+class FixedChoosing(Choosing):
+    """Run the same tensor operations every time, and read nothing back."""
+
+    def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
+        super().__init__(rules, texts, marks)
+        if self.watermark is not None:
+            self.watermark = self.watermark.placed(texts.counts.device)
+
+    @property
+    def rungs(self) -> int:
+        """M, the width of the ladders."""
+        if self.only_races:
+            return 2
+        return 1 if self.watermark is None else self.watermark.rungs(self.max_strength)
+
+    def winners(self, position: Position, rows: torch.Tensor) -> torch.Tensor:
+        assert self.rules.recommended is not None
+        return self.rules.recommended.drawn.whole_winner(position, native=self.kernels.native)
+
+    def warper_of(self, warper: Warper | None) -> Warper | None:
+        native = self.rules.kernels.native
+        return dataclasses.replace(warper, native=native) if isinstance(warper, Warping) else warper
+
+    def worth_doing(self, rows: torch.Tensor) -> bool:
+        return True
+
+    def draw(self, noise: GumbelNoise, warped: torch.Tensor, race: FullRace | None) -> tuple[Record, torch.Tensor]:
+        texts, rows = self.texts, self.texts.rows
+        scores = warped + noise(rows.noise_keys, texts.streams, texts.counts, warped.shape[1])
+        scores = torch.where(rows.sampled[:, None], scores, warped) if self.limits.greedy else scores
+        return self.record(scores), scores
+
+    def watermark_ladder(self, position: Position) -> Ladder:
+        assert self.watermark is not None
+        return self.watermark.fixed_ladder(position, self.max_strength)
+
+
+def decided(tokens: torch.Tensor, rows: torch.Tensor, otherwise: Ladder | None) -> Ladder:
+    """Build a ladder of one candidate int64 [B], which every strength chooses, in `rows` (bool [B]).
+
+    otherwise: the ladder of the other rows; None = there are none.
+    """
+    if otherwise is None:
+        return original_only(tokens, 1, "reweight", 0.0)
+    candidates = torch.where(rows[:, None], tokens[:, None], otherwise.candidates)
+    return dataclasses.replace(otherwise, candidates=candidates, counts=torch.where(rows, 1, otherwise.counts))
+
+
+def _evaluator_on(device: torch.device, policy: Policy) -> Evaluator | None:
+    """Return the policy's network on the texts' device; the policy's own copy stays where it is."""
+    network = policy.network if isinstance(policy, CapacityPolicy) else None
+    if network is not None and network.mean.device != device:
+        network = copy.deepcopy(network).to(device)
+    return network

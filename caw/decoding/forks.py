@@ -1,0 +1,269 @@
+"""Forks: texts that go on from a place inside a text that was decoded before, as if they had never been interrupted.
+
+A `Stem` keeps the keys and values of a text. A `Fork` goes on from any beginning of it: what is equal is copied into
+the fork's row, and the last tokens are read again in one forward for all forks, as a step reads drafted tokens. On a
+CPU with the compiled extension the fork's tokens are those of the uninterrupted text, bit by bit. A `Reading` decodes
+nothing: `along.py` reads a whole text once, and says what a mark would change in it.
+
+Where the old text goes on behind a fork, its tokens are the fork's drafts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from caw.decoding.along import TextReading, read_along
+from caw.decoding.decoder import Decoder
+from caw.decoding.drafts.drafter import Follower, Guess
+from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.drafts.step import DraftStep
+from caw.decoding.forward.branching import forward_drafted
+from caw.decoding.forward.draft_tree import Chain, DraftTree
+from caw.decoding.plan import Plan
+from caw.decoding.plan_defaults import NEVER
+from caw.decoding.reading import CHUNK, read
+from caw.decoding.request import Request
+from caw.decoding.sequence import ActiveSequence
+from caw.decoding.waiting import Waiting
+from caw.decoding.warping import make_warper
+from caw.models.shared_prefix import common_length
+from caw.record import Record
+
+# tokens of the old text that match the fork's last ones, the most first -> trust, in terms of `ngrams.EXPECTED`
+TRUST = {8: 7, 5: 6, 4: 5, 3: 4, 2: 3, 1: 2, 0: 1}
+NEAR = 24  # places by which the old text may go on earlier or later
+
+
+@dataclass(eq=False)
+class Stem:
+    """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved."""
+
+    ids: list[int] = field(default_factory=list)
+    shared: list[torch.Tensor] | None = None
+    own: list[torch.Tensor] = field(default_factory=list)
+    start: int = 0
+
+    def clear(self) -> None:
+        """Forget the text: its tensors are freed."""
+        self.ids, self.shared, self.own, self.start = [], None, [], 0
+
+
+@dataclass(frozen=True)
+class Fork(Request):
+    """A request for a text that begins as an earlier one.
+
+    stem: keys and values of that one, written when a text with `saves` ends. old: the earlier text's tokens, drafts.
+    """
+
+    stem: Stem = field(default_factory=Stem, repr=False, compare=False)
+    old: tuple[int, ...] = ()
+    saves: bool = False
+
+
+@dataclass(frozen=True)
+class Reading(Fork):
+    """A request to read a text, `begun` and then `last`, and to say what the mark would change in it.
+
+    since: the first place that is asked about. strengths: factors of the policy's strength to try.
+    """
+
+    last: int = 0
+    since: int = 0
+    strengths: tuple[float, ...] = ()
+
+    @property
+    def text(self) -> list[int]:
+        """Its tokens without the prompt."""
+        return [*self.begun, self.last]
+
+
+@dataclass(eq=False)
+class ReadSequence(ActiveSequence):
+    """The answer to a `Reading`."""
+
+    reading: TextReading | None = None
+
+
+class ForkDecoder(Decoder):
+    """A decoder that also takes forks and readings. Rows are never dropped: forks come in waves."""
+
+    def __init__(
+        self, model: Any, plan: Plan, report: Callable[[str], None] | None = None, waiting: Waiting | None = None
+    ) -> None:
+        super().__init__(model, plan, report, waiting)
+        # a server's own masks are by row of its batch, and texts that are read have none
+        self.reading = dataclasses.replace(plan, warper=make_warper(plan.limits))
+        self.read: list[ActiveSequence] = []  # sequences that ended without a step
+        self.held: list[list[int]] = [[] for _ in range(plan.batch)]  # ids whose keys and values are in each row
+        self.ragged = not plan.captured and plan.why_no_drafts in ("", NEVER) and self.cache.packs
+        if isinstance(self.step, DraftStep):
+            own = self.step.proposer
+            self.step.proposer = ForkProposer(
+                own.drafter, own.width, own.vocab_size, looks_ahead=own.looks_ahead, beside=own.beside
+            )
+
+    def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
+        """Fill empty rows: with prompts, with forks, and for a moment with texts that are only read."""
+        known = [
+            isinstance(request, Reading) or (isinstance(request, Fork) and bool(request.begun and request.stem.ids))
+            for _, request in pairs
+        ]
+        whole = [(number, pair) for number, pair, fork in zip(numbers, pairs, known, strict=True) if not fork]
+        for number, _ in whole:
+            self.held[number] = []
+        if whole:
+            super()._fill([number for number, _ in whole], [pair for _, pair in whole])
+        for number, (_, request) in whole:
+            self.held[number] = list(request.known)
+        rest = [(number, pair) for number, pair, fork in zip(numbers, pairs, known, strict=True) if fork]
+        for number, (index, request) in rest:
+            if isinstance(request, Reading):
+                self._read(number, index, request)
+        forks = [(number, pair) for number, pair in rest if not isinstance(pair[1], Reading)]
+        if forks:
+            self._fork([number for number, _ in forks], [pair for _, pair in forks])
+
+    def _fork(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
+        """Begin forks in these rows."""
+        history, tails = self.plan.history, {}
+        for number, (_, request) in zip(numbers, pairs, strict=True):
+            assert isinstance(request, Fork)
+            known = list(request.known)
+            same = min(common_length([request.stem.ids, known]), max(len(known) - 1 - history, 0))
+            self._copy(number, request.stem, known, same)
+            tails[number] = known[same:]
+        logits = self._read_tails(tails) if self.ragged else self._read_each(numbers, pairs, tails)
+        records = [Record.from_logits(logits[:, back], kernels=self.cache.kernels) for back in range(history + 1)]
+        lengths = torch.tensor([len(request.known) for _, request in pairs], device=logits.device)
+        for back, record in enumerate(records):
+            records[back] = record.where(lengths - 1 - back < 0, Record.empty(len(pairs), logits.device))
+        self._begin(numbers, pairs, logits[:, 0], records)
+        for number, (_, request) in zip(numbers, pairs, strict=True):
+            self.held[number] = list(request.known)
+
+    def _read_tails(self, tails: dict[int, list[int]]) -> torch.Tensor:
+        """Read what follows the committed tokens of each row, all in one forward; logits [R, history + 1, V], newest
+        first."""
+        cache, history = self.cache, self.plan.history
+        own = [tails.get(number, [])[:1] for number in range(cache.batch)]
+        chains = [Chain(0, tails.get(number, [])[1:]) for number in range(cache.batch)]
+        tree = DraftTree.of(own, chains, cache.lengths.tolist())
+        found = forward_drafted(self.model, cache, tree).float()
+        rows = []
+        for number, tail in tails.items():
+            places = [int(tree.first[number]), *(tree.drafts[number] + place for place in range(len(tail) - 1))]
+            newest = places[::-1]
+            rows.append([newest[min(back, len(newest) - 1)] for back in range(history + 1)])
+            cache.lengths[number] += len(tail)
+        return found[torch.tensor(rows)]
+
+    def _read_each(
+        self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]], tails: dict[int, list[int]]
+    ) -> torch.Tensor:
+        """As `_read_tails`, one forward for each row."""
+        device, history = self.cache.lengths.device, self.plan.history
+        parts = []
+        for number, (_, request) in zip(numbers, pairs, strict=True):
+            known = list(request.known)
+            place = torch.tensor([number], device=device)
+            parts.append(read(self.model, self.cache, place, [known], history, len(known) - len(tails[number]), CHUNK))
+        return torch.cat(parts)
+
+    def _read(self, number: int, index: int, request: Reading) -> None:
+        """Read a text in an empty row, keep its keys and values as its stem, and leave the row."""
+        known = list(request.known)
+        same = min(common_length([request.stem.ids, known]), len(known) - 1)
+        self._copy(number, request.stem, known, same)
+        ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
+        row = torch.tensor([number], device=self.cache.lengths.device)
+        found = read_along(
+            self.model, self.cache, row, self.reading, request, request.text, ends, self.waiting.marks,
+            since=request.since, strengths=request.strengths, have=same,
+        )  # fmt: skip
+        self.held[number] = known
+        self._save(number, request.stem, known)
+        self.cache.lengths[number] = 0
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
+
+    def _copy(self, number: int, stem: Stem, known: list[int], same: int) -> None:
+        """Put the first `same` tokens of a stem into a row, without those that it holds already."""
+        held = min(common_length([self.held[number], known]), same)
+        self.held[number] = []
+        if held < min(stem.start, same) and stem.shared is not None:
+            self.cache.copy_in(number, 0, stem.shared)
+            held = stem.start
+        if held < same:
+            [own] = stem.own
+            held = max(held, stem.start)
+            self.cache.copy_in(number, held, [own[..., held - stem.start : same - stem.start, :]])
+        self.cache.lengths[number] = same
+
+    def _save(self, number: int, stem: Stem, ids: list[int]) -> None:
+        """Keep the keys and values of a row, whose tokens are `ids`."""
+        shared = self.cache.shared
+        stem.start = self.waiting.shared if shared is not None else 0
+        stem.shared = shared if stem.start else None
+        stem.own, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
+
+    def _free(self, sequence: ActiveSequence) -> None:
+        number, request = self._place(sequence), sequence.request
+        ids = [*request.ids, *sequence.tokens][: int(self.cache.lengths[number])]
+        self.held[number] = [] if sequence.error else ids
+        if isinstance(request, Fork) and request.saves and not sequence.error:
+            self._save(number, request.stem, ids)
+        super()._free(sequence)
+
+    def _without_steps(self) -> Iterator[ActiveSequence]:
+        done, self.read = self.read, []
+        yield from done
+
+    def _shrink(self) -> None:
+        return
+
+
+class ForkProposer(Proposer):
+    """Drafts of forks come from the text that they left."""
+
+    def _follow(self, request: Request) -> Follower:
+        if isinstance(request, Fork) and request.old:
+            return OldText(request.old)
+        return super()._follow(request)
+
+    def finished(self, sequence: ActiveSequence) -> None:
+        if isinstance(sequence.request, Fork) and sequence.request.old:
+            self._followed.pop(sequence, None)  # nothing that it says is new
+        else:
+            super().finished(sequence)
+
+
+class OldText:
+    """Follow a fork, and guess that the old text goes on: behind the longest match near by, else at the same place."""
+
+    def __init__(self, old: Sequence[int]) -> None:
+        self.old, self.tokens = list(old), list[int]()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+
+    def after(self, token: int, most: int) -> Guess:
+        here = len(self.tokens) + 1
+        best, place = 0, here
+        for end in sorted(range(max(1, here - NEAR), min(len(self.old), here + NEAR) + 1), key=lambda x: abs(x - here)):
+            matched = self._match(end, token)
+            if matched > best:
+                best, place = matched, end
+        return Guess(self.old[place : place + most], TRUST[max(size for size in TRUST if size <= best)])
+
+    def _match(self, end: int, token: int) -> int:
+        """Count the tokens before a place of the old text that equal the fork's last ones and `token`; at most 8."""
+        if self.old[end - 1] != token:
+            return 0
+        here, length = len(self.tokens), 1
+        while length < min(8, end, here + 1) and self.old[end - 1 - length] == self.tokens[here - length]:
+            length += 1
+        return length

@@ -1,0 +1,94 @@
+"""Races at full strength (`caw.EXP(strength="scale")`): one winner among all tokens that the sampler keeps.
+
+At strength 1 keyed noise takes the place of the sampling noise: over keys the token is drawn from the model's own
+distribution, all of it, where a ladder knows the 100 tokens of a record. Where the race decides alone the sampler draws
+nothing, and the token is its own original one. A context seen before is left to the sampler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from caw.ladder import Ladder
+from caw.policies import FixedStrength, Policy
+from caw.watermarks import Watermark
+
+BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
+
+
+def runs_full_race(watermark: Watermark | None, policy: Policy | None) -> bool:
+    """Tell whether the tokens that the policy (None = the plain watermark) marks race at full strength."""
+    policy = FixedStrength(1.0) if policy is None else policy
+    return may_race(watermark, policy) and policy.max_strength == 1
+
+
+def may_race(watermark: Watermark | None, policy: Policy) -> bool:
+    """Tell whether a token of strength 1 races at full strength: policies that look ahead use the ladder."""
+    return watermark is not None and watermark.races_whole and not policy.looks_ahead
+
+
+def only_races(watermark: Watermark | None, policy: Policy) -> bool:
+    """Tell whether the policy gives every token strength 1, by its exact type: a subclass may decide otherwise."""
+    return runs_full_race(watermark, policy) and type(policy) is FixedStrength
+
+
+def check_untargeted(watermark: Watermark | None, policy: Policy) -> None:
+    """Raise ValueError for a race at full strength with a target: any other strength would distort."""
+    if runs_full_race(watermark, policy) and policy.target is not None:
+        raise ValueError(
+            "a race at full strength marks every token and costs nothing, so it takes no target, got one in "
+            f"{type(policy).__name__}; leave target out, or give EXP strength='top_k'"
+        )
+
+
+def check_factor(watermark: Watermark | None, policy: Policy, factor: float) -> None:
+    """Raise ValueError for a text that would race at less than full strength; factor 0 leaves it unmarked."""
+    if runs_full_race(watermark, policy) and factor not in (0, 1):
+        raise ValueError(
+            f"a race at full strength has strength_factor 1, or 0 for an unmarked text, got {factor:g}; leave it out, "
+            "or give EXP strength='top_k'"
+        )
+
+
+@dataclass
+class FullRace:
+    """Tells which of B texts race at full strength for their next token.
+
+    whole: bool [B], strength 1. raced: bool [B], of them those that are marked there.
+    decided: bool [B], of those the sampled rows whose original token nobody asks for: no noise is drawn for them.
+    """
+
+    whole: torch.Tensor
+    raced: torch.Tensor
+    decided: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool
+    ) -> FullRace:
+        """strength: float32 [B]. unmarked: bool [B], contexts after which nothing is marked. sampled: bool [B]."""
+        whole = strength == 1
+        raced = whole & ~unmarked
+        return cls(whole, raced, torch.zeros_like(raced) if original_asked else raced & sampled)
+
+    def ladder(self, original: torch.Tensor, winner: torch.Tensor, otherwise: Ladder | None) -> Ladder:
+        """Build a ladder of the original token int64 [B] and, for strength 1 alone, the winner int64 [B].
+
+        otherwise: the ladder of the texts that do not race, as wide as that or wider; None = all do.
+        """
+        original = torch.where(self.decided, winner, original)
+        second = torch.where(self.raced, winner, original)
+        counts = 1 + (second != original).long()
+        width = 2 if otherwise is None else otherwise.candidates.shape[1]
+        candidates = torch.cat([original[:, None], second[:, None], original[:, None].expand(-1, width - 2)], dim=1)
+        needs = torch.full_like(candidates, torch.inf, dtype=torch.float32)
+        needs[:, 0], needs[:, 1] = -torch.inf, BELOW_ONE
+        if otherwise is not None:
+            rows = self.whole[:, None]
+            candidates = torch.where(rows, candidates, otherwise.candidates)
+            needs = torch.where(rows, needs, otherwise.needs)
+            counts = torch.where(self.whole, counts, otherwise.counts)
+        return Ladder(candidates, needs, counts, "scale", 1.0)

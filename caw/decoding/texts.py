@@ -1,0 +1,180 @@
+"""State of B texts between two tokens, without model and cache: tokens, settings, draws, evidence.
+
+Every tensor is updated in place: a captured step reads and writes the same addresses again and again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from caw.decoding.evidence import Evidence
+from caw.decoding.penalties import Penalties
+from caw.decoding.request import Request
+from caw.decoding.row_tensors import RowTensors
+from caw.record import kept_rows
+from caw.watermarks import Watermark
+from caw.watermarks.base import MISSING
+
+P = TypeVar("P", Evidence, Penalties)
+
+
+@dataclass
+class Texts:
+    """B rows, each with a text or empty.
+
+    padded_tokens: int64 [B, W + N]; W leading -1 (or the prompt's last tokens, for watermarks that read them), then the
+        generated tokens, -1 beyond.
+    counts: int64 [B], tokens generated. budgets: int64 [B], maximum of them. active: bool [B].
+    streams: int64 [B, 2], of the sampling noise, see `sampling`. rows: settings of each text.
+    refused: float32 [B], the first strength of the text that its policy must not give (NaN, below 0, beyond its
+        maximum); 0 where there was none.
+    window: W. evidence: what the texts have shown so far; None without a target.
+    penalties: bias and penalties of each text; None where none may have any.
+    """
+
+    padded_tokens: torch.Tensor
+    counts: torch.Tensor
+    budgets: torch.Tensor
+    active: torch.Tensor
+    streams: torch.Tensor
+    refused: torch.Tensor
+    rows: RowTensors
+    window: int
+    evidence: Evidence | None = None
+    penalties: Penalties | None = None
+
+    @classmethod
+    def empty(
+        cls,
+        batch: int,
+        window: int,
+        room: int,
+        device: torch.device,
+        ends: int = 0,
+        evidence: Evidence | None = None,
+        penalties: Penalties | None = None,
+    ) -> Texts:
+        """Make B = batch rows without a text; room: N, maximum tokens of one. ends: maximum end tokens of one."""
+        return cls(
+            padded_tokens=torch.full((batch, window + room), MISSING, dtype=torch.int64, device=device),
+            counts=torch.zeros(batch, dtype=torch.int64, device=device),
+            budgets=torch.zeros(batch, dtype=torch.int64, device=device),
+            active=torch.zeros(batch, dtype=torch.bool, device=device),
+            streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
+            refused=torch.zeros(batch, device=device),
+            rows=RowTensors.empty(batch, ends, device),
+            window=window,
+            evidence=evidence,
+            penalties=penalties,
+        )
+
+    @property
+    def batch(self) -> int:
+        return self.counts.shape[0]
+
+    @property
+    def room(self) -> int:
+        """N."""
+        return self.padded_tokens.shape[1] - self.window
+
+    @property
+    def made(self) -> torch.Tensor:
+        """The generated tokens, int64 [B, N], -1 beyond."""
+        return self.padded_tokens[:, self.window :]
+
+    @property
+    def factors(self) -> torch.Tensor:
+        """Factors of the next tokens' strengths, float32 [B]."""
+        return self.rows.factors if self.evidence is None else self.evidence.factors
+
+    def contexts(self) -> torch.Tensor:
+        """The last W tokens of each text, int64 [B, W], -1 where there are none."""
+        offsets = torch.arange(self.window, device=self.counts.device)
+        return self.padded_tokens.gather(1, self.counts[:, None] + offsets[None])
+
+    def context_repeats(self, context: torch.Tensor) -> torch.Tensor:
+        """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B]."""
+        windows = self.padded_tokens.unfold(1, self.window, 1)[:, :-1]  # [B, N, W]
+        earlier = torch.arange(windows.shape[1], device=context.device)[None] < self.counts[:, None]
+        return ((windows == context[:, None]).all(dim=-1) & earlier).any(dim=1)
+
+    def start(
+        self,
+        rows: torch.Tensor,
+        requests: Sequence[Request],
+        ends: Sequence[Sequence[int]],
+        marks: Sequence[Watermark | None],
+    ) -> None:
+        """Begin new texts in `rows` (int64 [R]); ends: the token ids that end each. marks: their watermarks."""
+        device = self.counts.device
+        self.padded_tokens[rows], self.counts[rows], self.active[rows], self.refused[rows] = MISSING, 0, True, 0.0
+        self.streams[rows] = torch.tensor([request.stream for request in requests], device=device)
+        self.budgets[rows] = torch.tensor([request.budget for request in requests], device=device)
+        self.rows.start(rows, [request.row for request in requests], ends, marks)
+        prompts = [request.ids for request in requests]
+        if self.evidence is not None:
+            self.evidence.start(rows)
+        if self.penalties is not None:
+            self.penalties.start(rows, prompts, [request.row for request in requests])
+        if any(mark is not None and mark.reads_prompt for mark in marks):
+            tails = [([MISSING] * self.window + list(prompt))[len(prompt) :] for prompt in prompts]
+            self.padded_tokens[rows, : self.window] = torch.tensor(tails, dtype=torch.int64, device=device)
+
+    def refuse(self, strength: torch.Tensor, most: float, sound: torch.Tensor) -> None:
+        """Note the first strength (float32 [B]) of each text outside [0, most], where sound (bool [B])."""
+        outside = strength.clamp(0.0, most) != strength  # true of NaN
+        torch.where(outside & sound & (self.refused == 0), strength, self.refused, out=self.refused)
+
+    def emit(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Append tokens int64 [B] where emitted (bool [B])."""
+        place = (self.counts + self.window).clamp(max=self.padded_tokens.shape[1] - 1)[:, None]
+        kept = self.padded_tokens.gather(1, place)
+        self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))
+        self.counts += emitted
+
+    def finish(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """End texts whose token just emitted (int64 [B]) is an end token or the last of the budget."""
+        ended = self.rows.ended(tokens[:, None])[:, 0]
+        self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop all but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
+        for name in TENSORS:
+            setattr(self, name, kept_rows(getattr(self, name), rows))
+        self.rows.keep(rows)
+        for own in (self.evidence, self.penalties):
+            if own is not None:
+                own.keep(rows)
+
+    def take(self, rows: torch.Tensor) -> Texts:
+        """A copy of `rows` (int64 [R])."""
+        parts = {name: getattr(self, name)[rows] for name in TENSORS}
+        evidence, penalties = _taken(self.evidence, rows), _taken(self.penalties, rows)
+        return Texts(**parts, rows=self.rows.take(rows), window=self.window, evidence=evidence, penalties=penalties)
+
+    def fork(self, row: int, to: int) -> None:
+        """Copy row `row` to row `to`."""
+        parts = (self.evidence, self.penalties)
+        held = [getattr(self, name) for name in TENSORS] + self.rows.tensors
+        for tensor in [*held, *(t for part in parts if part is not None for t in part.tensors)]:
+            tensor[to] = tensor[row]
+        self.rows.marks[to] = self.rows.marks[row]
+
+    def grow(self, room: int) -> None:
+        """Make room for N = `room` tokens of each text, in new memory."""
+        more = room - self.room
+        self.padded_tokens = torch.nn.functional.pad(self.padded_tokens, (0, more), value=MISSING)
+        if self.evidence is not None:
+            self.evidence.seen = torch.nn.functional.pad(self.evidence.seen, (0, 0, 0, more))
+
+
+TENSORS = [f.name for f in dataclasses.fields(Texts) if f.type == "torch.Tensor"]
+
+
+def _taken(part: P | None, rows: torch.Tensor) -> P | None:
+    return None if part is None else type(part)(*(tensor[rows] for tensor in part.tensors))

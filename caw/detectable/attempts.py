@@ -1,0 +1,198 @@
+"""The strength of each attempt at a text, and when the text is done.
+
+The decoder receives the first attempts of all texts; each retry takes a row as soon as its predecessor has been tested,
+in the same batch as everything else. So attempts run as batches, and texts are returned as they finish.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from caw.decoding.decoder import Decoder
+from caw.decoding.plan import Plan
+from caw.decoding.prompt_cache import PromptCache
+from caw.decoding.request import Request, Workload
+from caw.decoding.sequence import ActiveSequence
+from caw.decoding.stopping import StopStrings
+from caw.detectable.efforts import Effort
+from caw.detectable.receipts import Receipt, write_receipt
+from caw.detectable.selection import Candidate, Selection, any_found
+from caw.detectable.trial import Trial
+from caw.policies import Policy
+from caw.settings import Settings
+
+SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds of the attempts at a text differ; 2^64 over the golden ratio
+
+Add = Callable[..., int]  # `Waiting.add`
+
+
+class UndetectedError(ValueError):
+    """No attempt made a text detectable that had to be. index: of its prompt. receipt: the result of its test."""
+
+    def __init__(self, index: int, receipt: Receipt) -> None:
+        self.index, self.receipt = index, receipt
+        super().__init__(self.of(f"text {index}"))
+
+    def __reduce__(self) -> tuple[type[UndetectedError], tuple[int, Receipt]]:
+        return type(self), (self.index, self.receipt)  # pickle would call it with its message alone
+
+    def of(self, text: str) -> str:
+        """Return the message, with the owner's name of the text."""
+        times = f"{self.receipt.attempts} attempt{'s' * (self.receipt.attempts > 1)}"
+        return (
+            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {times} "
+            f"({self.receipt.reason}); allow more tokens or attempts, or use on_undetected='keep'"
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished text: the index of its request, the sequence to return, the result of its test (None = no test).
+
+    lost: whether it had to be detectable and is not.
+    """
+
+    place: int
+    sequence: ActiveSequence
+    receipt: Receipt | None = None
+    lost: bool = False
+
+
+class Attempts(ABC):
+    """The requests for a decoder, and the handling of finished sequences.
+
+    first: the initial requests; the decoder numbers them, and those added later, from 0. policy: that of the call,
+    adjusted for the test. prompts: cache of prompts, None = none. owners: of each request so far, what it belongs to.
+    """
+
+    owners: Sequence[Any]
+    first: Sequence[Request]
+    policy: Policy
+    prompts: PromptCache | None
+
+    @abstractmethod
+    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
+        """Return the workload of all possible requests, with up to `most` texts at once."""
+
+    def decoder(self, model: Any, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
+        """Return the decoder of these requests."""
+        return Decoder(model, plan, report)
+
+    def ended(self, sequence: ActiveSequence) -> bool:
+        """Tell after each token whether a sequence has served its purpose."""
+        return False
+
+    @abstractmethod
+    def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished | None:
+        """Handle a finished sequence; return None if its text is not done. `add` requests one more from the decoder."""
+
+
+class OneAttempt(Attempts):
+    """Generate every text once and return it untested."""
+
+    def __init__(self, requests: Sequence[Request], policy: Policy, prompts: PromptCache | None) -> None:
+        self.first, self.policy, self.prompts, self.owners = requests, policy, prompts, requests
+
+    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
+        return Workload.of(self.first, most, model_ends)
+
+    def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished:
+        return Finished(sequence.index, sequence)
+
+
+@dataclass
+class _Text:
+    """A text in progress. started: attempts; candidates: the finished ones; failed: one without tokens."""
+
+    place: int
+    request: Request
+    started: int = 0
+    candidates: list[Candidate] = field(default_factory=list)
+    failed: list[ActiveSequence] = field(default_factory=list)
+
+    @property
+    def under_way(self) -> int:
+        return self.started - len(self.candidates) - len(self.failed)
+
+
+class DetectableTexts(Attempts):
+    """Test every text, and retry with a stronger mark until it is detected.
+
+    Args:
+        trial: the test. efforts: strength and margin of each attempt at a text.
+        selection: number of candidates, and which one to return. settings, policy: of the call.
+        prompts: cache of prompts; forget: whether to drop prompts of finished texts.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], trial: Trial, efforts: Sequence[Effort], selection: Selection,
+        stops: StopStrings, settings: Settings, policy: Policy, prompts: PromptCache | None = None, *,
+        forget: bool = False,
+    ) -> None:  # fmt: skip
+        self.trial, self.efforts, self.selection, self.stops = trial, efforts, selection, stops
+        self.settings, self.policy = settings, policy
+        self.texts = [_Text(place, request) for place, request in enumerate(requests)]
+        self.owners: list[_Text] = []
+        self.first = [self._next(text) for text in self.texts for _ in range(selection.together)]
+        self.prompts, self.forget = prompts, forget
+
+    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
+        rows = [self._attempt(text, number) for text in self.texts for number in range(len(self.efforts))]
+        return dataclasses.replace(Workload.of(rows, most, model_ends), batch=min(most, len(self.first)))
+
+    def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished | None:
+        text = self.owners[sequence.index]
+        if sequence.error:
+            text.failed.append(sequence)
+        else:
+            self._test(text, sequence)
+        if text.under_way:
+            return None
+        if not self.selection.settled(text.candidates) and not text.failed and text.started < len(self.efforts):
+            add(self._next(text), ahead=True)  # while its prompt is still kept
+            return None
+        if self.forget and self.prompts is not None:
+            self.prompts.forget(text.request.ids)
+        return self._finish(text)
+
+    def _next(self, text: _Text) -> Request:
+        """Return the next attempt at a text."""
+        self.owners.append(text)
+        text.started += 1
+        return self._attempt(text, text.started - 1)
+
+    def _attempt(self, text: _Text, number: int) -> Request:
+        """Return an attempt at a text by its number; sampling differs between attempts, and the first uses the caller's
+        seed.
+        """
+        row = text.request.row
+        seed = (row.known_seed + number * SEED_STEP) % (1 << 64) if row.do_sample else row.seed
+        effort = self.efforts[number]
+        factor, margin = row.strength_factor * effort.factor, row.margin + effort.margin
+        return dataclasses.replace(
+            text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor, margin=margin)
+        )
+
+    def _test(self, text: _Text, sequence: ActiveSequence) -> None:
+        shown, request = self.stops.shown(sequence.visible), sequence.request
+        verdict = self.trial(shown, request.row.key)
+        text.candidates.append(Candidate(shown, request.row.strength_factor, verdict, request, sequence))
+        text.candidates.sort(key=lambda candidate: candidate.strength_factor)
+
+    def _finish(self, text: _Text) -> Finished:
+        if not text.candidates:
+            return Finished(text.place, text.failed[0])
+        found = any_found(text.candidates)
+        if found:
+            chosen = self.selection.choose(text.candidates)
+        else:
+            chosen = min(text.candidates, key=lambda candidate: candidate.p_value)
+        detector, sequence = self.trial.under(text.request.row.key), chosen.sequence
+        receipt = write_receipt(chosen, text.started, detector, self.policy, self.trial.edits)
+        if not found and self.settings.on_undetected == "drop":
+            sequence.withhold()
+        return Finished(text.place, sequence, receipt, lost=not found and self.settings.on_undetected == "raise")

@@ -1,0 +1,61 @@
+"""Plan the attempts of a call: one, several that are tested, or one that is guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from caw.decoding.prompt_cache import PromptCache
+from caw.decoding.request import Request
+from caw.decoding.stopping import StopStrings
+from caw.detectable.attempts import Attempts, DetectableTexts, OneAttempt
+from caw.detectable.efforts import check_guarded, efforts, greatest_factor, refuse_idle, steered
+from caw.detectable.guarding import GuardedTexts
+from caw.detectable.selection import selection_of
+from caw.detectable.trial import make_trial
+from caw.detection.detector import Detector
+from caw.models.facts import ModelFacts
+from caw.policies import Policy
+from caw.settings import Settings
+from caw.watermarks import Watermark
+
+
+def plan_attempts(
+    requests: Sequence[Request],
+    facts: ModelFacts,
+    watermark: Watermark | None,
+    policy: Policy,
+    settings: Settings,
+    *,
+    model: Any,
+    stops: StopStrings,
+    detector: Detector | None,
+    kept: PromptCache | None,
+    reader: Watermark | None = None,
+) -> Attempts:
+    """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
+
+    reader: the watermark that the test reads where it is not the one that marks: a `Recommended`, which has two.
+    """
+    if settings.detectable_at is None:
+        refuse_idle(settings, *(["detector"] if detector is not None else []))
+        return OneAttempt(requests, policy, kept)
+    known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)
+    most = max((min(request.budget, request.row.max_new_tokens) for request in requests), default=1)
+    tested = reader if reader is not None and len(reader.parts) > 1 else known
+    trial = make_trial(settings, detector, tested, stops.tokenizer, most)
+    assert known is not None
+    policy = steered(policy, trial.detector, known)
+    if settings.guard is not None:
+        check_guarded(settings, [request.row.do_sample for request in requests])
+        greatest = greatest_factor(known, policy)
+        strengths = sorted({min(each, greatest) for each in settings.guard.strengths})
+        return GuardedTexts(requests, settings.guard, strengths, trial, stops, settings, policy, kept)
+    selection = selection_of(settings.select, settings.best_of, model)
+    planned = efforts(known, policy, settings, unmarked=selection.unmarked)
+    # processes that split a model keep different prompts; one attempt reads each prompt once anyway
+    own = kept is None and len(planned) > 1 and facts.mesh is None
+    return DetectableTexts(
+        requests, trial, planned, selection, stops, settings, policy,
+        PromptCache() if own else kept, forget=own,
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""The test of a finished text before it is returned: as text, by the detector that the public will use."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from caw.detection.detector import Detector
+from caw.detection.result import DetectionResult
+from caw.detection.statistics import fewest_for
+from caw.io.show import is_p, shown
+from caw.settings import Settings
+from caw.watermarks import Recommended, Watermark
+
+DRAWS, DETECTED_SHARE = 50, 0.9  # texts with words deleted, and the share of them that must be found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a text is detected; if not, why. result: of the unchanged text."""
+
+    found: bool
+    reason: str
+    result: DetectionResult
+
+
+class Trial:
+    """Tests texts.
+
+    Args:
+        detector: its `fpr` is the level. edits: share of words that later edits may delete; 0 = none.
+    """
+
+    def __init__(self, detector: Detector, edits: float = 0.0) -> None:
+        self.detector, self.edits = detector, edits
+        self._by_key: dict[Any, Detector] = {None: detector}
+
+    def under(self, key: Any) -> Detector:
+        """Return the detector of a text with its own key; None = the call's key."""
+        if key not in self._by_key:
+            mark = self.detector.watermark.with_key(key)
+            self._by_key[key] = replace(self.detector, watermark=mark)
+        return self._by_key[key]
+
+    def __call__(self, text: str, key: Any = None) -> Verdict:
+        """Test a text; deterministic."""
+        detector = self.under(key)
+        [result] = detector([text])  # type: ignore[misc]
+        if not result.is_watermarked:
+            return Verdict(False, _why_not(result), result)
+        if self.edits:
+            drawn = detector([without_words(text, self.edits, draw) for draw in range(DRAWS)])
+            hits, needed = sum(one.is_watermarked for one in drawn), DETECTED_SHARE * DRAWS  # type: ignore[union-attr]
+            if hits < needed:
+                said = f"with {100 * self.edits:g} % of its words deleted it is detected in {hits} of {DRAWS} draws"
+                return Verdict(False, f"{said}, {needed:g} are needed", result)
+        return Verdict(True, "", result)
+
+
+def _why_not(result: DetectionResult) -> str:
+    if result.error:
+        return result.error
+    if result.is_undecided:
+        return f"{result.num_scored} tokens count, {result.num_needed} are needed"
+    return f"{is_p(result.p_value)}, at most {result.fpr:g} is needed"
+
+
+def make_trial(
+    settings: Settings, detector: Detector | None, watermark: Watermark | None, tokenizer: Any, most_tokens: int
+) -> Trial:
+    """Build the test of a call's settings; watermark: one that knows the model's vocabulary.
+
+    most_tokens: maximum new tokens of a text.
+
+    Raises TypeError or ValueError if no text could pass, or if detector and watermark do not match.
+    """
+    level = settings.detectable_at
+    assert level is not None
+    watermark = check_markable(watermark)
+    if detector is None:
+        detector = Detector(tokenizer, watermark, level)
+    if not isinstance(detector, Detector):
+        raise TypeError(f"detector must be a caw Detector, got {type(detector).__name__}; see caw.detection.Detector")
+    theirs = detector.watermark
+    if theirs.name != watermark.name or theirs.key_id != watermark.key_id:
+        raise ValueError(
+            f"detector must test for {watermark.name} with key {watermark.key_id}, got {theirs.name} with key "
+            f"{theirs.key_id}; build it with the marking watermark"
+        )
+    for name in ("gamma", "seeding", "context_width", "format"):
+        marked, read = (getattr(mark, name, None) for mark in (watermark, theirs))
+        if marked != read:
+            raise ValueError(
+                f"detector must have {name} {shown(marked)}, got {shown(read)}; build it with the marking watermark"
+            )
+    if not watermark.is_read_by(theirs):
+        raise ValueError(
+            f"detector must try the {watermark.family} variants that mark, got {theirs.family}; make it with the "
+            "watermark that marks"
+        )
+    check_reach(*test_of(watermark, level, settings.do_sample), most_tokens)
+    own = tokenizer if detector.tokenizer is None else detector.tokenizer
+    return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits)
+
+
+def test_of(watermark: Watermark, level: float, do_sample: bool) -> tuple[Watermark, float]:
+    """Return (the watermark that marks a text, the p-value that the text must have under it alone)."""
+    if isinstance(watermark, Recommended):
+        return watermark.of(do_sample=do_sample), watermark.level_of_each(level)
+    return watermark, level
+
+
+def beyond_reach(watermark: Watermark, level: float, most_tokens: int) -> int:
+    """Return the minimum length of a detectable text at this level if `most_tokens` is less; otherwise 0."""
+    fewest = fewest_for(watermark, level)
+    return fewest if fewest > most_tokens else 0
+
+
+def check_reach(watermark: Watermark, level: float, most_tokens: int) -> None:
+    """Raise ValueError if no text of up to `most_tokens` tokens can reach the level."""
+    if fewest := beyond_reach(watermark, level, most_tokens):
+        raise ValueError(
+            f"detectable_at={level:g} requires at least {fewest} tokens that count, got texts of at most "
+            f"{most_tokens}; raise max_new_tokens or detectable_at"
+        )
+
+
+def check_markable(watermark: Watermark | None) -> Watermark:
+    """Return the watermark. ValueError if there is none, or if it carries more than one bit."""
+    if watermark is None:
+        raise ValueError("detectable_at requires a watermark, got None; give one, or leave detectable_at out")
+    if watermark.code is not None:
+        raise ValueError(
+            "detectable_at does not support payloads, got a watermark with a payload; leave one of them out"
+        )
+    return watermark
+
+
+# kana and Chinese characters, and Thai, Lao, Burmese and Khmer ones
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff"
+)
+GAP_AND_WORD = re.compile(rf"\s*(?:[{UNSPACED}]|[^\s{UNSPACED}]+)")
+
+
+def without_words(text: str, share: float, draw: int) -> str:
+    """Return the text without this share of its words, rounded up, each with the gap before it.
+
+    Words are parts between white space, and single characters of scripts without spaces (Chinese, Japanese, Thai, Lao,
+    Burmese, Khmer). The choice depends on the text and the number of the draw alone.
+    """
+    words = GAP_AND_WORD.findall(text)
+    seed = hashlib.sha256(f"caw/edits/{draw}\0{text}".encode()).digest()
+    order = np.random.default_rng(int.from_bytes(seed[:8], "big")).permutation(len(words))
+    gone = set(order[: int(np.ceil(share * len(words) - 1e-9))].tolist())
+    return "".join(word for place, word in enumerate(words) if place not in gone).lstrip()

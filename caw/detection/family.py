@@ -1,0 +1,24 @@
+"""One p-value of many tests: what the likeliest of n independent ones says, corrected for their number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from caw.watermarks import Watermark
+
+
+def family_wise(p_values: np.ndarray, n: int) -> np.ndarray:
+    """1 - (1 - p)^n, float64 of any shape: the chance that any of n independent keys gives p or less."""
+    with np.errstate(divide="ignore"):  # p = 1
+        corrected: np.ndarray = -np.expm1(n * np.log1p(-np.asarray(p_values, dtype=np.float64)))
+    return corrected
+
+
+def alone(fpr: float, n: int) -> float:
+    """Return the level that one of n keys must reach alone: 1 - (1 - level)^n = fpr."""
+    return fpr if n == 1 else float(-np.expm1(np.log1p(-fpr) / n))
+
+
+def part_of(watermark: Watermark, family: str | None) -> Watermark:
+    """Return the part of a watermark that a result names (`DetectionResult.family`); None = it has one."""
+    return next((part for part in watermark.parts if part.name == family), watermark)

@@ -1,0 +1,101 @@
+"""Texts of a watermark with variants (`caw.EXP`) or two kinds of marks (`caw.Recommended`): all are tried.
+
+    p = 1 - (1 - min_v p_v)^V,   v = 0 ... V - 1         variants: every sub-key
+    p = 1 - (1 - min_f p_f)^2,   f = drawn, greedy       families: each by its own detector, the first with its variants
+
+Sub-keys are derived from the key by a hash, so the p-values of an unmarked text are independent, and the corrections
+are exact where p-values are continuous; those of green lists are discrete, which makes p an upper bound. One operator
+sums what the evidence scores under all variants. Searches of regions and sums with weights are made under each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from caw import ops
+from caw.detection.family import alone, family_wise
+from caw.detection.message import sentence_of
+from caw.detection.result import DetectionResult
+from caw.detection.token_scores import score_texts
+from caw.watermarks import EXP
+from caw.watermarks.scheme import Formatted
+
+if TYPE_CHECKING:
+    from caw.detection.detector import Detector
+
+
+def sums_of(watermark: Formatted, ids: np.ndarray, keys: torch.Tensor) -> tuple[np.ndarray, int]:
+    """(scores float64 [m] of one text int64 [n] under each of the keys int64 [m], how many tokens count).
+
+    What counts is a matter of the contexts, whatever the key.
+    """
+    one = watermark.variant(0)
+    native = one.native
+    assert native is not None
+    _, counted, _, _ = score_texts(one, [ids], "exact")
+    tokens, kept = torch.from_numpy(ids), torch.from_numpy(counted)
+    contexts = one.contexts(tokens)[kept]
+    sums = ops.score_keys(contexts, tokens[kept], keys, native.scheme, native.threshold)
+    return sums.numpy(), int(counted.sum())
+
+
+def detect_variants(detector: Detector, ids: np.ndarray) -> DetectionResult:
+    """The result of one text int64 [n]: that of its likeliest variant, corrected for their number."""
+    mark, fpr = detector.watermark, alone(detector.fpr, detector.watermark.family)
+    if len(mark.parts) > 1:
+        return _detect_parts(detector, ids)
+    assert isinstance(mark, EXP)
+    tried: Iterable[int] = range(mark.variants)
+    if detector.weights is None and not detector.regions:
+        # all have the same evidence: the greatest sum has the least p-value
+        tried = [int(sums_of(mark, ids, mark.variant_keys)[0].argmax())]
+    found: list[tuple[int, DetectionResult]] = []
+    for number in tried:
+        [result] = replace(detector, watermark=mark.variant(number), tokenizer=None, fpr=fpr).detect_ids([ids])
+        found.append((number, result))
+    number, best = min(found, key=lambda one: one[1].p_value)
+    return _corrected(best, number, detector)
+
+
+def _detect_parts(detector: Detector, ids: np.ndarray) -> DetectionResult:
+    """The result of one text int64 [n] of a watermark with several parts: that of its likeliest part, the first of
+    equal ones.
+    """
+    parts = detector.watermark.parts
+    level = alone(detector.fpr, len(parts))
+    found = [replace(detector, watermark=part, tokenizer=None, fpr=level).detect_ids([ids])[0] for part in parts]
+    best = min(found, key=lambda result: result.p_value)
+    # what one family lacks for a verdict, another may have: its score is the one that could still be significant
+    decided = any(not result.is_undecided for result in found)
+    needed = min(best.num_needed, best.num_scored) if decided else best.num_needed
+    out = replace(
+        _scaled(best, len(parts), detector), watermark=detector.watermark.name, family=best.watermark, num_needed=needed
+    )
+    return replace(out, message=sentence_of(out))
+
+
+def _corrected(result: DetectionResult, number: int, detector: Detector) -> DetectionResult:
+    """The result of variant `number`, tested at the level that one of them has to reach, as that of all."""
+    size = detector.watermark.family
+    out = replace(_scaled(result, size, detector), variant=number, num_variants=size)
+    return replace(out, message=sentence_of(out))
+
+
+def _scaled(result: DetectionResult, size: int, detector: Detector) -> DetectionResult:
+    """The result of one of `size` tests, made at the level that it has to reach alone, with the p-values of all."""
+    p = float(family_wise(np.float64(result.p_value), size))
+    regions = result.regions
+    if regions is not None:
+        regions = tuple(replace(r, p_value=float(family_wise(np.float64(r.p_value), size))) for r in regions)
+    whole = result.text_p_value
+    if whole is not None:
+        whole = float(family_wise(np.float64(whole), size))
+    return replace(
+        result, p_value=p, fpr=float(detector.fpr), is_watermarked=p <= detector.fpr, regions=regions,
+        key_id=detector.watermark.key_id, text_p_value=whole,
+    )  # fmt: skip

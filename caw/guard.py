@@ -1,0 +1,104 @@
+"""The guard of a greedy text: what a marked text must keep of the unmarked one, and how changes are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from caw.checks import require_int, require_number
+from caw.io.show import shown
+from caw.keeps import NAMED, json
+
+HEALED, FIELDED = "healed", "json"
+MAX_STRENGTHS, MAX_STRENGTH = 10, 100.0
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Change a token, let the unmarked model go on, and where it rejoins the text that it left, keep the old tail.
+
+    A change is taken if the text still keeps what it must and the detector's p-value falls. Changes are tried until the
+    text is detected; one that the unmarked text gives by itself is returned unchanged.
+
+    Args:
+        keeps: what must stay. "healed": the model itself would go on as the copied tail does, within `rise`, and no
+            number, name or code in it becomes unlikely. "number": the answer. "results": the answer and every number
+            behind "=". "json", or "json:" and names of fields: see `caw.keeps.json`. "python": code that parses. Or a
+            function of (unmarked text, marked text) that tells; if it raises, the text counts as not kept, and the
+            receipt names the error.
+        rejoin: tokens that must equal a stretch of the old text before its tail is copied.
+        horizon: maximum tokens of a rollout.
+        strengths: factors of the policy's strength, ascending; the next one is used when the one before is not enough.
+        rise: for "healed", the maximum mean rise of the copied tokens' cost, in nats per token.
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    keeps: str | Callable[[str, str], bool] = HEALED
+    rejoin: int = 8
+    horizon: int = 32
+    strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
+    rise: float = 0.1
+
+    def __post_init__(self) -> None:
+        name = self.keeps.partition(":")[0] if isinstance(self.keeps, str) else ""
+        if not callable(self.keeps) and (name not in (HEALED, *NAMED) or (":" in str(self.keeps) and name != FIELDED)):
+            raise ValueError(
+                f"keeps must be one of {', '.join((HEALED, *NAMED))} or a function of two texts, got "
+                f"{shown(self.keeps)}; use 'healed'"
+            )
+        if any(self.keeps is each for each in NAMED.values()):
+            called = getattr(self.keeps, "__name__", "results")
+            raise TypeError(f"keeps must be a reader, got the function that makes one; call it: caw.keeps.{called}()")
+        if name == FIELDED and ":" in str(self.keeps) and not all(map(str.strip, str(self.keeps)[5:].split(","))):
+            raise ValueError(f"keeps must name the fields of JSON, got {shown(self.keeps)}; use e.g. 'json:name,unit'")
+        require_int("rejoin", self.rejoin, 2, 64)
+        require_int("horizon", self.horizon, self.rejoin, 1 << 16)
+        given = self.strengths
+        if isinstance(given, str) or not isinstance(given, Sequence) or not 1 <= len(given) <= MAX_STRENGTHS:
+            raise TypeError(
+                f"strengths must be a list of 1 to {MAX_STRENGTHS} numbers, got {shown(given)}; leave it out"
+            )
+        for each in given:
+            require_number("strengths", each, 0, MAX_STRENGTH, closed=True)
+        if list(given) != sorted(set(given)) or given[0] == 0:
+            raise ValueError(f"strengths must be ascending and above 0, got {shown(list(given))}; sort them")
+        object.__setattr__(self, "strengths", tuple(float(each) for each in given))
+        require_number("rise", self.rise, 0, 100, closed=True)
+
+    @property
+    def heals(self) -> bool:
+        """Whether the model itself must go on as the copied tail does."""
+        return self.keeps == HEALED
+
+    @property
+    def reader(self) -> Callable[[str, str], bool] | None:
+        """The function that tells whether a text keeps what it must; None for "healed"."""
+        if self.heals:
+            return None
+        if callable(self.keeps):
+            return self.keeps
+        name, fielded, fields = self.keeps.partition(":")
+        return json([each.strip() for each in fields.split(",")]) if fielded else NAMED[name]()
+
+    def described(self) -> dict[str, Any]:
+        """Return its arguments for JSON, with the name of what it keeps."""
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keeps", "strengths")}
+        return {"keeps": self.name, **others, "strengths": list(self.strengths)}
+
+    @property
+    def name(self) -> str:
+        """What is kept, in a word, for receipts."""
+        return self.keeps if isinstance(self.keeps, str) else getattr(self.keeps, "__name__", type(self.keeps).__name__)
+
+
+def read_guard(value: Any) -> Guard | None:
+    """Return a guard from itself, from what it keeps (a name), from a mapping of its arguments, or None."""
+    if value is None or isinstance(value, Guard):
+        return value
+    if isinstance(value, str):
+        return Guard(keeps=value)
+    if isinstance(value, dict):
+        return Guard(**value)
+    raise TypeError(f"guard must be a caw.Guard, got {shown(value)}; use e.g. caw.Guard(keeps='results')")

@@ -1,0 +1,90 @@
+"""Layers that hold quantized blocks and multiply by them directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from caw import ops
+
+
+class _Packed(torch.nn.Module):
+    """Packed weights [outputs, inputs]; they stay on the CPU and compute in float32."""
+
+    packed: torch.Tensor
+
+    def __init__(self, packed: torch.Tensor, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("packed", packed)
+        self.outputs, self.inputs = outputs, inputs
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        probe = fn(torch.zeros(1))
+        if probe.dtype != torch.float32 or probe.device.type != "cpu":
+            raise ValueError(
+                "expected a model of quantized weights to stay in float32 on the CPU, found a move to "
+                f"{probe.dtype} on {probe.device}; load it with load_model(..., quantization=None) and a dtype"
+            )
+        return self
+
+    def extra_repr(self) -> str:
+        """Sizes, as torch.nn.Linear shows its own."""
+        return f"outputs={self.outputs}, inputs={self.inputs}, bytes={self.packed.nbytes}"
+
+
+class QuantizedLinear(_Packed):
+    """Replaces torch.nn.Linear: float32 x [..., inputs] -> [..., outputs].
+
+    A row's result does not depend on the other rows, bit for bit. No gradient.
+    """
+
+    def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, bias: torch.Tensor | None = None) -> None:
+        super().__init__(packed, outputs, inputs)
+        self.out_features, self.in_features = outputs, inputs
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the product, plus the bias if there is one."""
+        rows = x.reshape(-1, self.inputs)
+        return ops.quantized_linear(rows, self.packed, self.outputs, self.bias).view(*x.shape[:-1], self.outputs)
+
+
+class HalfLinear(QuantizedLinear):
+    """The same for a weight [outputs, inputs] in float16 or bfloat16, which is widened as it is read.
+
+    Results equal those of the weight in float32, bit for bit.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the product, plus the bias if there is one."""
+        return ops.small_linear(x.reshape(-1, self.inputs), self.packed, self.bias).view(*x.shape[:-1], self.outputs)
+
+
+class HalfEmbedding(_Packed):
+    """Replaces torch.nn.Embedding, with a weight in float16 or bfloat16: ids [...] -> float32 [..., inputs].
+
+    scale: factor of the rows, as in Gemma.
+    """
+
+    def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, scale: float = 1.0) -> None:
+        super().__init__(packed, outputs, inputs)
+        self.scale = scale
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of these ids as stored."""
+        return torch.nn.functional.embedding(ids, self.packed).float()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of these ids, scaled. IndexError or RuntimeError for ids outside the vocabulary."""
+        found = self.rows(ids)
+        return found if self.scale == 1 else found * torch.tensor(self.scale)
+
+
+class QuantizedEmbedding(HalfEmbedding):
+    """Replaces torch.nn.Embedding: ids [...] -> float32 [..., inputs], the dequantized rows."""
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the dequantized rows of these ids."""
+        return ops.unpack_rows(self.packed, ids.reshape(-1), self.inputs).view(*ids.shape, self.inputs)

@@ -1,0 +1,50 @@
+"""Sampling settings of a model's generation config, which are applied only on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from caw.models.sources import file_or_folder, tokenizer_source
+
+# as named in a generation config and in `caw.generate`, with the kind of each
+NAMES: dict[str, type] = {
+    "do_sample": bool, "temperature": float, "top_k": int, "top_p": float, "min_p": float, "repetition_penalty": float,
+}  # fmt: skip
+
+
+def model_sampling(model: Any) -> dict[str, Any]:
+    """Return the sampling arguments for `caw.generate` in a model's own generation config, for
+    `**model_sampling(model)`.
+
+    model: a transformers causal LM. Returns those of `do_sample`, `temperature`, `top_k`, `top_p`, `min_p` and
+    `repetition_penalty` that the config sets; {} if it sets none. transformers' own defaults (top_k=50 in
+    `model.generate(do_sample=True)`) are not included. Raises TypeError without a generation config.
+    """
+    config = getattr(model, "generation_config", None)
+    if config is None:
+        raise TypeError(f"model must have a generation_config, got {type(model).__name__}; see caw.load_model")
+    found = {name: getattr(config, name, None) for name in NAMES}
+    return {name: kind(found[name]) for name, kind in NAMES.items() if found[name] is not None}
+
+
+def sampling_of_source(name: str | Path) -> dict[str, Any]:
+    """Return `model_sampling` of a model before it is loaded; name: as for `load_model`. {} for a .gguf file.
+
+    Raises as `load_model` for an invalid name.
+    """
+    from transformers import GenerationConfig
+
+    if file_or_folder(name).suffix == ".gguf":
+        return {}
+    source = tokenizer_source(name)
+    try:
+        config = GenerationConfig.from_pretrained(source.folder, local_files_only=source.local)
+    except OSError:  # a model without one
+        return {}
+    return model_sampling(type("Suggested", (), {"generation_config": config}))
+
+
+def sampling_text(settings: dict[str, Any]) -> str:
+    """Format for people: "temperature=0.6, top_p=0.95"; "nothing" for none."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing"

@@ -1,0 +1,45 @@
+"""Policies by name, for the command line, YAML files and benchmarks. Importing this module imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # PyTorch takes a second to import
+    from caw.policies.base import Policy
+
+
+@dataclass(frozen=True)
+class Entry:
+    """class_name: in `caw.policies`. parameters: user-visible names, each with the argument of the class that it sets.
+
+    needed: the parameter without a default, "" = none.
+    """
+
+    class_name: str
+    parameters: dict[str, str]
+    needed: str = ""
+
+
+TARGET = {"target": "target"}
+# in Python `strength` is what a policy does, so that its argument is called value
+POLICIES = {
+    "fixed": Entry("FixedStrength", {"strength": "value", **TARGET}),
+    "entropy": Entry("EntropyThreshold", {"nats": "nats", "strength": "value", **TARGET}, needed="nats"),
+    "logit-delta": Entry("LogitDeltaThreshold", {"gap": "gap", "strength": "value", **TARGET}, needed="gap"),
+    "capacity": Entry("CapacityPolicy", {"theta": "theta", "beta": "beta", "evaluator": "evaluator", **TARGET}),
+}
+
+
+def make_policy(name: str, **parameters: Any) -> Policy:
+    """Build the policy of a name in POLICIES. Raises what its class raises, KeyError for other parameters."""
+    entry = POLICIES[name]
+    arguments = {entry.parameters[parameter]: value for parameter, value in parameters.items()}
+    made: Policy = getattr(importlib.import_module("caw.policies"), entry.class_name)(**arguments)
+    return made
+
+
+def policy_name(policy: Policy) -> str:
+    """Return the name of a policy's class. KeyError for an unlisted class."""
+    return {entry.class_name: name for name, entry in POLICIES.items()}[type(policy).__name__]

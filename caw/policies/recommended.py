@@ -1,0 +1,44 @@
+"""The policies that a `caw.Recommended` brings: full strength where words are drawn, CAW with a target where not."""
+
+from __future__ import annotations
+
+from caw.evaluator.network import shipped_for
+from caw.policies.base import Policy
+from caw.policies.capacity import CapacityPolicy
+from caw.policies.fixed import FixedStrength
+from caw.watermarks.recommended import Recommended
+
+NO_EVALUATOR = (
+    "this model has no evaluator, so greedy texts are marked at strength 1 until they reach the target; see caw "
+    "train-evaluator"
+)
+
+
+def policy_for(mark: Recommended, model_name: str, *, do_sample: bool, level: float | None = None) -> Policy:
+    """Return the policy of a text.
+
+    Args:
+        model_name: names the evaluator, unless `mark` does; "" = unknown.
+        level: p-value at which texts are tested before they leave, None = they are not.
+
+    Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
+    """
+    if do_sample:
+        return FixedStrength(1.0)
+    target = mark.level_of_each(mark.target if level is None else min(level, mark.target))
+    evaluator = evaluator_of(mark, model_name)
+    return FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
+
+
+def evaluator_of(mark: Recommended, model_name: str) -> str | None:
+    """Return the evaluator of greedy texts; None for a model that has none."""
+    return mark.evaluator or (shipped_for(model_name) if model_name else None)
+
+
+def refuse_policy(policy: object) -> None:
+    """Raise ValueError for a policy beside a `Recommended`."""
+    if policy is not None:
+        raise ValueError(
+            f"a Recommended brings its own policies, got {type(policy).__name__} as well; leave policy out, or give "
+            "caw.KGW or caw.EXP"
+        )

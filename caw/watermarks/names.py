@@ -1,0 +1,70 @@
+"""Watermarks by name, for the command line, YAML files and benchmarks. Importing this module imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # PyTorch takes a second to import
+    from caw.watermarks.base import Watermark
+
+
+@dataclass(frozen=True)
+class Entry:
+    """class_name: in `caw.watermarks`. strength: arguments that set the strength, which no detector reads."""
+
+    class_name: str
+    strength: tuple[str, ...] = ()
+
+
+WATERMARKS = {
+    "recommended": Entry("Recommended", ("target", "evaluator")),
+    "kgw": Entry("KGW", ("delta",)),
+    "unigram": Entry("Unigram", ("delta",)),
+    "exp": Entry("EXP", ("top_k",)),
+    "synthid": Entry("SynthID"),
+}
+
+
+def watermark_class(name: str) -> type[Watermark]:
+    """Return the class of a name in WATERMARKS."""
+    found: type[Watermark] = getattr(importlib.import_module("caw.watermarks"), WATERMARKS[name].class_name)
+    return found
+
+
+def watermark_arguments(name: str) -> list[str]:
+    """Return the arguments of its class, without the key."""
+    return [field.name for field in fields(watermark_class(name)) if field.init and field.name != "key"]
+
+
+def watermark_name(watermark: Watermark) -> str:
+    """Return the name of a watermark's class. KeyError for an unlisted class."""
+    return {entry.class_name: name for name, entry in WATERMARKS.items()}[type(watermark).__name__]
+
+
+def said_of(watermark: Watermark) -> dict[str, Any]:
+    """Describe a watermark without its key, for JSON: its "name" and its arguments that are not None."""
+    name = watermark_name(watermark)
+    values = {argument: getattr(watermark, argument) for argument in watermark_arguments(name)}
+    return {"name": name, **{argument: value for argument, value in values.items() if value is not None}}
+
+
+def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark:
+    """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
+    else.
+    """
+    return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
+
+
+def reads_alike(one: Watermark, other: Watermark) -> bool:
+    """Return whether a detector would run the same test for both, given equal keys: they differ at most in strength.
+
+    They differ in strength at most, and the detector tries as many variants or more.
+    """
+    told = []
+    for said in (said_of(one), said_of(other)):
+        unread = (*WATERMARKS[said["name"]].strength, "vocab_size", "variants")  # vocab_size: generation fills it in
+        told.append({name: value for name, value in said.items() if name not in unread})
+    return told[0] == told[1] and one.is_read_by(other)

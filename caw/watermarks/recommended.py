@@ -1,0 +1,125 @@
+"""Recommended: one key for all texts. What is drawn is raced for at no cost, what is greedy gets green lists.
+
+Two families of marks under one secret, each with a key of its own (`keys.derive_key`):
+
+    drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", variants=V), at full strength
+    greedy   KGW(key derived for domain `caw/recommended/greedy`), under CAW, until the text is detectable
+
+A detector tests for both. Under the null their p-values are independent, so the smaller of two is p or less with
+probability 1 - (1 - p)^2: a text's p-value is that, and a greedy text has to reach 1 - (1 - p)^(1/2) alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, NoReturn
+
+import torch
+
+from caw.checks import require_int, require_number
+from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_VARIANTS
+from caw.io.show import shown
+from caw.ladder import Ladder, Rule
+from caw.watermarks.base import Position, TokenScores, Watermark
+from caw.watermarks.exp import EXP, MAX_VARIANTS
+from caw.watermarks.keys import derive_key
+from caw.watermarks.kgw import KGW
+
+DRAWN, GREEDY = b"caw/recommended/drawn", b"caw/recommended/greedy"
+
+
+@dataclass(frozen=True)
+class Recommended(Watermark):
+    """The watermark to use if nothing speaks for another; it brings its own policies.
+
+    A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
+    the model's own, so the mark costs nothing, and a key has `variants` texts for each prompt. A greedy text has no
+    chance to hide a mark in: it gets green lists, as strongly as CAW allows each token, until its p-value is `target`.
+    A model without an evaluator has them at strength 1.
+
+    One detector reads both, and its result says which of them it found (`DetectionResult.family`).
+
+    Args:
+        key: int below 2^64, text or bytes.
+        variants: V of the race, in [1, 1024]; see `EXP`. A detector may have more than the generator, not fewer.
+        target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. With
+            `detectable_at`, the smaller of the two.
+        evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = the model's own.
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    variants: int = RECOMMENDED_VARIANTS
+    target: float = RECOMMENDED_TARGET
+    evaluator: str | None = None
+
+    name: ClassVar[str] = "recommended"
+
+    def validate(self) -> None:
+        require_int("variants", self.variants, 1, MAX_VARIANTS)
+        require_number("target", self.target, 0, 1, closed=False)
+        if not isinstance(self.evaluator, str | None):
+            raise TypeError(
+                f"evaluator must be the name of a shipped evaluator, a path as a str, or None, got "
+                f"{shown(self.evaluator)}; pass e.g. 'smollm2-135m'"
+            )
+
+    @cached_property
+    def drawn(self) -> EXP:
+        """The watermark of texts that are drawn."""
+        return EXP(derive_key(self.secret, DRAWN), strength="scale", variants=self.variants)
+
+    @cached_property
+    def greedy(self) -> KGW:
+        """The watermark of greedy texts."""
+        return KGW(derive_key(self.secret, GREEDY))
+
+    def of(self, *, do_sample: bool) -> EXP | KGW:
+        """The watermark of a text."""
+        return self.drawn if do_sample else self.greedy
+
+    @property
+    def parts(self) -> tuple[Watermark, ...]:
+        return self.drawn, self.greedy
+
+    def level_of_each(self, level: float) -> float:
+        """The p-value that a text must have in its own family to have `level` in both: 1 - (1 - level)^(1/2)."""
+        return -math.expm1(math.log1p(-level) / len(self.parts))
+
+    @property
+    def window(self) -> int:
+        """W of the family that reads more."""
+        return max(part.window for part in self.parts)
+
+    @property
+    def rule(self) -> Rule:
+        return self.greedy.rule
+
+    @property
+    def full(self) -> float:
+        return self.greedy.full
+
+    @property
+    def family(self) -> int:
+        return sum(part.family for part in self.parts)
+
+    def variant(self, number: int) -> Watermark:
+        """The watermark of one variant of the race, in [0, variants); `variants` is the green list."""
+        require_int("variant", number, 0, self.variants)
+        return self.greedy if number == self.variants else self.drawn.variant(number)
+
+    def is_read_by(self, other: Watermark) -> bool:
+        return isinstance(other, Recommended) and self.drawn.is_read_by(other.drawn)
+
+    def ladder(self, position: Position, max_strength: float) -> Ladder:
+        self._of_one_family()
+
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        self._of_one_family()
+
+    def _of_one_family(self) -> NoReturn:
+        raise ValueError(
+            "tokens are marked and scored in one family, got a Recommended, which has two; give its .drawn or .greedy"
+        )

@@ -1,0 +1,226 @@
+"""`caw generate --resume` when the prompts, the model or the options are not those of the lines that are there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli.running import assert_refused, generate, read
+from tiny import save_tiny
+
+from caw.cli.generate_prompts import PromptEntry
+from caw.cli.generate_resume import Line, pair
+from caw.decoding.prompts import prompt_digest
+from caw.evaluator import Evaluator
+from caw.models import load_tokenizer
+from caw.models.arithmetic import Arithmetic
+
+pytestmark = pytest.mark.usefixtures("environment")
+TEXTS = [f"the sky {i}" for i in range(5)]
+Prompt = str | tuple[str, str]  # text, or id and text
+
+
+def write(path: Path, prompts: Sequence[Prompt]) -> Path:
+    rows = [{"prompt": p} if isinstance(p, str) else {"id": p[0], "prompt": p[1]} for p in prompts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class Run:
+    """One output, resumed with other inputs."""
+
+    def __init__(self, model: str, folder: Path, *options: str) -> None:
+        self.model, self.folder, self.options, self.out = model, folder, options, folder / "out.jsonl"
+
+    def __call__(self, prompts: Sequence[Prompt], *more: str, out: Path | None = None) -> Any:
+        source = write(self.folder / "prompts.jsonl", prompts)
+        return generate(self.model, "-i", str(source), "-o", str(out or self.out), *self.options, *more)
+
+    def cut(self, lines: int) -> None:
+        """As a kill leaves it."""
+        self.out.write_bytes(b"".join(self.out.read_bytes().splitlines(keepends=True)[:lines]))
+
+    def assert_as_anew(self, prompts: Sequence[Prompt]) -> None:
+        """The file is byte for byte that of a run that was never cut short, and each prompt has its own answer."""
+        anew = self.folder / "anew.jsonl"
+        anew.unlink(missing_ok=True)
+        assert self(prompts, out=anew).exit_code == 0
+        assert self.out.read_bytes() == anew.read_bytes()
+
+
+@pytest.fixture
+def run(model: str, tmp_path: Path) -> Run:
+    return Run(model, tmp_path, "--dtype", "float32", "--sample", "--seed", "3")
+
+
+CHANGES: dict[str, Sequence[Prompt]] = {
+    "in front": ["a new one", *TEXTS],
+    "in between": [*TEXTS[:2], "a new one", *TEXTS[2:]],
+    "reordered": TEXTS[::-1],
+    "behind": [*TEXTS, "a new one"],
+    "twice": [TEXTS[0], *TEXTS],
+    "with ids now": [(f"id {i}", text) for i, text in enumerate(TEXTS)],
+}
+
+
+@pytest.mark.parametrize("more", [(), ("--with-prompt",)], ids=["plain", "with prompt"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_texts_go_with_their_prompts(run: Run, change: str, more: tuple[str, ...]) -> None:
+    """A prompt in front of a file: the ids, line numbers, all moved by one, one prompt was answered twice and one
+    never."""
+    run.options += more
+    assert run(TEXTS).exit_code == 0
+    run.cut(3)
+    before = {line["text"] for line in read(run.out)}
+    result = run(CHANGES[change], "--resume")
+    assert result.exit_code == 0, result.output
+    moved = change != "behind"
+    assert ("get the new ids of their prompts:" in result.stderr) == moved, result.stderr
+    assert before <= {line["text"] for line in read(run.out)}
+    run.assert_as_anew(CHANGES[change])
+
+
+def test_prompts_under_given_ids_that_changed_places(run: Run) -> None:
+    assert run([("a", TEXTS[0]), ("b", TEXTS[1])]).exit_code == 0
+    swapped = [("a", TEXTS[1]), ("b", TEXTS[0]), ("c", TEXTS[2])]
+    result = run(swapped, "--resume")
+    assert result.exit_code == 0 and "2 texts of" in result.stderr and "'a' to 'b'" in result.stderr
+    run.assert_as_anew(swapped)
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_prompt_that_changed_under_its_id(run: Run, ids: bool) -> None:
+    """The old text stood there as the answer to the new prompt, with exit code 0."""
+    prompts: list[Prompt] = [(f"id{i}", text) for i, text in enumerate(TEXTS)] if ids else list(TEXTS)
+    changed = prompts[:1] + ([("id1", "another")] if ids else ["another"]) + prompts[2:]
+    assert run(prompts).exit_code == 0
+    run.cut(3)
+    before = run.out.read_bytes()
+    result = run(changed, "--resume")
+    assert_refused(result, f"line 2 answers another prompt than the input's id {'id1' if ids else 2!r}")
+    assert "--remake" in result.stderr and run.out.read_bytes() == before
+    result = run(changed, "--resume", "--remake")
+    assert result.exit_code == 0
+    assert f"1 texts of {run.out} answer other prompts and were dropped: ids {'id1' if ids else 2!r}" in result.stderr
+    run.assert_as_anew(changed)
+
+
+def test_prompts_that_are_gone(run: Run) -> None:
+    """Of line numbers one belongs to another prompt now, which is refused; ids of others stay, and that is said."""
+    assert run(TEXTS).exit_code == 0
+    left = [TEXTS[0], *TEXTS[2:]]
+    assert_refused(run(left, "--resume"), "line 2 answers another prompt")
+    result = run(left, "--resume", "--remake")
+    assert result.exit_code == 0 and "nothing to do:" in result.stderr
+    run.assert_as_anew(left)
+    run.out.unlink()
+    named = [(f"id{i}", text) for i, text in enumerate(TEXTS)]
+    assert run(named).exit_code == 0
+    whole = read(run.out)
+    result = run(named[2:], "--resume")
+    assert result.exit_code == 0 and "2 texts of" in result.stderr and "and are kept: ids 'id0', 'id1'" in result.stderr
+    assert read(run.out) == whole
+
+
+def test_remake_is_for_resume(run: Run) -> None:
+    assert_refused(run(TEXTS, "--remake"), "--remake requires --resume")
+
+
+def test_lines_without_a_digest_are_refused(run: Run) -> None:
+    assert run(TEXTS).exit_code == 0
+    lines = [{k: v for k, v in line.items() if k != "prompt_digest"} for line in read(run.out)]
+    run.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert_refused(run(TEXTS, "--resume"), "line 1 is from an earlier version and does not name its prompt")
+
+
+def test_everything_that_decides_a_text_is_compared(model: str, evaluator: str, tmp_path: Path) -> None:
+    """16 texts in bfloat16 and float32 stood in one file, as if one run had made them."""
+    run = Run(model, tmp_path, "--policy", "capacity", "--evaluator", evaluator, "--dtype", "float32")
+    assert run(TEXTS).exit_code == 0
+    run.cut(2)
+    before = run.out.read_bytes()
+    changes = {
+        ("--dtype", "bfloat16"): "made with dtype float32, this run has bfloat16;",
+        ("--quantization", "int8", "--dtype", "auto"): "made with quantization None, this run has int8;",
+        ("--theta", "0.5"): "made with policy.theta ",
+        ("--sample", "--temperature", "0.5"): "made with sampling.temperature None, this run has 0.5;",
+        ("--chat",): "made with chat False, this run has True;",
+        ("--seeding", "selfhash"): "made with watermark.seeding lefthash, this run has selfhash;",
+    }
+    for change, said in changes.items():
+        assert_refused(run(TEXTS, "--resume", *change), f"{run.out}, line 1 was {said}")
+    other = Evaluator.load(evaluator)
+    other.mean += 0.25
+    other.save(evaluator)
+    assert_refused(run(TEXTS, "--resume"), "made with evaluator_digest ")
+    lines = read(run.out)
+    lines[1]["settings"]["version"] = "0.0.1"
+    run.out.write_bytes(before)
+    other.mean -= 0.25
+    other.save(evaluator)
+    # neither how texts are made nor how fast changes one
+    resumed = run(TEXTS, "--resume", "--speculate", "4", "--batch-size", "2")
+    assert resumed.exit_code == 0, resumed.output
+    run.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert_refused(run(TEXTS, "--resume"), "line 2 was made with version 0.0.1, this run has ")
+
+
+def test_another_model_in_the_same_place(tmp_path: Path) -> None:
+    model = str(save_tiny(tmp_path / "model"))
+    run = Run(model, tmp_path, "--dtype", "float32")
+    assert run(TEXTS).exit_code == 0
+    run.cut(2)
+    before = run.out.read_bytes()
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("mlp.up_proj.weight"))
+    tensors[name] = tensors[name] * 1.01
+    save_file(tensors, path, metadata={"format": "pt"})
+    result = run(TEXTS, "--resume")
+    assert result.exit_code == 2 and "line 1 was made with model_digest " in result.stderr
+    assert run.out.read_bytes() == before
+
+
+def test_arithmetic_matters_where_texts_depend_on_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert Arithmetic.of(model, cpu, "float32").as_dict() == {
+        "dtype": "float32", "quantization": None, "arithmetic": None,
+    }  # fmt: skip
+    for given in (("bfloat16", None), ("auto", "int8")):
+        here = Arithmetic.of(model, cpu, *given).arithmetic
+        assert here
+        monkeypatch.setenv("CAW_CPU_ISA", "avx2")
+        assert Arithmetic.of(model, cpu, *given).arithmetic != here
+        monkeypatch.delenv("CAW_CPU_ISA")
+
+
+def test_a_template_that_names_today_gives_the_same_digest_tomorrow(model: str) -> None:
+    tokenizer = load_tokenizer(model)
+    tokenizer.chat_template = "{{ strftime_now('%S.%f') }} {{ messages[0]['content'] }}"
+    message = [{"role": "user", "content": "the sky"}]
+    first, digest = (
+        tokenizer.apply_chat_template(message, tokenize=False),
+        prompt_digest(tokenizer, "the sky", chat=True),
+    )
+    second, again = (
+        tokenizer.apply_chat_template(message, tokenize=False),
+        prompt_digest(tokenizer, "the sky", chat=True),
+    )
+    assert first != second and digest == again != prompt_digest(tokenizer, "the sky")
+    tokenizer.chat_template = "<{{ messages[0]['content'] }}>"
+    assert prompt_digest(tokenizer, "the sky", chat=True) != digest
+
+
+def test_pairs_never_answer_one_prompt_twice() -> None:
+    jobs = [PromptEntry(i + 1, name, "") for i, name in enumerate("abcd")]
+    lines = [Line(1, "b", "P"), Line(2, "x", "Q"), Line(3, "d", "P"), Line(4, "c", "old"), Line(5, "y", "P")]
+    found = pair(jobs, ["P", "P", "Q", "P"], lines)
+    # b and d kept theirs; c's prompt was answered as x, a's as y; what c answered is asked by nobody
+    assert [(line.id, name) for line, name in found.moved] == [("x", "c"), ("y", "a")]
+    assert (found.todo, [line.id for line in found.wrong], found.strays) == ([], ["c"], [])

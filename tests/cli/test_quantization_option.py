@@ -1,0 +1,152 @@
+"""`--quantization`: the same option everywhere, what it asks for reaches the loading, and refusals come before it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli.running import KEY, assert_refused, run
+
+import caw
+from caw import ops
+from caw.cli import evaluate_attack_command, evaluate_perplexity_command
+from caw.evaluation import config
+
+pytestmark = [
+    pytest.mark.usefixtures("environment"),
+    pytest.mark.skipif(bool(ops.missing_extension()), reason="requires the compiled extension:"),
+]
+LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
+# what each command loads its model with, and what it needs besides one
+COMMANDS = {
+    "generate": ("caw.cli.generate_command", ["--prompt", "x"]),
+    "demo": ("caw.cli.demo_command", ["--evaluator", "EVALUATOR"]),
+    "tune": ("caw.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
+    "serve": ("caw.cli.serve_command", []),
+    "evaluate perplexity": ("caw.cli.evaluate_perplexity_command", ["."]),
+    "evaluate evaluator": ("caw.fitting.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
+    "train-evaluator": ("caw.fitting.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
+    "train-evaluator --self": ("caw.fitting.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
+    "label": (
+        "caw.cli.label_command",
+        ["--labeler", "counterfactual", "--data-dir", "FOLDER", "--dataset", "toy", "-o", "FOLDER/new.jsonl"],
+    ),
+    "detection-weights": (
+        "caw.models",
+        ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],
+    ),
+    "detect": ("caw.models", ["--text", "x"]),
+    "benchmark": ("caw.benchmark.subjects", []),
+}
+NAMED = {"detection-weights": ["--reader", "MODEL"], "detect": ["--weights", "model:MODEL"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A labelled text, and a line that says how it was marked with the key beside it."""
+    made, mark = tmp_path_factory.mktemp("inputs"), caw.KGW(key=KEY)
+    (made / "toy").mkdir()
+    (made / "toy" / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "so 2 it is\\n#### 2"}\n')
+    (made / "labels.jsonl").write_text('{"dataset": "toy", "split": "train", "index": 0, "spans": [[3, 4]]}\n')
+    (made / "keys.yaml").write_text(f"watermarks: [{{name: a, key: {KEY}}}]")
+    line = {"tokens": [1, 2], "key_id": mark.key_id, "watermark": {"name": "kgw"}, "policy": {"name": "fixed"}}
+    (made / "marked.jsonl").write_text(json.dumps(line) + "\n")
+    return made
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_reaches_the_loading(
+    command: str, model: str, evaluator: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_model(name: str, **given: Any) -> Any:
+        raise ValueError(f"asked for {name} on {given['device']} with {given['quantization']}")
+
+    module, needed = COMMANDS[command]
+    monkeypatch.setattr(importlib.import_module(module), "load_model", load_model)
+    monkeypatch.setattr(evaluate_perplexity_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
+    monkeypatch.setattr(config, "choose_plans", lambda plans, only: [])
+    flag = "--quantization"
+    asked = [*command.split(), *needed, *NAMED.get(command, ["--model", "MODEL"])]
+    for word, value in (("EVALUATOR", evaluator), ("FOLDER", str(folder)), ("MODEL", model)):
+        asked = [part.replace(word, value) for part in asked]
+    for given, said in (
+        (["file"], f"{flag}='file' is for a .gguf file, found another model; use 'int8' or 'int4'"),
+        (["int8", "--device", "cpu"], f"asked for {model} on cpu with int8"),
+    ):
+        result = run(*asked, "--quantization", *given)
+        assert result.exit_code == 2 and result.stderr.splitlines()[-1] == f"caw: {said}"  # serve speaks before
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["label", "--data-dir", ".", "-o", "new.jsonl"], "--quantization is only for labeler counterfactual"),
+        (["detection-weights", "--like", "x", "-o", "w.safetensors"], "--quantization require --reader"),
+        (["detect", "--text", "x"], "--quantization requires --weights model:NAME; add it"),
+    ],
+)
+def test_where_nothing_is_loaded_it_is_refused(asked: list[str], said: str) -> None:
+    assert_refused(run(*asked, "--quantization", "int8"), said)
+
+
+def test_texts_are_those_of_the_library(model: str) -> None:
+    texts = [
+        run("generate", "--model", model, "--prompt", "the sky", "--watermark", "none", "--device", "cpu",
+            "--max-new-tokens", "40", *more).stdout
+        for more in (("--quantization", "int4"), ("--dtype", "float32"))
+    ]  # fmt: skip
+    loaded = caw.load_model(model, device="cpu", quantization="int4")
+    ours = caw.generate(*loaded, "the sky", max_new_tokens=40, progress=False).texts[0]
+    assert texts[0].strip() == ours.strip() and texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--quantization", "int3"],
+            "--quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'; leave it",
+        ),
+        (["--quantization", "int8", "--dtype", "bfloat16"], "found bfloat16 on cpu; leave dtype out and load with"),
+        (["--quantization", "fp8"], "--quantization='fp8' is for a GPU, found cpu"),
+        (
+            ["--quantization", "int8", "--shapes", "tiny"],
+            "--quantization with --shapes requires a GPU, found cpu",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: list[str], said: str, model: str) -> None:
+    assert_refused(run("benchmark", "--model", model, "--device", "cpu", *options), said)
+
+
+def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a GPU would be the usual place, nobody has to name the CPU."""
+    from caw.cli import options, quantization_option
+
+    monkeypatch.setattr(options, "resolve_device", lambda device: device or "cuda")
+    place = quantization_option.prepare_place
+    assert place("x.gguf", None, None, "auto", "file") == "cpu"
+    assert place("x.gguf", None, None, "auto", None) == "cuda"
+    with pytest.raises(ValueError, match="--quantization='file' computes in float32 on a CPU, found auto on cuda"):
+        place("x.gguf", "cuda", None, "auto", "file")
+
+
+@pytest.mark.parametrize(
+    ("ranker", "given", "said"),
+    [
+        (["--ranker", "sentence:x"], "int4", "for the model given by --ranker causal:MODEL, got none; leave it out"),
+        ([], "int4", "--ranker-quantization is for the model given by --ranker causal:MODEL, got none"),
+        (["--ranker", "causal:MODEL"], "file", "--ranker-quantization='file' is for a .gguf file, found another model"),
+    ],
+)
+def test_a_rankers_weights_are_checked_first(
+    ranker: list[str], given: str, said: str, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(evaluate_attack_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
+    ranker = [part.replace("MODEL", model) for part in ranker]
+    attack = ["evaluate", "attack", str(tmp_path), "--attack", "word-s-context:0.3", "--device", "cpu"]
+    assert_refused(run(*attack, *ranker, "--ranker-quantization", given), said)

@@ -1,0 +1,67 @@
+"""`--watermark recommended`: generate, detect, its receipts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.running import KEY, assert_refused, generate, read, run, write_prompts
+
+import caw
+from caw.policies.recommended import NO_EVALUATOR
+
+pytestmark = pytest.mark.usefixtures("environment")
+MARK = ("--watermark", "recommended")
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_path: Path, sample: bool) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    sampling = ("--sample", "--temperature", "2", "--seed", "3") if sample else ()
+    more = ("--max-new-tokens", "150", "--detectable-at", "1e-2", "--variants", "8")
+    result = generate(model, "-i", str(source), "-o", str(out), *MARK, *more, *sampling)
+    assert result.exit_code == 0, result.stderr
+    drawn = "marking drawn texts with exp (variants 8) at full strength, which costs no quality"
+    assert (drawn in result.stderr) is sample and (NO_EVALUATOR in result.stderr) is not sample
+    lines, mark = read(out), caw.Recommended(KEY, variants=8)
+    for line in lines:
+        assert line["watermark"] == {"name": "recommended", "variants": 8, "target": 1e-3}
+        policy = {"name": "fixed", "strength": 1.0, **({} if sample else {"target": mark.level_of_each(1e-3)})}
+        assert line["policy"] == policy and line["key_id"] == mark.key_id == line["receipt"]["key_id"]
+    how = (*MARK, "--variants", "8", "--receipt", str(out), "--json")
+    found = run("detect", "--tokenizer", model, "-i", str(out), *how)
+    assert found.exit_code == 0, found.stderr
+    results = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [r["p_value"] for r in results] == [line["receipt"]["p_value"] for line in lines]
+    assert {r["family"] for r in results if r["is_watermarked"]} == {"exp" if sample else "kgw"}
+
+
+def test_a_run_that_was_cut_short_goes_on(model: str, tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    make = ("-i", str(source), "-o", str(out), *MARK, "--sample")
+    assert generate(model, *make).exit_code == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"\n".join(whole.split(b"\n")[:1]) + b"\n")
+    assert generate(model, *make, "--resume").exit_code == 0 and out.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--theta", "0.5"),
+            "watermark recommended brings its own policies, got --theta as well; leave it out",
+        ),
+        (("--policy", "fixed"), "watermark recommended brings its own policies, got --policy as well; leave it out"),
+        (("--gamma", "0.5"), "--gamma is only for watermark kgw and unigram, got watermark recommended"),
+        (("--variants", "0"), "variants must be an integer in [1, 1024], got 0"),
+        (("--target", "2"), "target must be a number in (0, 1)"),
+        (("--weights", "maths", "--detectable-at", "1e-3"), "--weights are for one watermark, got recommended"),
+        (("--sample", "--detectable-at", "1e-3", "--best-of", "2"), "so best_of must be 1, got 2"),
+    ],
+)
+def test_what_it_decides_is_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:
+    assert_refused(run("generate", "--model", "smollm2-135m", "--prompt", "x", *MARK, *options), said)
+    if "--sample" not in options and "--weights" not in options:
+        assert_refused(run("serve", "--model", "no-such-model", *MARK, *options), said)

@@ -1,0 +1,94 @@
+"""Candidates of many sequences in few rows: which fit, that nothing is read back, and that no token changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import prompt
+from decoding.capturing import HostData, fake_step, replays_go_on_as, started
+from decoding.running import run
+from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from caw import ops
+from caw.decoding.capture import fused_step
+from caw.decoding.capture.fused_step import FusedStep, pack, row_budget
+from caw.decoding.forward.attention import _as_pages
+from caw.testing import assert_close
+
+
+@pytest.mark.parametrize("budget", [5, 6, 9, 13, 20])
+def test_rows_go_to_second_candidates_before_third_ones(budget: int) -> None:
+    candidates = 100 * torch.arange(5)[:, None] + torch.arange(4)
+    wanted = torch.tensor([1, 4, 2, 1, 3])
+    packed = pack(candidates, wanted, budget)
+    order = [(j, b) for j in range(4) for b in range(5)]
+    order.sort(key=lambda at: at[0] >= wanted[at[1]])  # stable: what counts first
+    taken = sorted((b, j) for j, b in order[:budget])
+    assert list(zip(packed.rows.tolist(), packed.slots.tolist(), strict=True)) == taken
+    assert packed.tokens.tolist() == [100 * b + j for b, j in taken]
+    assert packed.carried.tolist() == [sum(b == row for b, _ in taken) for row in range(5)]
+    assert packed.first.tolist() == [taken.index((b, 0)) for b in range(5)]
+
+
+def test_where_there_are_few_or_too_many_sequences_all_are_carried() -> None:
+    assert [row_budget(*shape) for shape in ((8, 8), (9, 8), (32, 8), (42, 2), (43, 2), (64, 8), (32, 2))] == [
+        None, 64, 64, 64, None, None, None
+    ]  # fmt: skip
+
+
+def few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A budget of so many rows, whatever the batch."""
+    monkeypatch.setattr(fused_step, "row_budget", lambda batch, width: min(rows, batch * width))
+
+
+PROMPTS = [prompt(3 + 2 * (i % 5), i) for i in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("watermark", "sampling", "rows"),
+    [("top_k", "greedy", 10), ("top_k", "sampled", 4), ("scale", "greedy", 8), ("selfhash", "sampled", 6)],
+)
+def test_packing_changes_no_token(
+    llama: Any, watermark: str, sampling: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends, refills and tokens that wait for a step of their own among them."""
+    policy = capacity_policy(llama, theta=1.0, beta=1.0)
+    settings: dict[str, Any] = {"batch": 4, "slots": 6, "eos_token_ids": (2,), **SAMPLING[sampling]}
+    budgets = [12, 5, 9, 12, 3, 12, 8]
+    plain = run(llama, PROMPTS, WATERMARKS[watermark], policy, budgets=budgets, fixed=True, **settings)
+    few_rows(monkeypatch, rows)
+    packed = run(llama, PROMPTS, WATERMARKS[watermark], policy, budgets=budgets, fixed=True, **settings)
+    assert packed.tokens == plain.tokens and packed.reasons == plain.reasons
+    assert [trace.strength for trace in packed.traces] == [trace.strength for trace in plain.traces]
+    assert packed.overflows > plain.overflows, "some chosen token had no row"
+
+
+def test_packing_reads_nothing_back_and_replays(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_rows(monkeypatch, 5)
+    made = [started(llama, PROMPTS[:3], WATERMARKS["top_k"], capacity_policy(llama), slots=6) for _ in range(3)]
+    (_, plain), _, (third, faked) = made
+    assert isinstance(plain.step, FusedStep) and plain.step.packs
+    replays_go_on_as(made[:2])
+    mode = FakeTensorMode()
+    fake = fake_step(third, faked, mode)
+    with mode, HostData() as watched, third.attention:
+        fake()
+    assert not watched.moves
+
+
+def test_a_sequence_may_be_read_as_a_page() -> None:
+    torch.manual_seed(1)
+    rows = torch.tensor([0, 0, 2, 2, 2])
+    given = (torch.randn(5, 4, 1, 8), *torch.randn(2, 3, 2, 11, 8), *torch.randn(2, 5, 2, 1, 8),
+             torch.tensor([3, 0, 11]))  # fmt: skip
+    expected = ops.sibling_attention_packed(*given, rows, 0.3, 5, None, None)
+    assert_close(_as_pages(given, rows, 0.3, 5, None, None), expected, "attention/float32")
+
+
+def test_the_budget_is_what_the_kernels_of_few_rows_take() -> None:
+    from caw.triton_kernels.small_linear import MAX_ROWS
+
+    assert fused_step.GPU_ROWS == MAX_ROWS

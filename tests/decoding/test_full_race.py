@@ -1,0 +1,196 @@
+"""EXP(strength="scale") at strength 1: the model's own distribution, and a text that the key decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding.architectures import prompt
+from decoding.running import make_decoder, run
+from scipy import stats
+from tiny import tiny_tokenizer
+
+import caw
+from caw import ops
+from caw.decoding.full_race import BELOW_ONE, FullRace, only_races, runs_full_race
+from caw.record import Record
+from caw.watermarks import Position
+
+FALSE_ALARM = 1e-6
+RACE = caw.EXP(key=11, strength="scale", context_width=3)
+SAMPLED = {"do_sample": True, "temperature": 1.3, "top_p": 0.95}
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
+
+
+def position_of(logits: torch.Tensor, context: torch.Tensor) -> Position:
+    record = Record.from_logits(logits)
+    return Position(record, record.values, logits, context, logits)
+
+
+def test_a_thousand_near_flat_tokens_are_drawn_as_often_as_they_should() -> None:
+    """Chi-square over contexts, at a false-alarm rate of 1e-6; a race over the record of 100 would not pass."""
+    draws = 200_000
+    logits = torch.randn(1000) * 0.3
+    expected = draws * logits.double().softmax(0).numpy()
+    context = torch.arange(draws)[:, None].expand(-1, 3).contiguous()
+    counts = np.zeros(1000)
+    for some in context.split(5000):
+        at = position_of(logits.expand(len(some), -1), some)
+        counts += np.bincount(RACE.whole_winner(at, native=True).numpy(), minlength=1000)
+    assert stats.chisquare(counts, expected).pvalue > FALSE_ALARM
+    record = np.isin(np.arange(1000), logits.topk(100).indices.numpy())
+    assert counts[~record].sum() > 0.5 * draws
+
+
+@pytest.mark.parametrize(
+    "watermark",
+    [RACE, caw.EXP(key=5, strength="scale", temperature=0.6), caw.EXP(key=5, strength="scale", format="vllm-dual",
+     alpha=0.4), caw.EXP(key=9, strength="scale", format="markllm", vocab_size=307, context_width=2),
+     caw.EXP(key=5, strength="scale", payload=5, payload_bits=4)],
+    ids=["native", "temperature", "dual", "markllm", "payload"],
+)  # fmt: skip
+def test_winner_by_the_formula(watermark: caw.EXP) -> None:
+    """argmax of log p - log(-log F) over every token, by the noise that ladders use."""
+    logits = torch.randn(40, 307) * 2
+    logits[:, ::7] = -torch.inf
+    at = position_of(logits, torch.randint(0, 307, (40, watermark.window)))
+    noise = watermark.scheme.noise(at.context, torch.arange(307).expand(40, -1))
+    race = torch.where(logits > -torch.inf, logits.double() / watermark.temperature + noise, -torch.inf)
+    assert len(race.argmax(1).unique()) > 10
+    for native in (True, False):
+        assert torch.equal(watermark.whole_winner(at, native=native), race.argmax(1))
+
+
+def first_repeat(tokens: list[int], width: int) -> int:
+    """The place of the first token whose context stood there before."""
+    padded = [-1] * width + tokens
+    seen: set[tuple[int, ...]] = set()
+    for place in range(len(tokens)):
+        context = tuple(padded[place : place + width])
+        if context in seen:
+            return place
+        seen.add(context)
+    return len(tokens)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_seed_has_no_say_until_a_context_repeats(llama: Any, fixed: bool) -> None:
+    """By a context of one token texts repeat soon, and part there."""
+    for width, apart in ((3, False), (1, True)):
+        mark = dataclasses.replace(RACE, context_width=width)
+        texts = [
+            run(llama, PROMPTS, mark, seed=seed, max_new_tokens=60, fixed=fixed, **SAMPLED).tokens for seed in (5, 6)
+        ]
+        for one, other in zip(*texts, strict=True):
+            until = first_repeat(one, width)
+            assert one[:until] == other[:until]
+        if apart:
+            assert texts[0] != texts[1]
+    assert texts[0] != run(llama, PROMPTS, mark.with_key(12), seed=5, max_new_tokens=60, **SAMPLED).tokens
+
+
+def test_nothing_is_drawn_where_the_race_decides(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    call = ops.draw_scores
+
+    def counted(warped: torch.Tensor, drawn: torch.Tensor, *rest: Any) -> Any:
+        rows.append(int(drawn.sum()))
+        return call(warped, drawn, *rest)
+
+    monkeypatch.setattr(ops, "draw_scores", counted)
+    mark = dataclasses.replace(RACE, context_width=1)
+    tokens = run(llama, PROMPTS, mark, max_new_tokens=40, **SAMPLED).tokens
+    repeats = 0
+    for text in tokens:
+        contexts = [-1, *text[:-1]]
+        repeats += sum(context in contexts[:place] for place, context in enumerate(contexts))
+    assert sum(rows) == repeats > 0
+    rows.clear()
+    asked = run(llama, PROMPTS, mark, max_new_tokens=40, mark_eos=False, eos_token_ids=(2,), **SAMPLED)
+    assert sum(rows) == sum(map(len, asked.tokens)), "an end token must not decide by the key"
+
+
+def test_policies_that_leave_tokens_alone_leave_them_to_the_sampler(llama: Any) -> None:
+    """At a factor of 0 the unmarked text; under a gate the unmarked draws where it is shut."""
+    plain = run(llama, PROMPTS, None, max_new_tokens=20, seed=3, **SAMPLED).tokens
+    shut = run(llama, PROMPTS, RACE, caw.EntropyThreshold(100.0), max_new_tokens=20, seed=3, **SAMPLED).tokens
+    assert shut == plain
+    half = run(llama, PROMPTS, RACE, caw.EntropyThreshold(4.3), max_new_tokens=20, seed=3, **SAMPLED)
+    marked = [strength for trace in half.traces for strength in trace.strength]
+    assert {0.0, 1.0} == set(marked) and half.tokens != plain
+
+
+def test_only_what_may_race_races() -> None:
+    fixed = caw.FixedStrength(1.0)
+    assert runs_full_race(RACE, fixed) and runs_full_race(RACE, None) and only_races(RACE, fixed)
+    assert runs_full_race(RACE, caw.EntropyThreshold(1.0)) and not only_races(RACE, caw.EntropyThreshold(1.0))
+    for mark, policy in ((caw.EXP(key=1), fixed), (caw.KGW(key=1), fixed), (None, fixed),
+                         (RACE, caw.FixedStrength(0.5)), (RACE, caw.FixedStrength(2.0))):  # fmt: skip
+        assert not runs_full_race(mark, policy)
+
+
+def test_the_rung_is_that_of_strength_one() -> None:
+    race = FullRace.of(torch.tensor([1.0, 1.0, 0.5]), torch.tensor([False, True, False]), torch.ones(3).bool(),
+                       original_asked=True)  # fmt: skip
+    ladder = race.ladder(torch.tensor([4, 5, 6]), torch.tensor([7, 8, 9]), None)
+    assert ladder.candidates.tolist() == [[4, 7], [5, 5], [6, 6]] and ladder.counts.tolist() == [2, 1, 1]
+    assert ladder.select(torch.ones(3)).tolist() == [1, 0, 0]
+    assert ladder.select(torch.full((3,), BELOW_ONE)).tolist() == [0, 0, 0]
+
+
+def test_what_a_full_race_does_not_take_is_refused(llama: Any) -> None:
+    tokenizer = tiny_tokenizer()
+    with pytest.raises(ValueError, match="it takes no target, got one in FixedStrength; leave target out"):
+        caw.generate(llama, tokenizer, [[1, 2]], watermark=RACE, policy=caw.FixedStrength(1.0, target=1e-3))
+    with pytest.raises(ValueError, match="best_of must be 1, got 3; leave it out"):
+        caw.generate(llama, tokenizer, [[1, 2]], watermark=RACE, detectable_at=1e-3, best_of=3, max_new_tokens=50)
+
+
+def test_a_decoder_of_nothing_else_has_two_rungs(llama: Any) -> None:
+    """Rungs of a ladder over the record would be forwarded as rows of a captured step's ring."""
+    step: Any = make_decoder(llama, RACE, fixed=True, do_sample=True).step
+    assert step.choosing.rungs == 2
+    other: Any = make_decoder(llama, RACE, caw.FixedStrength(0.5), fixed=True, do_sample=True).step
+    assert other.choosing.rungs == 100
+
+
+@pytest.mark.slow(seconds=25)
+def test_demo_model_loses_no_nats() -> None:
+    """Expected surprise under the model's own plain distribution, over keys, at 48 positions of a text.
+
+    A race over the record of 100 gives less: 1.182, 2.024, 1.760 in place of 1.204, 2.494, 1.924 nats on one text.
+    """
+    model, tokenizer = caw.load_model("smollm2-135m")
+    ids = tokenizer(
+        "The old harbour was quiet when the first boats came back, and nobody on the pier could say why "
+        "they had turned round so early in the season, long before the weather broke."
+    ).input_ids
+    with torch.inference_mode():
+        plain = model(torch.tensor([ids])).logits[0].float()[-32:]
+    for temperature, top_p, keys in ((0.7, 1.0, 5000), (1.0, 1.0, 1200), (1.3, 1.0, 800), (1.0, 0.95, 1200)):
+        warped = plain / temperature
+        if top_p < 1:
+            order = warped.sort(descending=False)
+            out = order.values.softmax(1).cumsum(1) <= 1 - top_p
+            warped = warped.masked_fill(out.scatter(1, order.indices, out), -torch.inf)
+        surprise, probs = -plain.double().log_softmax(1), warped.double().softmax(1)
+        mean = (probs * surprise).sum(1)
+        deviation = ((probs * surprise.square()).sum(1) - mean.square()).mean().sqrt()
+        found = torch.zeros(len(plain), dtype=torch.float64)
+        for key in range(keys):
+            context = torch.arange(len(plain))[:, None].expand(-1, 4).contiguous()
+            winner = caw.EXP(key, strength="scale").whole_winner(position_of_row(warped, context), native=True)
+            found += surprise.gather(1, winner[:, None])[:, 0]
+        error = float(deviation) / (len(plain) * keys) ** 0.5
+        off = float((found / keys).mean() - mean.mean())
+        assert abs(off) < (0.01 if temperature == 0.7 else 4 * error), (temperature, top_p, off, error)
+        assert error < 0.025, "four of them are less than what a race over the record is off"
+
+
+def position_of_row(warped: torch.Tensor, context: torch.Tensor) -> Position:
+    """A position without a record, which the race does not read."""
+    nothing = Record.empty(len(warped), warped.device)
+    return Position(nothing, nothing.values, warped, context, warped)

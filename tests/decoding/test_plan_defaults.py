@@ -1,0 +1,83 @@
+"""Where drafts are carried, and what is said where they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from decoding.architectures import build, prompt, tokenizer
+
+import caw
+from caw import ops
+from caw.decoding.drafts.ngrams import NgramDrafter
+from caw.decoding.plan_defaults import NEVER, ROUNDING, exact_rows
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+
+def counts(model: Any, **options: Any) -> Any:
+    """What drafts did for a text whose tokens the prompt has."""
+    ids = prompt(100)
+    out = caw.generate(model, tokenizer(), [ids], max_new_tokens=6, progress=False, **options)
+    return out.trace[0].drafts
+
+
+def test_drafts_are_carried_by_default() -> None:
+    found = counts(build("llama"))
+    assert found.why_not == "" and found.passes and found.rows >= found.passes
+
+
+@pytest.mark.parametrize("speculate", [3, NgramDrafter()])
+def test_and_wherever_they_are_asked_for(speculate: Any) -> None:
+    found = counts(build("gpt2"), speculate=speculate)
+    assert found.why_not == "" and found.drafted
+    if speculate == 3:
+        assert found.drafted <= 3 * found.passes
+
+
+@pytest.mark.parametrize("name, options, why", [
+    ("llama", {"speculate": None}, NEVER),
+    ("gpt2", {}, ROUNDING),
+    ("llama", {"branching": "sequential"}, "branching='sequential'"),
+    ("llama", {"backend": "reference"}, "compiled"),
+    ("llama", {"prefill_attention": "eager"}, "compiled"),
+])  # fmt: skip
+def test_the_trace_says_why_there_are_none(name: str, options: dict[str, Any], why: str) -> None:
+    found = counts(build(name), **options)
+    assert why in found.why_not and not found.passes
+    if options and "speculate" not in options:
+        with pytest.raises(ValueError, match=r"^speculate=2 needs .* found .*; leave speculate out$"):
+            counts(build(name), speculate=2, **options)
+
+
+@pytest.mark.parametrize("speculate, kind", [("much", ValueError), (0, ValueError), (65, ValueError), (1.5, TypeError),
+                                             (True, TypeError), ([3], TypeError)])  # fmt: skip
+def test_what_is_no_source_of_drafts(speculate: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^speculate must be"):
+        counts(build("llama"), speculate=speculate)
+
+
+def test_exact_rows() -> None:
+    assert all(exact_rows(build(name)) for name in ("llama", "qwen2", "qwen3", "mistral"))
+    assert not any(exact_rows(build(name)) for name in ("gpt2", "mixtral", "gemma2"))
+
+
+@pytest.mark.slow(seconds=4)
+def test_the_demo_model_rewrites() -> None:
+    """Against transformers with its own look-up, and marked against decoding without drafts."""
+    model, own = caw.load_model("smollm2-135m", dtype="float32")
+    text = "The fox went home to its small house in the woods, where its family was waiting with soup and bread."
+    ask = f"Repeat this text:\n{text}\n\nThe same text again:\nThe fox went home"
+    mark = {"watermark": caw.KGW(key=1, delta=2.5), "policy": caw.CapacityPolicy("smollm2-135m")}
+    for options in ({}, mark):
+        made = [
+            caw.generate(model, own, [ask], max_new_tokens=16, speculate=speculate, progress=False, **options)
+            for speculate in (None, "auto")
+        ]
+        assert made[1].sequences == made[0].sequences
+        assert made[1].trace[0].drafts.accepted > 4
+        assert made[1].trace[0].capacity == pytest.approx(made[0].trace[0].capacity, nan_ok=True)
+        if not options:
+            ids = own(ask, return_tensors="pt").input_ids
+            theirs = model.generate(ids, do_sample=False, max_new_tokens=16, prompt_lookup_num_tokens=8)
+            assert made[1].sequences[0] == theirs[0, ids.shape[1] :].tolist()

@@ -1,0 +1,122 @@
+"""Strengths that a policy must not give end the text with an error: it was left unmarked, or had too few candidates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, policy_of, prompt
+from decoding.capturing import HostData, fake_step, started
+from decoding.running import run
+from tiny import tiny_model, tiny_tokenizer
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import caw
+from caw import ops
+from caw.policies import Policy, Signals
+
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
+BAD = [math.nan, -1.0, 2.5, math.inf, -math.inf]
+
+
+@dataclass(frozen=True)
+class Own(Policy):
+    """Strength 1 of at most 2, but `bad` where the likeliest token is `at`."""
+
+    bad: float = 1.0
+    at: int = -1
+    most: Any = 2.0
+
+    @property
+    def max_strength(self) -> float:
+        return self.most
+
+    def strength(self, signals: Signals) -> torch.Tensor:
+        return torch.where(signals.current.ids[:, 0] == self.at, self.bad, 1.0)
+
+
+def sentence(bad: float, token: int) -> str:
+    return (
+        f"policy Own must give strengths in [0, 2], up to its declared max_strength, got {bad:.9g} at new token "
+        f"{token}; fix its strength or declare a greater max_strength"
+    )
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "eager": {}, "fused": {"fixed": True}, "fixed": {"fixed": True, "kernels": ops.references()},
+    "refilled": {"batch": 2},
+    "one by one": {"batch": 1}, "drafts": {"speculate": "own"}, "fixed drafts": {"fixed": True, "speculate": 3},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return build("llama")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_text_ends_alone_and_says_why(llama: Any, path: str) -> None:
+    settings = {"max_new_tokens": 20, "return_trace": True, **PATHS[path]}
+    mark = caw.KGW(key=3, delta=3.0)
+    sound = run(llama, PROMPTS, mark, Own(), **settings)
+    assert sound.tokens == run(llama, PROMPTS, mark, caw.FixedStrength(1.0), **settings).tokens
+    for n, bad in enumerate(BAD):
+        at = [trace.candidates[5][0] for trace in sound.traces][n % 3]  # what was likeliest at a sixth token
+        places = [next((i for i, step in enumerate(trace.candidates) if step[0] == at), None) for trace in sound.traces]
+        done = run(llama, PROMPTS, mark, Own(bad, at), **settings)
+        for row, place in enumerate(places):
+            if place is None:
+                assert done.tokens[row] == sound.tokens[row] and not done.errors[row]
+            else:
+                assert (done.tokens[row], done.errors[row]) == ([], sentence(bad, place + 1))
+
+
+@pytest.mark.parametrize("kernels", [None, ops.references()])
+def test_a_captured_step_reads_nothing_back(llama: Any, kernels: Any) -> None:
+    decoder, step = started(llama, PROMPTS, caw.KGW(key=3), Own(), kernels=kernels)
+    mode = FakeTensorMode()
+    fake = fake_step(decoder, step, mode)
+    with mode, HostData() as watched, decoder.attention:
+        fake()
+    assert not watched.moves
+
+
+def test_generate_raises_it() -> None:
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+
+    def generate(policy: Policy, **settings: Any) -> Any:
+        return caw.generate(model, tokenizer, [[5, 6, 7]], watermark=caw.KGW(key=3), policy=policy, **settings)
+
+    class Never(Own):
+        def strength(self, signals: Signals) -> torch.Tensor:
+            return torch.full_like(signals.current.logsumexp, math.nan)
+
+    with pytest.raises(ValueError, match=r"policy Never must give strengths in \[0, 2\], .* got nan at new token 1;"):
+        generate(Never())
+    for most, error in ((math.nan, ValueError), (-1.0, ValueError), (1e3, ValueError), (None, TypeError)):
+        with pytest.raises(error, match="max_strength of policy Own must be a number in"):
+            generate(Own(most=most))
+
+    class Wide(Own):
+        def strength(self, signals: Signals) -> torch.Tensor:
+            return super().strength(signals)[:, None]
+
+    with pytest.raises(ValueError, match=r"policy Wide must give a float tensor of shape \[1\]"):
+        generate(Wide())
+
+
+def test_a_formula_that_steps_would_not_use_is_refused() -> None:
+    """They compute CapacityPolicy's strength by a kernel: another one was passed over without a word."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+
+    class Squared(caw.CapacityPolicy):
+        def strength(self, signals: Signals) -> torch.Tensor:
+            return super().strength(signals) ** 2
+
+    with pytest.raises(TypeError, match=r"a policy that looks ahead must be a CapacityPolicy .* Squared has another"):
+        caw.generate(model, tokenizer, [[5, 6, 7]], watermark=caw.KGW(key=3), policy=Squared(policy_of(model).network))

@@ -1,0 +1,127 @@
+"""Which variant of its key each text is marked with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding.architectures import prompt
+from decoding.running import run
+from scipy import stats
+from tiny import tiny_tokenizer
+
+import caw
+from caw.decoding.request import Request, requests_for
+from caw.decoding.row_settings import RowSettings
+from caw.decoding.sampling import variant_of
+from caw.detection import Detector
+
+MARK = caw.EXP(key=11, strength="scale", context_width=3, variants=64)
+SAMPLED = {"do_sample": True, "temperature": 1.3}
+
+
+def test_seeds_in_a_row_and_equal_prompts_have_variants_of_their_own() -> None:
+    ids = [4, 8, 15]
+    first = variant_of(ids, 7, 0, 64)
+    assert [variant_of(ids, 7 + i, 0, 64) for i in range(64)] == [(first + i) % 64 for i in range(64)]
+    assert len({request.variant(64) for request in requests_for([ids] * 5, [9] * 5, [RowSettings(seed=3)] * 5)}) == 5
+    assert Request(ids, 9, RowSettings(seed=2**64 - 1)).variant(1) == 0
+
+
+def test_prompts_and_drawn_seeds_spread_evenly() -> None:
+    """Without a seed of the caller's one is drawn: pairs share a variant with chance 1 / V. False-alarm rate 1e-6."""
+    rng = np.random.default_rng(2)
+    counts = np.zeros(64)
+    for number in range(20_000):
+        counts[variant_of([number % 200, 5], int(rng.integers(0, 2**63)), 0, 64)] += 1
+    assert stats.chisquare(counts).pvalue > 1e-6
+    by_prompt = np.bincount([variant_of([number], 0, 0, 64) for number in range(20_000)], minlength=64)
+    assert stats.chisquare(by_prompt).pvalue > 1e-6
+
+
+def test_no_two_of_three_seeds_give_one_text(llama: Any) -> None:
+    """100 prompts; under one variant the texts of all seeds are the same until a context repeats."""
+    prompts = [[1 + number % 90, 3 + number // 90, 7] for number in range(100)]
+    by_seed = [run(llama, prompts, MARK, seed=seed, max_new_tokens=12, **SAMPLED).tokens for seed in (5, 6, 7)]
+    for texts in zip(*by_seed, strict=True):
+        assert len({tuple(text) for text in texts}) == 3
+    one = dataclasses.replace(MARK, variants=1)
+    same = [run(llama, prompts[:20], one, seed=seed, max_new_tokens=12, **SAMPLED).tokens for seed in (5, 6)]
+    assert sum(a == b for a, b in zip(*same, strict=True)) > 15
+
+
+@pytest.mark.parametrize("strength", ["scale", "top_k"])
+@pytest.mark.parametrize("kernels", [None, "reference"])
+def test_a_text_is_that_of_its_sub_key(llama: Any, strength: Any, kernels: str | None) -> None:
+    """By kernels and by references, with keys of rows beside it."""
+    from caw import ops
+
+    mark = dataclasses.replace(MARK, strength=strength)
+    prompts, own = [prompt(9), prompt(1, 2), prompt(9)], [None, "other", None]
+    rows = [RowSettings(max_new_tokens=12, seed=4, key=key, **SAMPLED) for key in own]
+    chosen = ops.references() if kernels else None
+    done = run(llama, prompts, mark, rows=rows, kernels=chosen)
+    for place, (ids, key, row) in enumerate(zip(prompts, own, rows, strict=True)):
+        keyed = mark if key is None else mark.with_key(key)
+        number = variant_of(ids, 4, int(place == 2), 64)
+        alone = dataclasses.replace(row, key=keyed.variant_key(number))
+        plain = dataclasses.replace(mark, variants=1)
+        given = [prompt(9)] * 2 if place == 2 else [ids]  # the same stream of draws
+        single = run(llama, given, plain, rows=[alone] * len(given), kernels=chosen).tokens[-1]
+        assert done.tokens[place] == single
+    assert run(llama, prompts, mark, rows=rows, fixed=True).tokens == done.tokens
+
+
+def test_texts_are_found_and_tell_their_variant(llama: Any) -> None:
+    done = run(llama, [prompt(9), prompt(4, 1)], MARK, seed=3, max_new_tokens=60, **SAMPLED)
+    for ids, tokens in zip((prompt(9), prompt(4, 1)), done.tokens, strict=True):
+        result = Detector(None, MARK)(tokens)
+        assert result.is_watermarked and result.variant == variant_of(ids, 3, 0, 64)
+
+
+def test_attempts_at_a_text_are_its_variants() -> None:
+    """A test that no text passes: as many attempts as variants, or as asked for, each another text, and no target."""
+    from caw.detectable.efforts import Effort, efforts, steered
+    from caw.settings import Settings
+
+    for variants, asked, made in ((1, 4, 1), (2, 4, 2), (64, 4, 4)):
+        mark = dataclasses.replace(MARK, variants=variants)
+        settings = Settings(detectable_at=1e-3, max_attempts=asked)
+        assert efforts(mark, caw.FixedStrength(), settings) == [Effort(1.0, 0.0)] * made
+    policy = caw.FixedStrength()
+    assert steered(policy, Detector(None, MARK)) is policy
+
+
+def test_a_receipt_names_the_variant() -> None:
+    from tiny import tiny_model
+
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    mark = caw.EXP(key=5, strength="scale", variants=16)
+    out = caw.generate(
+        model, tokenizer, ["a quiet harbour"], watermark=mark, do_sample=True, seed=2, detectable_at=0.5,
+        max_new_tokens=80, min_new_tokens=80, max_attempts=2, progress=False,
+    )  # fmt: skip
+    assert out.receipts is not None
+    [receipt] = out.receipts
+    told = caw.detect(out.texts[0], tokenizer, mark, fpr=0.5)
+    assert receipt is not None and receipt.variant == told.variant is not None
+    assert type(receipt).from_dict(receipt.as_dict()) == receipt
+
+
+def test_a_chooser_gives_the_same_text(llama: Any) -> None:
+    ids = prompt(9)
+    expected = run(llama, [ids], MARK, seed=4, max_new_tokens=12, **SAMPLED).tokens[0]
+    size = llama.config.vocab_size
+    chooser = caw.Chooser(MARK, vocab_size=size)
+    chooser.start(0, ids, caw.RowSettings(seed=4, **SAMPLED))
+    found: list[int] = []
+    while len(found) < 12:
+        with torch.inference_mode():
+            logits = llama(torch.tensor([ids + found])).logits[:, -1].float()
+        found.append(int(chooser.choose(logits)))
+        chooser.resume(0, found)
+    assert found == expected

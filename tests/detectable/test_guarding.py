@@ -1,0 +1,272 @@
+"""Guarded texts: unmarked, then changed until they are detected, within what they must keep."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from difflib import SequenceMatcher
+from typing import Any
+
+import pytest
+from decoding.architectures import build, prompt, tokenizer
+from decoding.test_evidence import MARKS
+
+import caw
+from caw.decoding.forks import Stem
+from caw.detectable import guarding
+from caw.detectable.attempts import UndetectedError
+
+PROMPTS = [prompt(9, seed) for seed in range(4)]
+MARK = caw.KGW(key=1, delta=6.0)
+FREE = caw.Guard(keeps=lambda unmarked, marked: True, rejoin=2, horizon=8)
+OPTIONS: dict[str, Any] = {
+    "watermark": MARK, "max_new_tokens": 60, "detectable_at": 1e-2, "guard": FREE, "progress": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return build("llama")
+
+
+@pytest.fixture(scope="module")
+def unmarked(model: Any) -> caw.GenerationOutput:
+    return caw.generate(model, tokenizer(), PROMPTS, max_new_tokens=60, progress=False)
+
+
+@pytest.fixture(scope="module")
+def guarded(model: Any) -> caw.GenerationOutput:
+    return caw.generate(model, tokenizer(), PROMPTS, **OPTIONS)
+
+
+def test_texts_are_changed_until_they_are_detected(guarded: Any, unmarked: Any) -> None:
+    found = 0
+    for text, tokens, trace, receipt, plain in zip(
+        guarded.texts, guarded.sequences, guarded.trace, guarded.receipts, unmarked.sequences, strict=True
+    ):
+        result = caw.detect(text, tokenizer(), MARK, 1e-2)
+        assert (receipt.detected, receipt.p_value) == (result.is_watermarked, result.p_value)
+        assert receipt.kept is True and receipt.keeps == "<lambda>" and receipt.attempts == 1
+        assert trace.tokens == tokens and len(tokens) <= 60
+        assert (receipt.changes > 0) == (tokens != plain) and receipt.changes <= receipt.rollouts
+        assert sum(choice > 0 for choice in trace.choice) == receipt.changes
+        found += receipt.detected
+    assert found >= 2 and any(receipt.changes for receipt in guarded.receipts)
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 1}, {"batch_size": 3}, {"speculate": None}, {"speculate": 4}])
+def test_texts_do_not_depend_on_batch_or_drafts(model: Any, guarded: Any, settings: dict[str, Any]) -> None:
+    again = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, **settings})
+    assert (again.sequences, again.receipts) == (guarded.sequences, guarded.receipts)
+
+
+def test_a_text_that_is_detected_unmarked_leaves_as_it_is(model: Any, unmarked: Any) -> None:
+    mark = next(
+        mark
+        for mark in (caw.KGW(key=key, delta=6.0) for key in itertools.count())
+        if caw.detect(unmarked.texts[0], tokenizer(), mark, 0.1).is_watermarked
+    )
+    made = caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "watermark": mark, "detectable_at": 0.1})
+    [receipt] = made.receipts or []
+    assert made.sequences[0] == unmarked.sequences[0]
+    assert receipt.detected and (receipt.changes, receipt.rollouts, receipt.strength_factor) == (0, 0, 0.0)
+
+
+def test_what_must_be_kept_is_kept(model: Any, guarded: Any, unmarked: Any) -> None:
+    """Here the first eight characters: some texts that were changed there are others now, or not detected."""
+    guard = caw.Guard(keeps=lambda old, new: new[:8] == old[:8], rejoin=2, horizon=8)
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard})
+    assert all(text[:8] == plain[:8] for text, plain in zip(made.texts, unmarked.texts, strict=True))
+    assert made.texts != guarded.texts and made.texts != unmarked.texts
+
+
+def test_a_reader_that_raises_keeps_nothing_and_is_named(model: Any, unmarked: Any) -> None:
+    def fails(old: str, new: str) -> bool:
+        raise KeyError("no field")
+
+    made = caw.generate(
+        model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(keeps=fails, rejoin=2, horizon=8)}
+    )
+    assert made.sequences == unmarked.sequences
+    assert {receipt.keeps_error for receipt in made.receipts or []} == {"", "KeyError: 'no field'"}
+
+
+def test_healed_texts_are_those_that_the_model_would_go_on_with(model: Any, guarded: Any) -> None:
+    healed = caw.generate(
+        model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(rejoin=2, horizon=8, rise=0.05)}
+    )
+    easy = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(rejoin=2, horizon=8, rise=100.0)})
+    changes = [[receipt.changes for receipt in made.receipts or []] for made in (healed, easy)]
+    assert sum(changes[0]) < sum(changes[1])
+
+
+@pytest.mark.parametrize("name", [name for name in MARKS if name not in ("kgw", "key of its own")])
+def test_every_watermark(model: Any, name: str) -> None:
+    options = {**OPTIONS, "watermark": MARKS[name], "max_new_tokens": 40, "detectable_at": 0.3}
+    made = caw.generate(model, tokenizer(), PROMPTS[:2], **options)
+    for text, receipt in zip(made.texts, made.receipts or [], strict=True):
+        mark = MARKS[name].with_vocabulary(131)
+        assert (
+            receipt.p_value == caw.detect(text, tokenizer(), mark, 0.3).p_value and receipt.rollouts + receipt.detected
+        )
+
+
+def test_stop_strings_and_minima_hold(model: Any, unmarked: Any) -> None:
+    stop = unmarked.texts[0][12:15]
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "stop": stop, "min_new_tokens": 4})
+    for text, tokens, reason in zip(made.texts, made.sequences, made.finish_reasons, strict=True):
+        assert stop not in text and len(tokens) >= 4
+        assert (reason == "stop") == (stop in tokenizer().decode(tokens))
+
+
+def test_edits_enter_the_stop(model: Any, guarded: Any) -> None:
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "edits": 0.2})
+    assert sum(r.rollouts for r in made.receipts or []) > sum(r.rollouts for r in guarded.receipts)
+    assert all(r.edits == 0.2 for r in made.receipts or [])
+
+
+def test_undetected_texts(model: Any) -> None:
+    options = {**OPTIONS, "guard": caw.Guard(keeps=lambda old, new: False, rejoin=2, horizon=8)}
+    dropped = caw.generate(model, tokenizer(), PROMPTS, on_undetected="drop", **options)
+    assert any(reason == "undetected" for reason in dropped.finish_reasons)
+    with pytest.raises(UndetectedError, match="every text must be detectable"):
+        caw.generate(model, tokenizer(), PROMPTS, on_undetected="raise", **options)
+
+
+def ends_with(model: Any, token: int) -> Any:
+    """The model with another end token."""
+    other = copy.deepcopy(model)
+    other.config.eos_token_id = other.generation_config.eos_token_id = token
+    return other
+
+
+@pytest.mark.parametrize("guard", [FREE, caw.Guard(rejoin=2, horizon=8)])
+def test_texts_of_one_token(model: Any, unmarked: Any, guard: caw.Guard) -> None:
+    """They end at once, by an end token, a stop string or the budget, alone or beside longer ones."""
+    first = unmarked.sequences[0][0]
+    ended = caw.generate(ends_with(model, first), tokenizer(), PROMPTS[:2], **{**OPTIONS, "guard": guard})
+    assert ended.sequences[0] == [first] and ended.finish_reasons[0] == "eos" and len(ended.sequences[1]) > 1
+    stop = tokenizer().decode([first])
+    made = caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "guard": guard, "stop": stop})
+    assert made.sequences == [[first]] and made.finish_reasons == ["stop"]
+    short = {**OPTIONS, "guard": guard, "max_new_tokens": 1, "detectable_at": 0.9}
+    made = caw.generate(model, tokenizer(), PROMPTS[:2], **short)
+    assert made.sequences == [tokens[:1] for tokens in unmarked.sequences[:2]]
+    assert [receipt.rollouts for receipt in made.receipts or []] == [0, 0]
+
+
+def test_no_end_of_a_rollout_throws_the_rest_of_the_text_away(model: Any) -> None:
+    """Rollouts that come to an end of their own would leave little of a long text; "healed" takes none of them."""
+    cut = 0
+    for seed in range(12):
+        [plain] = caw.generate(model, tokenizer(), [prompt(9, seed)], max_new_tokens=60, progress=False).sequences
+        places = [place for place in range(25, len(plain)) if plain[place] not in plain[:place]]
+        if not places:
+            continue
+        own, length = ends_with(model, plain[places[0]]), places[0] + 1
+        for guard in (caw.Guard(rejoin=4, rise=100.0, horizon=8), caw.Guard(FREE.keeps, rejoin=4, horizon=8)):
+            options = {**OPTIONS, "guard": guard, "detectable_at": 1e-3}
+            [tokens] = caw.generate(own, tokenizer(), [prompt(9, seed)], **options).sequences
+            cut += tokens != plain[:length]
+            assert len(tokens) > length - 3 * guard.horizon
+            if guard.heals and tokens != plain[:length]:
+                assert tokens[-4:] == plain[length - 4 : length], "its end is copied"
+    assert cut, "nothing was changed: the test shows nothing"
+
+
+def test_what_a_finished_text_is_forked_from_is_freed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stems: list[Stem] = []
+    monkeypatch.setattr(guarding, "Stem", lambda: (stems.append(Stem()), stems[-1])[1])
+    held = [
+        sum(bool(each.own) for each in stems)
+        for _ in caw.iter_generate(model, tokenizer(), PROMPTS[:2], batch_size=1, **without(OPTIONS, "progress"))
+    ]
+    assert held == [0, 0] and len(stems) == 2
+
+
+def without(options: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != name}
+
+
+def test_a_reader_is_asked_once_about_each_text(model: Any) -> None:
+    asked: list[str] = []
+    guard = caw.Guard(keeps=lambda old, new: bool(asked.append(new)) or True, rejoin=2, horizon=8)
+    caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "guard": guard, "detectable_at": 1e-6})
+    assert len(asked) == len(set(asked)) > 10
+
+
+def test_only_the_readers_of_results_are_asked_while_a_text_is_written(model: Any) -> None:
+    class Reader:
+        possible = True
+
+        def __call__(self, old: str, new: str) -> bool:
+            return True
+
+    guard = caw.Guard(keeps=Reader(), rejoin=2, horizon=8)
+    made = caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "guard": guard})
+    assert [receipt.keeps for receipt in made.receipts or []] == ["Reader"]
+
+
+def test_changes_are_the_stretches_that_differ_and_what_was_not_checked_is_not_called_kept(
+    model: Any, unmarked: Any
+) -> None:
+    """Here later strengths change what earlier ones wrote. No text holds JSON."""
+    options = {**OPTIONS, "guard": caw.Guard("json", rejoin=2, horizon=8), "detectable_at": 1e-4}
+    made = caw.generate(model, tokenizer(), PROMPTS, **options)
+    assert any(receipt.changes for receipt in made.receipts or [])
+    for tokens, plain, receipt in zip(made.sequences, unmarked.sequences, made.receipts or [], strict=True):
+        same = SequenceMatcher(a=plain, b=tokens, autojunk=False).get_matching_blocks()
+        assert receipt.changes <= len(same) + 1 and (receipt.changes > 0) == (tokens != plain)
+        assert receipt.kept is (None if receipt.changes and not any(map(plain_text(plain).count, "[{")) else True)
+
+
+def plain_text(tokens: list[int]) -> str:
+    return str(tokenizer().decode(tokens))
+
+
+@pytest.mark.parametrize(
+    "places, changes", [((0, 1, 2), 0), ((0, -1, -1, 3), 1), ((-1, 1, 4, 5), 2), ((0, -1, 2, -1), 2)]
+)
+def test_stretches_are_counted(places: tuple[int, ...], changes: int) -> None:
+    assert guarding._State(None, [], list(places)).changes == changes  # type: ignore[arg-type]
+
+
+def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, none could be changed into one of more tokens."""
+    allowed, longer = guarding.Search._allowed, []
+
+    def seen(self: Any, tokens: Any) -> Any:
+        version = allowed(self, tokens)
+        if version is not None and len(tokens) > 40:
+            longer.append(len(version.tokens))
+        return version
+
+    monkeypatch.setattr(guarding.Search, "_allowed", seen)
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 1e-4, "max_new_tokens": 40})
+    assert set(longer) == {40}
+    for tokens, trace in zip(made.sequences, made.trace or [], strict=True):
+        assert len(tokens) <= 40 and trace.tokens == tokens
+
+
+def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first text that is put together does not heal; the search goes on with the proposals that are left."""
+    heal, dropped, after = guarding.Search._healed, [], []
+
+    def fails_first(self: Any, base: Any, reading: Any, taken: Any) -> Any:
+        if self.stem not in dropped:
+            dropped.append(self.stem)
+            return base, []
+        after.append(self.stem)
+        return (yield from heal(self, base, reading, taken))
+
+    monkeypatch.setattr(guarding.Search, "_healed", fails_first)
+    guard = caw.Guard(rejoin=2, horizon=8, strengths=(1.0,), rise=100.0)
+    caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard, "detectable_at": 0.1})
+    assert dropped and after
+
+
+def test_changes_that_gain_nothing_are_not_taken(model: Any, unmarked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two p-values near 1 may have the same z, by which nothing can be divided."""
+    monkeypatch.setattr(guarding, "z_of", lambda p_value: 0.0)
+    made = caw.generate(model, tokenizer(), PROMPTS[:1], **OPTIONS)
+    assert made.sequences == unmarked.sequences[:1]

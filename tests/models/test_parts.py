@@ -1,0 +1,154 @@
+"""Parts of a model: kept while it is what it was, forgotten at any change that another forward could come from."""
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny_model as made
+
+from caw.models.parts import ModelParts
+
+
+def tiny_model() -> Any:
+    return made(64)
+
+
+def swapped_data(model: Any) -> None:
+    weight = model.model.layers[1].mlp.up_proj.weight
+    weight.data = weight.data.clone()
+
+
+def transposed_view(model: Any) -> None:
+    weight = model.model.layers[0].self_attn.o_proj.weight
+    weight.data = weight.data.t()
+
+
+def other_parameter(model: Any) -> None:
+    old = model.model.norm.weight
+    model.model.norm.weight = torch.nn.Parameter(old.detach().clone())
+
+
+def other_buffer(model: Any) -> None:
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq.clone()
+
+
+def new_child(model: Any) -> None:
+    model.model.layers[0].mlp.extra = torch.nn.Identity()
+
+
+def other_child(model: Any) -> None:
+    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
+
+
+def renamed_child(model: Any) -> None:
+    held = model.model.layers[0].mlp._modules
+    held["renamed"] = held.pop("act_fn")
+
+
+def other_class(model: Any) -> None:
+    layer = model.model.layers[0]
+    layer.__class__ = type("Patched", (type(layer),), {})
+
+
+def other_class_of_the_model(model: Any) -> None:
+    model.__class__ = type("Patched", (type(model),), {})
+
+
+def fewer_layers(model: Any) -> None:
+    del model.model.layers[-1]
+
+
+def parameter_gone(model: Any) -> None:
+    model.model.norm._parameters["weight"] = None
+
+
+def other_dtype(model: Any) -> None:
+    model.bfloat16()
+
+
+CHANGES = [
+    swapped_data, transposed_view, other_parameter, other_buffer, new_child, other_child, renamed_child, other_class,
+    other_class_of_the_model, fewer_layers, parameter_gone, other_dtype,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_seen(change: Callable[[Any], None]) -> None:
+    model = tiny_model()
+    parts = ModelParts.of(model)
+    assert ModelParts.of(model) is parts and list(parts.below) == list(model.modules())[1:]
+    change(model)
+    assert not parts.hold(model)
+    now = ModelParts.of(model)
+    assert now is not parts and ModelParts.of(model) is now
+
+
+def test_numbers_and_modes_are_not_parts() -> None:
+    model = tiny_model()
+    parts = ModelParts.of(model)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(2)
+    model.train()
+    model.model.register_forward_hook(lambda *_: None)
+    assert ModelParts.of(model) is parts
+
+
+def test_two_models_have_their_own() -> None:
+    one = tiny_model()
+    other = copy.deepcopy(one)
+    assert ModelParts.of(one) is not ModelParts.of(other)
+    assert not ModelParts.of(one).hold(other)
+
+
+def test_derived_values_end_with_the_parts() -> None:
+    model, made = tiny_model(), []
+    for _ in range(2):
+        assert ModelParts.of(model).once("x", lambda: made.append(0) or len(made)) == 1
+    other_parameter(model)
+    assert ModelParts.of(model).once("x", lambda: made.append(0) or len(made)) == 2
+
+
+def test_what_raises_is_asked_again() -> None:
+    parts = ModelParts.of(tiny_model())
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            parts.once("x", lambda: 1 // 0)
+
+
+def refer_from_below(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda *_: model.config and None)
+
+
+def test_neither_model_nor_tensors_are_kept_alive() -> None:
+    model = tiny_model()
+    parts = ModelParts.of(model)
+    model_there, weight_there = weakref.ref(model), weakref.ref(model.model.norm.weight)
+    other_parameter(model)
+    gc.collect()
+    assert weight_there() is None
+    refer_from_below(model)
+    assert ModelParts.of(model) is not parts and parts.below
+    del model, parts
+    gc.collect()
+    assert model_there() is None
+
+
+def test_copies_and_files_hold_none() -> None:
+    model = tiny_model()
+    ModelParts.of(model).once("x", lambda: lambda: 0)  # what cannot be pickled
+    other, read = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    assert ModelParts.of(other).below[0] is other.model and ModelParts.of(read).below[0] is read.model
+
+
+def test_a_shared_parameter_is_one_tensor_in_two_places() -> None:
+    model = tiny_model()
+    model.lm_head.weight = model.model.embed_tokens.weight
+    parts = ModelParts.of(model)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    assert not parts.hold(model)

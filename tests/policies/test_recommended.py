@@ -1,0 +1,46 @@
+"""The policies that a Recommended brings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import caw
+from caw.policies.recommended import evaluator_of, policy_for, refuse_policy
+from caw.policies.target import read_target
+
+MARK = caw.Recommended(1, target=1e-2)
+
+
+def p_value(policy: caw.policies.Policy) -> float:
+    target = read_target(policy.target)
+    assert target is not None
+    return target.p_value
+
+
+def test_drawn_texts_are_marked_at_full_strength_without_a_target() -> None:
+    for level in (None, 1e-6):
+        assert policy_for(MARK, "smollm2-135m", do_sample=True, level=level) == caw.FixedStrength(1.0)
+
+
+@pytest.mark.parametrize(("level", "reached"), [(None, 1e-2), (1e-4, 1e-4), (0.5, 1e-2)])
+def test_greedy_ones_get_the_evaluator_of_their_model_and_half_of_the_level(
+    level: float | None, reached: float
+) -> None:
+    policy = policy_for(MARK, "somewhere/SmolLM2-135M-Instruct", do_sample=False, level=level)
+    assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "smollm2-135m"
+    assert math.isclose(1 - (1 - p_value(policy)) ** 2, reached, rel_tol=1e-9)
+
+
+def test_a_model_without_an_evaluator_has_its_texts_marked_at_strength_1() -> None:
+    policy = policy_for(MARK, "no such model", do_sample=False)
+    assert isinstance(policy, caw.FixedStrength) and policy.value == 1 and p_value(policy) < 1e-2
+    named = caw.Recommended(1, evaluator="smollm2-135m")
+    assert evaluator_of(named, "no such model") == "smollm2-135m" and evaluator_of(MARK, "") is None
+
+
+def test_a_policy_beside_it_is_refused() -> None:
+    refuse_policy(None)
+    with pytest.raises(ValueError, match="a Recommended brings its own policies, got FixedStrength as well; leave"):
+        refuse_policy(caw.FixedStrength(1.0))

@@ -1,0 +1,89 @@
+"""A server of a Recommended: texts that are drawn and greedy ones in one batch, each as it is alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from serve.serving import KEY, parts, running
+
+import caw
+from caw.serve.contracts import MarkRules
+
+PROMPTS = ["the sky is blue because", "a tree is", "tea came to"]
+MARK = caw.Recommended(1, variants=16)
+OWN = MARK.with_key(KEY)
+
+
+@pytest.mark.filterwarnings("ignore:this model has no evaluator")
+def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
+    asked = [(prompt, temperature) for prompt in PROMPTS for temperature in (0, 1.0)]
+    with running(MARK, batch=4) as server:
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = list(
+                pool.map(lambda one: server.complete(one[0], temperature=one[1], seed=3, max_tokens=60), asked)
+            )
+        server.idle()
+        begun = {one.policy.partition("(")[2] for one in server.log.begun}
+        assert begun == {"value=1.0)", f"value=1.0, target={OWN.level_of_each(1e-3)})"}
+    for (prompt, temperature), answer in zip(asked, answers, strict=True):
+        expected = caw.generate(
+            *parts(), [prompt], watermark=OWN, do_sample=temperature > 0, seed=3, max_new_tokens=60, progress=False
+        )
+        assert answer.choices[0].text == expected.texts[0]
+
+
+@pytest.mark.filterwarnings("ignore:this model has no evaluator")
+def test_tests_receipts_and_rules_of_each_family() -> None:
+    with running(MARK) as server:
+        for temperature, family in ((0, "kgw"), (2.0, "exp")):
+            server.complete(PROMPTS[0], key="found", temperature=temperature, seed=3, max_tokens=200)
+            server.idle()
+            closed = server.log.closed[-1]
+            assert closed.tested is not None and closed.tested["watermark"] == "recommended"
+            assert closed.tested["family"] == family and closed.detected, closed.tested
+            assert closed.tested["level"] == 1e-3
+        # another strength is for greedy texts: a race has one
+        server.complete(PROMPTS[1], key="half", temperature=1.0, seed=5, max_tokens=40)
+        server.idle()
+        tested = server.log.closed[-1].tested
+        assert tested is not None and tested["strength_factor"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:this model has no evaluator")
+def test_a_policy_beside_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="brings its own policies"), running(MARK, caw.FixedStrength(1.0)):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:this model has no evaluator")
+def test_greedy_texts_are_guarded_and_drawn_ones_are_not() -> None:
+    guard = caw.Guard(keeps="number", rejoin=3, horizon=8)
+    options = {"max_new_tokens": 60, "detectable_at": 0.1, "guard": guard, "progress": False}
+    [text] = caw.generate(*parts(), [PROMPTS[1]], watermark=OWN, **options).texts  # type: ignore[arg-type]
+    with running(MARK, rules=MarkRules(detectable_at=0.1), guard=guard) as server:
+        for temperature, keeps in ((0, "number"), (1.0, None)):
+            answer = server.complete(PROMPTS[1], temperature=temperature, seed=3, max_tokens=60)
+            server.idle()
+            tested = server.log.closed[-1].tested
+            assert tested is not None and tested["keeps"] == keeps
+            assert (answer.choices[0].text == text) == (temperature == 0)
+
+
+@pytest.mark.filterwarnings("ignore:this model has no evaluator")
+def test_a_continued_text_keeps_its_variant_and_its_family() -> None:
+    """Pieces under several would hide each other: one text, one variant."""
+    with running(MARK) as server:
+        first = server.complete(PROMPTS[0], temperature=2.0, seed=3, max_tokens=12)
+        [token] = first.caw["continuations"]
+        prompt, extra = PROMPTS[0] + first.choices[0].text, {"continuation": token}
+        whole = server.complete(PROMPTS[0], temperature=2.0, seed=3, max_tokens=24).choices[0].text
+        for seed in (None, 3):
+            own = {} if seed is None else {"seed": seed}
+            answer = server.complete(prompt, temperature=2.0, max_tokens=12, extra_body=extra, **own)
+            assert first.choices[0].text + answer.choices[0].text == whole
+        with pytest.raises(openai.BadRequestError, match="must keep its seed, which decides its variant"):
+            server.complete(prompt, temperature=2.0, seed=4, max_tokens=12, extra_body=extra)
+        with pytest.raises(openai.BadRequestError, match="continuation"):
+            server.complete(prompt, temperature=0, max_tokens=12, extra_body=extra)

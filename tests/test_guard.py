@@ -1,0 +1,69 @@
+"""The settings of a guard, and what it does not go with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from decoding.architectures import build, prompt, tokenizer
+from generating import Recorder
+
+import caw
+from caw.guard import read_guard
+from caw.settings import Settings
+
+
+def test_defaults_and_short_forms() -> None:
+    assert caw.Guard() == caw.Guard("healed", rejoin=8, horizon=32, strengths=(1, 1.5, 2.25))
+    assert read_guard("results") == read_guard({"keeps": "results"}) == caw.Guard(keeps="results")
+    assert Settings(detectable_at=0.1, guard="number").guard == caw.Guard("number")  # type: ignore[arg-type]
+    assert caw.Guard().heals and caw.Guard().reader is None and caw.Guard("json").reader == caw.keeps.json()
+    assert caw.Guard("json:name, unit").reader == caw.keeps.json(["name", "unit"])
+    assert caw.Guard("python").reader == caw.keeps.parses()
+
+
+def test_it_is_described_for_json() -> None:
+    said = {"keeps": "json", "rejoin": 8, "horizon": 32, "rise": 0.1, "strengths": [1.0, 2.0]}
+    assert caw.Guard("json", strengths=(1, 2)).described() == said
+    assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said
+    assert "guard" not in Settings(detectable_at=0.1).tested()
+
+
+@pytest.mark.parametrize(
+    "fields, error, message",
+    [
+        ({"keeps": "tone"}, ValueError, "keeps must be one of healed, number, results, json, python or a function"),
+        ({"keeps": "number:3"}, ValueError, "keeps must be one of"),
+        ({"keeps": None}, ValueError, "keeps must be one of"),
+        ({"keeps": "json:"}, ValueError, "keeps must name the fields of JSON, got 'json:'; use e.g. 'json:name,unit'"),
+        ({"keeps": "json: ,"}, ValueError, "keeps must name the fields of JSON"),
+        ({"keeps": caw.keeps.results}, TypeError, r"the function that makes one; call it: caw.keeps.results\(\)"),
+        ({"rejoin": 1}, ValueError, r"rejoin must be an integer in \[2, 64\], got 1"),
+        ({"horizon": 4}, ValueError, r"horizon must be an integer in \[8, 65536\], got 4"),
+        ({"strengths": ()}, TypeError, "strengths must be a list of 1 to 10 numbers"),
+        ({"strengths": (1, 1)}, ValueError, "strengths must be ascending and above 0"),
+        ({"strengths": (0, 1)}, ValueError, "strengths must be ascending and above 0"),
+        ({"strengths": (1, "2")}, TypeError, "strengths must be a number in"),
+        ({"rise": -1.0}, ValueError, "rise must be a number in"),
+    ],
+)
+def test_wrong_fields(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        caw.Guard(**fields)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"detectable_at": None}, "guard requires detectable_at; give e.g. detectable_at=1e-3"),
+        ({"do_sample": True}, r"a guard needs greedy text, .* the race of caw.EXP\(strength='scale'\) costs nothing"),
+        ({"best_of": 2}, "a guard changes one text and has nothing to select from, got best_of=2; leave best_of"),
+        ({"select": "likeliest"}, "a guard changes one text and has nothing to select from, got select='likeliest'"),
+        ({"streamer": Recorder()}, "a guard changes the text after it was generated, so it cannot be streamed"),
+        ({"watermark": caw.KGW(key=1, payload=5, payload_bits=8)}, "detectable_at does not support payloads"),
+    ],
+)
+def test_what_a_guard_does_not_go_with(options: dict[str, Any], message: str) -> None:
+    given = {"watermark": caw.KGW(key=1), "detectable_at": 0.1, "guard": caw.Guard(), **options}
+    with pytest.raises(ValueError, match=message):
+        caw.generate(build("llama"), tokenizer(), [prompt(4)], **given)

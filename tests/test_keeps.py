@@ -1,0 +1,177 @@
+"""What a guarded text must keep: readers of numbers, results, JSON and code."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from caw import keeps
+
+SUM = "2 + 3 = 5 apples.\n5 * 4 = $20.\nThe answer is 20."
+
+
+@pytest.mark.parametrize(
+    "marked, kept, results",
+    [
+        (SUM, True, True),
+        ("So 2 + 3 = 5.0, and 5 * 4 = 20.\nThe answer is $20.", True, True),
+        ("2 + 3 = 6 apples.\nThe answer is 20.", True, False),
+        ("2 + 3 = 5 apples, that is all.\nThe answer is 20.", True, False),
+        ("5 * 4 = 20, and 2 + 3 = 5.\nThe answer is 20.", True, False),
+        ("2 + 3 = 5 apples.\n5 * 4 = $20.\nThe answer is 21.", False, False),
+        ("2 + 3 = 5 apples, 5 * 4 = 20, so 20 is it, not 7", False, False),
+        ("none", False, False),
+    ],
+)
+def test_numbers_and_results(marked: str, kept: bool, results: bool) -> None:
+    assert keeps.number()(SUM, marked) is kept
+    assert keeps.results()(SUM, marked) is results
+
+
+def test_texts_without_a_number_keep_its_absence() -> None:
+    assert keeps.number()("none", "nothing") and not keeps.number()("none", "1")
+
+
+@pytest.mark.parametrize(
+    "begun, possible",
+    [("2 + 3 = 5 ", True), ("2 + 3 = 6 ", False), ("2 + 3 = 6", True), (SUM + " 1 = 1 ", False), ("", True)],
+)
+def test_a_wrong_result_ends_a_rollout_once_it_is_complete(begun: str, possible: bool) -> None:
+    assert keeps.Results().possible(SUM, begun) is possible
+
+
+NOTE = '{"name": "Ann", "age": 7, "note": "she likes to read", "tags": ["a", "b"]}'
+
+
+@pytest.mark.parametrize(
+    "fields, marked, kept",
+    [
+        (None, NOTE, True),
+        (None, NOTE.replace("likes to", "loves to"), True),
+        (None, NOTE.replace("Ann", "Eve"), False),
+        (None, NOTE.replace("7", "8"), False),
+        (None, NOTE.replace("she likes to read", "reads"), False),
+        (None, NOTE.replace(', "b"', ""), False),
+        (None, NOTE.replace('"age": 7, ', ""), False),
+        (None, NOTE.replace("7", '"7"'), False),
+        (None, NOTE[:-1], False),
+        (["name"], NOTE.replace("she likes to read", "reads").replace('"a"', '"c"'), True),
+        (["name"], NOTE.replace("Ann", "Eve"), False),
+        (["tags"], NOTE.replace('"a"', '"c"'), False),
+        (["note"], NOTE.replace("Ann", " "), False),
+        (None, f"Here it is:\n```json\n{NOTE}\n```", False),
+        (None, f"Here it is: {NOTE} Done.", False),
+    ],
+)
+def test_json(fields: Any, marked: str, kept: bool) -> None:
+    assert keeps.json(fields)(NOTE, marked) is kept
+
+
+def test_what_does_not_parse_has_nothing_to_keep() -> None:
+    assert keeps.json()("no json", "neither") and keeps.parses()("def f(:", "x x")
+    assert not keeps.json()(NOTE, "no json") and not keeps.parses()("x = 1", "x = = 1")
+
+
+def test_code_parses_in_each_block() -> None:
+    text = "First\n```python\nx = 1\n```\nthen\n```python\ny = 2\n```\n"
+    assert keeps.parses("python")(text, text.replace("First", "At first"))
+    assert not keeps.parses("python")(text, text.replace("y = 2", "y = "))
+    assert not keeps.parses("python")(text, "```python\nx = 1\n```")
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(TypeError, match="fields must be a list of names, got 'name'"):
+        keeps.json("name")
+    with pytest.raises(ValueError, match="language must be one of python, got 'rust'; use 'python'"):
+        keeps.parses("rust")
+
+
+@pytest.mark.parametrize(
+    "unmarked, begun, possible",
+    [
+        ("x = 12.50 so", "x = 12.", True),
+        ("x = 12.50 so", "x = 12. ", False),
+        ("x = 1,200 so", "x = 1,2", True),
+        ("x = 1,200 so", "x = 1, ", False),
+        ("x = 3 * 4 so", "x = 3 ", True),
+        ("x = 3 * 4 so", "x = 3 so", False),
+        ("x = 3 \\times 4 so", "x = 3 \\ti", True),
+        ("x = 3 so", "x = 3 * 4 s", False),
+        ("x = 4e61, or", "x = 4e61,", True),
+        ("x = 7\n%", "x = 7\n", True),
+        ("x = 39e7Euro", "x = 39e7E", True),
+    ],
+)
+def test_an_unfinished_number_or_expression_ends_no_rollout(unmarked: str, begun: str, possible: bool) -> None:
+    assert keeps.Results().possible(unmarked, begun) is possible
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("3/4", "3/7"), ("−5", "−6"), ("−5", "5"), ("$-5", "$-6"), ("\\$12", "\\$13"), ("**12**", "**13**"),
+        ("€12", "€13"), ("(12)", "(13)"), ("\\boxed{12}", "\\boxed{13}"), ("3 * 4", "3 * 9"), ("1e5", "1e6"),
+        ("1,23", "12,3"), ("1.200,50", "1.2"), ("50%", "50"), ("\\frac{3}{4}", "\\frac{3}{5}"), ("٣", "٤"),
+        ("(3 + 4) * 2", "3 + 4 * 2"), ("3 \\times 4", "3 \\times 5"),
+    ],
+)  # fmt: skip
+def test_results_in_every_notation(one: str, other: str) -> None:
+    results, (old, new) = keeps.results(), (f"x = {each}, so it is 7" for each in (one, other))
+    assert results(old, old) and results(new, new) and not results(old, new) and not results(new, old)
+
+
+@pytest.mark.parametrize(
+    "one, other", [("1,200", "$1200.00"), ("3 × 4", "3 \\cdot 4"), ("**12**", "12"), ("\\boxed{12}", "12")]
+)
+def test_notations_of_the_same_result(one: str, other: str) -> None:
+    assert keeps.results()(f"x = {one} and so 7", f"hence x = {other} and thus 7")
+
+
+def test_every_stated_answer_is_kept() -> None:
+    assert not keeps.number()("the answer is 5? No, the answer is 6", "the answer is 5? No, the answer is 7")
+    assert not keeps.number()("The answer is −5", "The answer is 5")
+    assert not keeps.number()("It is −5", "It is 5") and keeps.number()("It is €5", "So it is €5")
+
+
+@pytest.mark.parametrize(
+    "unmarked, marked, kept",
+    [
+        ('{"a": 1}\n{"a": 2}', '{"a": 1}\n{"a": 9}', False),
+        ('[1] has it:\n```json\n{"a": 1}\n```\n', '[1] has it:\n```json\n{"a": 2}\n```\n', False),
+        ('[1] has it:\n```json\n{"a": 1}\n```\n', '[1] holds it:\n```json\n{"a": 1}\n```\n', True),
+        ('```json\n{"a": 1}\n```\nor\n```\n{"b": 2}\n```', '```json\n{"a": 1}\n```\nor\n```\n{"b": 3}\n```', False),
+        ('As [asked] here: {"a": 1}', 'As [asked] here: {"a": 2}', False),
+        ('So: {"a": 1, "b": 2', 'So: {"a": 7, "b": 2', False),
+        ('So: {"a": 1, "b": 2', 'Thus: {"a": 1, "b": 2', True),
+        ('{"a": 1, "a": 2}', '{"a": 5, "a": 2}', False),
+        ('{"a": NaN}', '{"a": NaN}', True),
+        ('{"a": NaN}', '{"a": Infinity}', False),
+        ('{"a": 1.50}', '{"a": 1.5}', True),
+        ('{"a": 1}', '{"a": 1}}} x', False),
+        ('{"d": "on 5 May at noon"}', '{"d": "on 6 May at noon"}', False),
+        ('{"d": "on 5 May at noon"}', '{"d": "at noon on 5 May"}', True),
+        ("[" * 5000 + "]" * 5000, "[]", False),
+    ],
+)
+def test_all_json_of_a_text(unmarked: str, marked: str, kept: bool) -> None:
+    assert keeps.json()(unmarked, unmarked) and keeps.json()(unmarked, marked) is kept
+
+
+def test_long_texts_take_no_long_time() -> None:
+    """Of the order of milliseconds; a reader that went back over each space would take minutes."""
+    begun = time.perf_counter()
+    for text in ("= 1" + " " * 50000 + "x", "=" * 20000, "= " + "(" * 20000, "= " + "1," * 10000, "{" * 5000):
+        assert keeps.results()(text, text + " ") and keeps.Results().possible(text, text)
+        assert keeps.json()(text, " " + text)
+    assert time.perf_counter() - begun < 20
+
+
+def test_readers_tell_whether_there_is_something_to_keep() -> None:
+    for reader, nothing, some in (
+        (keeps.number(), "none", "1"), (keeps.results(), "none", "1"), (keeps.json(), "none", "[1]"),
+        (keeps.json(), "none", "{"), (keeps.parses(), "a loop is it", "x = 1"),
+    ):  # fmt: skip
+        assert not keeps.reads(reader, nothing) and keeps.reads(reader, some)
+    assert keeps.reads(lambda unmarked, marked: True, "")

@@ -1,0 +1,76 @@
+"""Recommended: one secret, two families with keys of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+import caw
+from caw.watermarks.names import reads_alike, said_of, watermark_from
+
+# sha256(domain + the key as 8 bytes, big-endian), its first 8 bytes: of keys 0, 42 and 2^64 - 1
+GOLDEN = {
+    0: (0xA8E1A6A922703C89, 0x2DE3B908CD5CD2D9),
+    42: (0x2B0EF74C30D9309D, 0x8E8E99687AD39FE2),
+    2**64 - 1: (0xAAA761B82D144D5C, 0xBEB155331FEEC6A7),
+}
+
+
+@pytest.mark.parametrize("key", GOLDEN)
+def test_each_family_has_a_key_of_its_own(key: int) -> None:
+    mark = caw.Recommended(key, variants=16)
+    drawn, greedy = GOLDEN[key]
+    for domain, secret in ((b"caw/recommended/drawn", drawn), (b"caw/recommended/greedy", greedy)):
+        assert int.from_bytes(hashlib.sha256(domain + key.to_bytes(8, "big")).digest()[:8], "big") == secret
+    assert mark.drawn == caw.EXP(drawn, strength="scale", variants=16) and mark.greedy == caw.KGW(greedy)
+    assert mark.parts == (mark.drawn, mark.greedy) == (mark.of(do_sample=True), mark.of(do_sample=False))
+    assert len({key, mark.drawn.secret, mark.greedy.secret}) == 3
+    assert mark.variant(5) == mark.drawn.variant(5) and mark.variant(16) == mark.greedy
+
+
+def test_no_key_is_shown_or_lost() -> None:
+    mark = caw.Recommended("a secret", variants=8, target=1e-4, evaluator="smollm2-135m")
+    for secret in (mark.secret, mark.drawn.secret, mark.greedy.secret):
+        assert str(secret) not in repr(mark) + repr(mark.parts)
+    assert pickle.loads(pickle.dumps(mark)) == mark == watermark_from(said_of(mark), "a secret")
+    assert mark.with_key(7).drawn == caw.Recommended(7, variants=8).drawn
+    assert mark.key_id == caw.KGW("a secret").key_id
+
+
+def test_a_greedy_text_reaches_half_of_the_level() -> None:
+    for level in (1e-6, 1e-3, 0.5):
+        alone = caw.Recommended(1).level_of_each(level)
+        assert math.isclose(1 - (1 - alone) ** 2, level, rel_tol=1e-9)
+
+
+def test_a_detector_may_have_more_variants_and_another_target() -> None:
+    mark = caw.Recommended(1, variants=16)
+    assert reads_alike(mark, caw.Recommended(1, variants=64, target=0.01, evaluator="x"))
+    assert not reads_alike(caw.Recommended(1, variants=64), mark) and not reads_alike(mark, caw.KGW(1))
+    assert not reads_alike(caw.KGW(1), mark)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"variants": 0}, r"variants must be an integer in \[1, 1024\]"),
+        ({"variants": 1025}, r"variants must be an integer in \[1, 1024\]"),
+        ({"target": 0}, r"target must be a number in \(0, 1\)"),
+        ({"target": 1.0}, r"target must be a number in \(0, 1\)"),
+        ({"evaluator": 3}, "evaluator must be the name of a shipped evaluator"),
+        ({"key": -1}, "key must be in"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        caw.Recommended(**{"key": 1, **options})
+
+
+def test_tokens_are_scored_in_one_family() -> None:
+    with pytest.raises(ValueError, match=r"which has two; give its .drawn or .greedy"):
+        caw.Recommended(1).score_tokens(torch.tensor([1, 2, 3]))
