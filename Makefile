@@ -119,7 +119,7 @@ $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 clean:
 	rm -f $(DEMO_STAMP) $(SERVE_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find caw csrc triton_kernels tests benchmarks gates docs -name __pycache__ -prune -exec rm -rf {} +
+	find caw csrc tests benchmarks gates docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

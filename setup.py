@@ -120,8 +120,6 @@ compiled = (
     else {}
 )
 setup(
-    # the kernels sit at the top of the tree and belong to the package by the link caw/triton_kernels: Triton's own tree
-    # has a top-level `triton_kernels`, and other libraries probe for that name
     packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights"],
     package_data={
         "caw": [

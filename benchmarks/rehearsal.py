@@ -50,7 +50,7 @@ def kernels() -> Iterator[tuple[Any, str]]:
     from caw import ops
 
     operators = [name for name, op in vars(ops).items() if isinstance(op, torch._ops.OpOverload)]
-    for path in sorted((ROOT / "triton_kernels").glob("*.py")):
+    for path in sorted((ROOT / "caw" / "triton_kernels").glob("*.py")):
         module = importlib.import_module(f"caw.triton_kernels.{path.stem}")
         for name in operators:
             if getattr(getattr(module, name, None), "__module__", "") == module.__name__:

@@ -146,7 +146,7 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(FOLDER))
     smoke, bench = importlib.import_module("kernel_smoke"), importlib.import_module("bench_kernels")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = [path.stem for path in (FOLDER.parent / "triton_kernels").glob("*.py")]
+    names = [path.stem for path in (FOLDER.parent / "caw" / "triton_kernels").glob("*.py")]
     modules = [importlib.import_module(f"caw.triton_kernels.{name}") for name in names]
     modules = [module for module in modules if hasattr(module, "launch") and module.__name__[-9:] != "launching"]
     launched: set[tuple[str, str]] = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("caw", "triton_kernels", "benchmarks", "gates", "csrc", "lab")
+FOLDERS = ("caw", "benchmarks", "gates", "csrc", "lab")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").is_file(), reason="needs a checkout")

@@ -2,8 +2,8 @@
 
 For every product of the model each maker is held against the reference, asked whether a row has the same bits beside
 any other rows, and timed. Of those that can be used at run time and are blind to other rows the fastest is kept, in the
-file that launchers read (`triton_kernels/tuned.py`). A choice is for all numbers of rows: what counts is the mean of
-the logarithms of the times at TIMED_ROWS.
+file that launchers read (`caw/triton_kernels/tuned.py`). A choice is for all numbers of rows: what counts is the mean
+of the logarithms of the times at TIMED_ROWS.
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ def git_commit() -> str | None:
     quiet = {"cwd": folder, "capture_output": True, "text": True, "env": {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}}
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, **quiet)  # type: ignore[call-overload]
-        edits = subprocess.run(
-            ["git", "status", "--porcelain", "-uno", "--", "caw", "csrc", "triton_kernels"], check=True, **quiet
-        )  # type: ignore[call-overload]
+        edits = subprocess.run(["git", "status", "--porcelain", "-uno", "--", "caw", "csrc"], check=True, **quiet)  # type: ignore[call-overload]
     except (OSError, subprocess.CalledProcessError):
         return None
     return str(head.stdout.strip()) + ("-dirty" if edits.stdout.strip() else "")

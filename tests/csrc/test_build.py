@@ -47,8 +47,6 @@ def imported(folder: Path, modules: str = "caw.ops", **environment: str) -> subp
     for entry in (ROOT / "caw").iterdir():
         if not entry.name.startswith("_C") and not (package / entry.name).exists():
             (package / entry.name).symlink_to(entry)
-    if not (package / "triton_kernels").exists():
-        (package / "triton_kernels").symlink_to(ROOT / "triton_kernels")
     # -S: an editable install would find the library of the checkout
     code = (
         f"import sys; sys.path[:] = {[str(folder), *(path for path in sys.path if path)]!r}\n"

@@ -12,9 +12,7 @@ FORBIDDEN = ("transformers", "caw.models", "caw.decoding", "caw.entrance", "caw.
 
 
 def file_of(module: str) -> Path | None:
-    parts = module.split(".")
-    base = ROOT.parent if parts[:2] == ["caw", "triton_kernels"] and not (ROOT / "triton_kernels").exists() else None
-    folder = base.joinpath(*parts[1:]) if base else ROOT.joinpath(*parts[1:])
+    folder = ROOT.joinpath(*module.split(".")[1:])
     for candidate in (folder.with_suffix(".py"), folder / "__init__.py"):
         if candidate.is_file():
             return candidate

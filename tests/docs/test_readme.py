@@ -79,8 +79,8 @@ def test_what_is_linked_or_run_is_there(path: Path) -> None:
         assert (path.parent / target).exists(), target
     for script in re.findall(r"python ((?:benchmarks|docs)/[\w/]+\.py)", text):
         assert (ROOT / script).is_file(), script
-    for name in re.findall(r"`((?:caw|benchmarks|tests|triton_kernels|csrc|gates)/[\w./]*)`", text):
-        assert (ROOT / name).exists() or name == "caw/triton_kernels", name
+    for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|gates)/[\w./]*)`", text):
+        assert (ROOT / name).exists(), name
 
 
 def test_the_layout_is_that_of_the_tree() -> None:
