@@ -62,9 +62,9 @@ def _replace(model: Any, names: list[str], weights: str, pages: HugePages) -> No
 
 
 def blocks_of(weight: torch.Tensor, kind: int) -> torch.Tensor:
-    """Return numbers [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks; K a multiple of 32."""
+    """Return numbers [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks, on their device; K a multiple of 32."""
     outputs, inputs = weight.shape
-    made = torch.empty(outputs, inputs // UNIT * BLOCK_TYPES[kind].bytes, dtype=torch.uint8)
+    made = torch.empty(outputs, inputs // UNIT * BLOCK_TYPES[kind].bytes, dtype=torch.uint8, device=weight.device)
     for out, rows in zip(made.split(ROWS), weight.split(ROWS), strict=True):
         out.copy_(_rounded(rows.float().unflatten(1, (-1, UNIT)), kind).flatten(1))
     return made

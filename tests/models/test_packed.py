@@ -27,6 +27,12 @@ from caw.triton_kernels.packed_weights_ref import FORMATS, INT4, INT8, unpack_we
 CPU = torch.device("cpu")
 
 
+@pytest.mark.parametrize("kind", [Q4_1, Q8_0])
+def test_blocks_stay_where_the_numbers_are(kind: int) -> None:
+    """They came back to the CPU, and no model of 4- or 8-bit blocks could be loaded on a GPU."""
+    assert blocks_of(torch.empty(3, 64, device="meta"), kind).device.type == "meta"
+
+
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """load_model(device="cuda") goes its way; what it loads stays on the CPU."""

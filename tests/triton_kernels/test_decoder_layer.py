@@ -173,7 +173,6 @@ def test_a_nan_of_the_prefix_is_not_lost(device, heads):
     [
         ({"rows": torch.zeros(2, dtype=torch.int64)}, "hidden must have shape .N, 1, E. with rows"),
         ({"slot": 2}, "must have room for 2 candidates"),
-        ({"lengths": torch.tensor([1, 10])}, "lengths must be in"),
         ({"lengths": torch.tensor([1, 2, 3])}, "lengths must have shape"),
         ({"biases": [None] * 6}, "biases must be 7"),
         ({"hidden": torch.zeros(2, 33, 24)}, "1 to 32 candidates"),
@@ -188,6 +187,18 @@ def test_wrong_input_is_named(device, change, words):
     given = {**arguments(), **change}
     with pytest.raises((TypeError, ValueError), match=words):
         decoder_layer(**on(given, device))
+
+
+def test_lengths_past_the_cache(device):
+    """Found where finding does not wait for a GPU; there the kernel clamps."""
+    from caw.triton_kernels.decoder_layer import decoder_layer
+
+    full, past = (on({**arguments(), "lengths": torch.tensor([1, n])}, device) for n in (9, 10))
+    if device.type == "cpu":
+        with pytest.raises(ValueError, match=r"^lengths must be in \[0, 9\]"):
+            decoder_layer(**past)
+    else:
+        assert torch.equal(decoder_layer(**past), decoder_layer(**full))
 
 
 CHAINS = {
