@@ -54,3 +54,21 @@ def test_python_numbers_keep_their_float64_digits() -> None:
     assert_close(0.21210301103016074, 0.21210301103016047, "float64")
     with pytest.raises(AssertionError):
         assert_close(0.1 + 1e-9, 0.1, "float64")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_may_be_a_step_off_and_no_more(dtype: torch.dtype) -> None:
+    """At 4.75 among ones a step of float16 is .0033 of the RMS, more than the row's peak; two steps are an error."""
+    expected = torch.ones(1000, dtype=dtype)
+    expected[7] = 4.75
+    step = 4 * torch.finfo(dtype).eps
+    near, far = expected.clone(), expected.clone()
+    near[7] += step
+    far[7] += 3 * step
+    row = "attention/" + str(dtype).removeprefix("torch.")
+    assert_close(near, expected, row)
+    assert near[7] != expected[7] and far[7] == 4.75 + 3 * step
+    with pytest.raises(AssertionError, match="worst is"):
+        assert_close(far, expected, row)
+    with pytest.raises(AssertionError, match="peak"):  # numbers of float32 have no such excuse
+        assert_close(near.float(), expected.float(), "attention/float32")
