@@ -5,6 +5,7 @@ kgw, unigram, exp            the watermark at full strength
 kgw+entropy                  only where the entropy is above a threshold
 kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
 plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
+plain/drawn, exp/drawn       tokens drawn at temperature .7 with top-p .95, all others are greedy; EXP is the full race
 compiled-torch               plain PyTorch on a static cache, compiled and captured (as gpt-fast), on the same weights
 transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
 transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
@@ -32,7 +33,7 @@ from caw.entrance import generate
 from caw.models.ends import end_token_ids
 from caw.policies import Policy
 from caw.policies.names import make_policy
-from caw.watermarks import KGW, Watermark
+from caw.watermarks import EXP, KGW, Watermark
 from caw.watermarks.names import watermark_class
 
 PLAIN = "plain"
@@ -49,7 +50,10 @@ OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), 
 DRAFTS = "/drafts"
 CHAIN = 4  # drafts of a text where steps are captured, which carry as many as are asked for and none by themselves
 DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
-ALL = (*OWN, *DRAFTED, *OTHERS)
+DRAWN = "/drawn"
+DRAWING: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_p": 0.95}
+SAMPLED = tuple(name + DRAWN for name in (PLAIN, "kgw", "kgw+caw", "exp"))
+ALL = (*OWN, *SAMPLED, *DRAFTED, *OTHERS)
 # one screen: the paper's figure, its baselines, and what others offer
 DEFAULT = (
     PLAIN, "kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram", "unigram+caw",
@@ -104,16 +108,21 @@ def call_of(mode: str, inputs: ModeInputs) -> Call:
     if mode in OTHERS:
         return theirs(inputs, mode)
     watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), inputs)
-    return ours(inputs, watermark, policy, branching, drafts=mode.endswith(DRAFTS))
+    return ours(inputs, watermark, policy, branching, drafts=mode.endswith(DRAFTS), **drawing_of(mode))
+
+
+def drawing_of(mode: str) -> dict[str, Any]:
+    """Return the sampling settings of a mode; empty for greedy ones."""
+    return DRAWING if mode.endswith(DRAWN) else {}
 
 
 def parts_of(mode: str, inputs: ModeInputs) -> tuple[Watermark | None, Policy | None, str]:
     """Return (watermark, policy, branching) of one of this library's own modes."""
     if mode in FOREIGN:
         return KGW(key=KEY, gamma=GAMMA, delta=DELTA, format=FOREIGN[mode]), None, "tree"
-    name, _, rest = mode.partition("+")
+    name, _, rest = mode.removesuffix(DRAWN).partition("+")
     policy_name, _, branching = rest.partition("/")
-    watermark = None if name == PLAIN else make_watermark(name)
+    watermark = None if name == PLAIN else make_watermark(name, drawn=mode.endswith(DRAWN))
     chosen: dict[str, tuple[str, dict[str, Any]]] = {
         "": ("fixed", {}),
         "entropy": ("entropy", {"nats": NATS}),
@@ -123,8 +132,10 @@ def parts_of(mode: str, inputs: ModeInputs) -> tuple[Watermark | None, Policy | 
     return watermark, make_policy(policy, **parameters), branching or "tree"
 
 
-def make_watermark(name: str) -> Watermark:
-    """The watermark of a mode."""
+def make_watermark(name: str, *, drawn: bool = False) -> Watermark:
+    """The watermark of a mode; drawn: EXP races over the whole kept vocabulary."""
+    if drawn and name == "exp":
+        return EXP(KEY, strength="scale")
     return watermark_class(name)(KEY, **WATERMARKS[name])
 
 
@@ -134,14 +145,20 @@ def asked_of(device: torch.device) -> int | str:
 
 
 def ours(
-    inputs: ModeInputs, watermark: Watermark | None, policy: Policy | None, branching: str, *, drafts: bool = False
+    inputs: ModeInputs,
+    watermark: Watermark | None,
+    policy: Policy | None,
+    branching: str,
+    *,
+    drafts: bool = False,
+    **sampling: Any,
 ) -> Call:
     """Return `caw.generate` of exactly as many tokens as requested: ending earlier is forbidden."""
     looks_ahead = policy is not None and policy.looks_ahead
     fixed: dict[str, Any] = {
         "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(inputs.prompts),
         "slots": inputs.slots if looks_ahead else None, "return_trace": drafts, "progress": False,
-        "speculate": asked_of(inputs.subject.model.device) if drafts else None,
+        "speculate": asked_of(inputs.subject.model.device) if drafts else None, **sampling,
     }  # fmt: skip
     ends = bool(end_token_ids(inputs.subject.model, inputs.subject.tokenizer))
 

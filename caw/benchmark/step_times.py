@@ -17,7 +17,7 @@ import torch
 
 from caw.benchmark.compiled_torch import CompiledTorch
 from caw.benchmark.machine import about
-from caw.benchmark.modes import COMPILED, OWN, PLAIN, ModeInputs, parts_of
+from caw.benchmark.modes import COMPILED, OWN, PLAIN, SAMPLED, ModeInputs, drawing_of, parts_of
 from caw.benchmark.replays import copy_bandwidth, on_device, replay_timer
 from caw.benchmark.step_model import model_of_step
 from caw.benchmark.subjects import Subject, load_subject
@@ -63,8 +63,9 @@ class StepSettings:
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        if wrong := set(self.modes) - {*OWN, COMPILED}:
-            known = ", ".join((*OWN, COMPILED))
+        known_modes = (*OWN, *SAMPLED, COMPILED)
+        if wrong := set(self.modes) - {*known_modes}:
+            known = ", ".join(known_modes)
             raise ValueError(f"modes must be among {known} for times of steps, got {min(wrong)!r}; leave it out")
         for name in ("batches", "prefixes"):
             for value in getattr(self, name):
@@ -87,7 +88,7 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
     facts, device = ModelFacts.of(subject.model), subject.model.device
     watermark, policy, branching = parts_of(mode, ModeInputs(subject, [], THETA, None))
     options: dict[str, Any] = {"branching": branching, "max_new_tokens": TOKENS, "return_trace": False}
-    settings = Settings(**options)
+    settings = Settings(**options, **drawing_of(mode))
     plan = make_plan(facts, watermark, policy or FixedStrength(1.0), settings, Workload(batch, prefix + TOKENS),
                      captured=True)  # fmt: skip
     decoder = Decoder(subject.model, plan)
@@ -245,7 +246,7 @@ def counted(
     """Return the model-of-step bytes of a row, and its memory relative to plain's."""
     plain = next((r for r in rows if r["mode"] == PLAIN and "own_bytes" in r), None)
     memory = None if plain is None else (weights + row["own_bytes"]) / (weights + plain["own_bytes"])
-    if row["mode"] == COMPILED:
+    if row["mode"] not in OWN:
         return {"bytes": None, "share_of_bandwidth": None, "memory_ratio": memory}
     case = row["mode"], settings.shapes, dtype, row["batch"], row["prefix"]
     moved = sum(launch.bytes for launch in model_of_step(*case, weights=settings.weights))

@@ -73,15 +73,16 @@ def test_steps_are_timed_beside_plain_and_one_that_fails_takes_none_along(monkey
 
     monkeypatch.setattr(step_times, "compiled_step", fails_at_batch_two)
     saved: list[Any] = []
-    settings = StepSettings("tiny", "float32", "cpu", ("plain", "kgw+caw", COMPILED), (1, 2), (9,), rounds=2)
+    modes = ("plain", "kgw+caw", "exp/drawn", COMPILED)
+    settings = StepSettings("tiny", "float32", "cpu", modes, (1, 2), (9,), rounds=2)
     found = run(settings, saved=lambda now: saved.append(json.loads(json.dumps(now))))
     rows = {(row["mode"], row["batch"]): row for row in found["rows"]}
-    assert found["complete"] and [len(now["rows"]) for now in saved] == [3, 6] and not saved[0]["complete"]
+    assert found["complete"] and [len(now["rows"]) for now in saved] == [4, 8] and not saved[0]["complete"]
     assert rows[COMPILED, 2]["error"] == "OutOfMemoryError: out of memory"
-    for key in (("plain", 1), ("kgw+caw", 1), (COMPILED, 1), ("plain", 2), ("kgw+caw", 2)):
+    for key in (("plain", 1), ("kgw+caw", 1), (COMPILED, 1), ("plain", 2), ("kgw+caw", 2), ("exp/drawn", 1)):
         row = rows[key]
         assert row["step_us"]["median"] > 0 and row["step_us"]["n"] == 2 and row["memory_ratio"] == 1.0
-        launches = [] if key[0] == COMPILED else model_of_step(key[0], "tiny", "float32", key[1], 9)
+        launches = [] if key[0] in (COMPILED, "exp/drawn") else model_of_step(key[0], "tiny", "float32", key[1], 9)
         assert row["bytes"] == (sum(launch.bytes for launch in launches) or None)
     plain = rows["plain", 1]
     assert plain["ratio"]["median"] == 1 and rows["kgw+caw", 1]["ratio"]["median"] > 1 / 3
