@@ -15,7 +15,7 @@ and of the captured step, compute-sanitizer on every kernel; what each kernel of
 shapes of 8B and 13B. A part gets 1.3 times what it should take, or what those
 before it left over, and is then interrupted with all that it started; transformers' compiled cache and flex_attention,
 last, have only what is left over. Benchmarks write their figures after every round, case or product, so that those
-until then are kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the summary (at most 150 lines)
+until then are kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the summary (at most 160 lines)
 comes last. The exit code is 0 if every part ran to its end without fault.
 
 --rehearsal: the same parts on a machine without a GPU, kernels interpreted (rehearsal.py), small, no times, minutes.
@@ -41,7 +41,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
-SUMMARY_LINES, LINE_LENGTH = 150, 200
+SUMMARY_LINES, LINE_LENGTH = 160, 200
 TOTAL = 525  # seconds for all parts, whatever their own limits
 MORE = 1.3  # times what a part should take, before it is stopped
 SPARE = 35
@@ -51,6 +51,7 @@ NO_TIME = "left out, no time"
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 COMMAND_LINE = (*LIBRARY, "rich", "typer")
 MODELLED = ("a100", "h100", "h200", "b200")  # as `--model-of-step` has them
+GREEDY, DRAWN = "plain,kgw+caw,exp+caw", "plain,plain/drawn,kgw/drawn,kgw+caw/drawn,exp/drawn"  # modes of steps
 QUIET = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
 
 
@@ -101,7 +102,8 @@ def parts(place: Place) -> list[Part]:
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
         generate(place, "1", 1024, 39, "compiled-torch,transformers", "others"), tests(place), *sanitizers(place),
         *[replace(part, seconds=0, spare=True) for part in [
-            model_of_step(place), *[steps(place, form, "1", "1024", 35, form) for form in ("fp8", "int4")],
+            steps(place, "drawn", "1,8,16", "1024", 36, modes=DRAWN), model_of_step(place),
+            *[steps(place, form, "1", "1024", 35, form) for form in ("fp8", "int4")],
             *[steps(place, shapes[6:], "1,8", "1024", 35, shapes=shapes) for shapes in ("llama-3-8b", "llama-2-13b")],
             generate(place, "8", 1024, 39, "transformers", "others"),
         ]],
@@ -181,12 +183,12 @@ def model_of_step(place: Place) -> Part:
 
 def steps(
     place: Place, name: str, batches: str, prefixes: str, seconds: int, weights: str | None = None,
-    shapes: str = "llama-2-7b",
+    shapes: str = "llama-2-7b", modes: str = GREEDY,
 ) -> Part:  # fmt: skip
     """Captured steps alone, by events, most important cases first. weights: of 4 or 8 bits."""
     command = place.python("-m", "caw.cli", "benchmark", "--steps", *(["--quantization", weights] if weights else []))
     # compiled torch is compiled anew for each length, some ten seconds, so it stands beside one only
-    command += ["--modes", "plain,kgw+caw,exp+caw" + (",compiled-torch" if name == "tuned" else "")]
+    command += ["--modes", modes + (",compiled-torch" if name == "tuned" else "")]
     command += place.choose(
         "--shapes", shapes, "--dtype", "float16", "--batch", batches, "--prompt", prefixes,
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
 from quantization_tables import quantization, quantized_marks
@@ -311,7 +312,7 @@ UNMARKED = {"unmarked drafts": ", unmarked guesses"}
 
 def drafts() -> str:
     """Throughput with drafts and without, relative to plain decoding without them."""
-    found = read_result("drafts.json")
+    found = read_result("drafts.json.xz")
     rows = {(r["model"], r["drafter"], r["batch"], r["prompts"], r["variant"]): r for r in found["rows"]}
     lines = []
     for (*case, variant), r in rows.items():
@@ -330,7 +331,7 @@ def drafts() -> str:
     header = ("model", "batch", "prompts (texts)", "decoding", "throughput without", "with drafts", "tokens per pass",
               "rows", "drafts accepted", "best instruction set")  # fmt: skip
     commands = "\n".join(found["commands"].values())
-    return f"{as_table(header, lines)}\n\n{source('drafts.json')} Its commands:\n\n```bash\n{commands}\n```"
+    return f"{as_table(header, lines)}\n\n{source('drafts.json.xz')} Its commands:\n\n```bash\n{commands}\n```"
 
 
 # speed over plain decoding without drafts, with CAW on, at batch 1
@@ -342,7 +343,7 @@ GOALS = {
 
 def draft_goals() -> str:
     """What was to be reached with drafts under CAW, and what was."""
-    rows = {(r["model"], r["prompts"], r["variant"]): r for r in read_result("drafts.json")["rows"]
+    rows = {(r["model"], r["prompts"], r["variant"]): r for r in read_result("drafts.json.xz")["rows"]
             if r["batch"] == 1 and r["drafter"] is None}  # fmt: skip
     lines = []
     for model, kinds in GOALS.items():
@@ -353,7 +354,7 @@ def draft_goals() -> str:
             ]
             lines.append((model.split(".Q")[0], kind, f"{goal:.2f}", *reached, own[0]["instructions"]))
     header = ("model", "prompts", "goal", "KGW, CAW", "EXP, CAW", "best instruction set")
-    return f"{as_table(header, lines)}\n\n{source('drafts.json')}"
+    return f"{as_table(header, lines)}\n\n{source('drafts.json.xz')}"
 
 
 def floor() -> str:
@@ -558,4 +559,5 @@ TABLES: dict[str, Callable[..., str]] = {
     "everyday-attacks": everyday_attacks, "attacked": attacked,
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
+    "gpu-steps": gpu_steps, "gpu-drawn": gpu_drawn, "gpu-weights": gpu_weights, "gpu-kernels": gpu_kernels,
 }  # fmt: skip

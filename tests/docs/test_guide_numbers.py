@@ -185,3 +185,27 @@ def test_the_cost_of_row_invariance() -> None:
     attention, products = (between([r for name, r in parts if (name == "attention") == own]) for own in (True, False))
     assert f"32 rows take {wide[32]}, 64 rows {wide[64]}." in said
     assert f"1,000 tokens take {wide[1000]} times as long, in attention {attention} and in products {products}," in said
+
+
+def test_what_a_gpu_measured() -> None:
+    """The sentences of docs/gpu.md and README, beside the tables that are made."""
+    parts = results("gpu_h100.json")["parts"]
+    text = " ".join((ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").split())
+
+    def more(part: str, batch: int, mode: str) -> list[float]:
+        """Per cent over plain, to a digit."""
+        found = [row for row in parts[part]["rows"] if row["batch"] == batch and row["mode"] == mode]
+        return [round(100 * (row["ratio"]["median"] - 1), 1) for row in found]
+
+    kgw, exp = (
+        [n for part in ("steps_b1", "steps_tuned") for n in more(part, 1, mode)] for mode in ("kgw+caw", "exp+caw")
+    )
+    assert kgw[0] == 0.6 and exp[0] == 1.7 and max(kgw) <= 2 and max(exp) == 2.0
+    assert "takes 0.6 % more time than an unmarked one, a step of EXP 1.7 %" in text
+    at_8 = [more(part, 8, "exp+caw")[0] for part in ("steps_tuned", "steps_batches")]
+    assert more("steps_batches", 8, "kgw+caw") == [1.1] and [round(n) for n in at_8] == [21, 23]
+    assert "**Batch 8**: 1.1 % for two candidates (3 allowed). Eight candidates cost 21 to 23 %" in text
+    at_32 = [more("steps_batches", 32, mode)[0] for mode in ("kgw+caw", "exp+caw")]
+    assert "**Batch 32**: {} % for two candidates (4 allowed), {} % for eight".format(*at_32) in text
+    top = {row["case"]: row["us"] for row in parts["kernels_topk"]["rows"]}["top-100 of 2 rows x 128256 float16"]
+    assert f"takes {top['caw']:.1f} us (15 asked), torch.topk {top['torch.topk + logsumexp']:.1f}" in text
