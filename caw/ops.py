@@ -30,6 +30,7 @@ from caw.ops_ref.permutation_ref import (
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
+from caw.ops_ref.tournament_ref import tournament_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
@@ -256,6 +257,14 @@ draw_scores = register(
     "-> (Tensor, Tensor, Tensor)",
     draw_scores_ref,
     fakes.draw_scores_fake,
+)
+
+# ---- tournament: SynthID's winners int64 [B, m] after each of m layers -----------------------------------------------
+tournament = register(
+    "tournament(Tensor warped, Tensor scores, Tensor first, Tensor context, Tensor keys, Tensor table, int size) "
+    "-> Tensor",
+    tournament_ref,
+    lambda warped, scores, first, context, keys, table, size: first.new_empty((first.shape[0], keys.shape[0])),
 )
 
 # ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]) under keys int64 [n], one a token -----------

@@ -61,6 +61,10 @@ Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& tem
 std::tuple<Tensor, Tensor, Tensor> draw_scores(const Tensor& warped, const Tensor& drawn, const Tensor& context,
     const Tensor& key, int64_t k, double reach);
 
+// SynthID: the winners int64 [B, m] after each layer.
+Tensor tournament(const Tensor& warped, const Tensor& scores, const Tensor& first, const Tensor& context,
+    const Tensor& keys, const Tensor& table, int64_t size);
+
 Tensor race_winner(const Tensor& logits, const Tensor& context, const Tensor& key, double temperature);
 
 Tensor permutation_green(

@@ -20,6 +20,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
   m.impl("warp_logits", TORCH_BOX(&caw::warp_logits));
   m.impl("draw_scores", TORCH_BOX(&caw::draw_scores));
+  m.impl("tournament", TORCH_BOX(&caw::tournament));
   m.impl("race_winner", TORCH_BOX(&caw::race_winner));
   m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
   m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));

@@ -29,15 +29,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from caw import ops
 from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
+from caw.ops_ref.tournament_ref import MULTIPLIER, ngram_hashes, packed_table, places, tournament_ref
 from caw.watermarks import keys
 from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 
 DOMAIN = b"caw/synthid"
-MULTIPLIER, INCREMENT = 6364136223846793005, 1
 MAX_LAYERS = 64
-LEAST = torch.finfo(torch.float32).min
 # bits of the table: with fewer, chance patterns make p-values wrong (measured in the tests); more, transformers refuses
 MIN_TABLE, MAX_TABLE = 1 << 10, 1 << 24
 
@@ -132,9 +132,14 @@ class SynthID(Watermark):
         return torch.randint(0, 2, (self.sampling_table_size,), generator=generator)
 
     @cached_property
-    def shares(self) -> torch.Tensor:
-        """The bits as float32, to be multiplied by probabilities."""
-        return self.table.float()
+    def words(self) -> torch.Tensor:
+        """The bits as the ladder's operator reads them: int32, 32 to a word."""
+        return packed_table(self.table)
+
+    @cached_property
+    def layer_keys(self) -> torch.Tensor:
+        """The keys as int64 [m]."""
+        return torch.tensor(self.keys)
 
     @property
     def bit_fraction(self) -> float:
@@ -160,50 +165,34 @@ class SynthID(Watermark):
 
     def hashes(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the hash of each n-gram, wrapping int64 [B, N]: context [B, W] (missing = 0), tokens [B, N]."""
-        state = torch.ones_like(context[:, 0])
-        for column in context.clamp_min(0).unbind(1):
-            state = (state + column) * MULTIPLIER + INCREMENT
-        return (state[:, None] + tokens) * MULTIPLIER + INCREMENT
+        return ngram_hashes(context, tokens)
 
     def bits(self, hashes: torch.Tensor, layer: int) -> torch.Tensor:
         """Return g of one layer, int64 0/1 like `hashes`."""
-        return self._read(self.table.to(hashes.device), hashes, layer)
-
-    def _read(self, table: torch.Tensor, hashes: torch.Tensor, layer: int) -> torch.Tensor:
-        """Return entries of a table like `table` at one layer's n-grams."""
-        index = (hashes + self.keys[layer]).mul_(MULTIPLIER).add_(INCREMENT)
-        size = self.sampling_table_size
-        # the remainder of a power of two in two's complement; a ladder asks for 30 times the vocabulary at every token
-        index = index.bitwise_and_(size - 1) if size & (size - 1) == 0 else index.remainder_(size)
-        return torch.index_select(table, 0, index.flatten()).view(hashes.shape)
+        index = places(hashes, self.keys[layer], self.sampling_table_size)
+        return torch.index_select(self.table.to(hashes.device), 0, index.flatten()).view(hashes.shape)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Return the winners after 0, 1, ... layers, by the same float32 operations as transformers'
-        `update_scores`.
+        """Return the winners after 0, 1, ... layers of what transformers' `update_scores` computes
+        (`tournament_ref`).
         """
         scores = position.scores.float()
         warped = scores if position.warped is None else position.warped.float()
-        noise = torch.where(warped > -torch.inf, scores - warped, 0.0)
-        tokens = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
-        hashes = self.hashes(position.context, tokens)
-        probs = torch.softmax(warped, dim=1)
-        table = self.shares.to(scores.device)
-        winners = [position.record.ids[:, 0]]
-        for layer in range(self.rungs(max_strength) - 1):
-            g = self._read(table, hashes, layer)
-            mass = (g * probs).sum(dim=1, keepdim=True)
-            probs = probs * (1 + g - mass)
-            # a mass of 1 may round above it and turn a vanishing probability negative, whose logarithm is no number
-            logs = torch.log(probs).nan_to_num_(nan=LEAST, posinf=LEAST, neginf=LEAST)
-            winners.append(logs.add_(noise).argmax(dim=1))
-        return layer_ladder(torch.stack(winners, dim=1), self.full)
+        first = position.record.ids[:, 0]
+        keys = self.layer_keys.to(scores.device)[: self.rungs(max_strength) - 1]
+        op = ops.tournament if ops.has_kernel("tournament", scores.device.type) else tournament_ref
+        winners = op(
+            warped, scores, first, position.context, keys, self.words.to(scores.device), self.sampling_table_size
+        )
+        return layer_ladder(torch.cat([first[:, None], winners], dim=1), self.full)
 
     def fixed_on(self, device: torch.device) -> bool:
         return True
 
     def placed(self, device: torch.device) -> SynthID:
         other = copy.copy(self)
-        other.__dict__["shares"] = self.shares.to(device)
+        other.__dict__["words"] = self.words.to(device)
+        other.__dict__["layer_keys"] = self.layer_keys.to(device)
         return other
 
     def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:

@@ -1,0 +1,67 @@
+"""Reference of `tournament`: who wins after each layer of SynthID's tournament sampling."""
+
+from __future__ import annotations
+
+import torch
+
+MULTIPLIER, INCREMENT = 6364136223846793005, 1
+
+
+def ngram_hashes(context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the hash of each n-gram, wrapping int64 [B, N]: context int64 [B, W] (missing = 0), tokens [B, N]."""
+    state = context.new_ones(context.shape[0])
+    for column in context.clamp_min(0).unbind(1):
+        state = (state + column) * MULTIPLIER + INCREMENT
+    return (state[:, None] + tokens) * MULTIPLIER + INCREMENT
+
+
+def places(hashes: torch.Tensor, key: torch.Tensor | int, size: int) -> torch.Tensor:
+    """Return where a layer's key reads the table of `size` bits, int64 like `hashes`."""
+    index = (hashes + key).mul_(MULTIPLIER).add_(INCREMENT)
+    # the remainder of a power of two in two's complement
+    return index.bitwise_and_(size - 1) if size & (size - 1) == 0 else index.remainder_(size)
+
+
+def packed_table(bits: torch.Tensor) -> torch.Tensor:
+    """Return bits int64 [size] as words int32 [ceil(size / 32)], bit i at bit i % 32 of word i / 32."""
+    words = -(-bits.shape[0] // 32)
+    padded = torch.nn.functional.pad(bits, (0, 32 * words - bits.shape[0])).view(words, 32)
+    return (padded << torch.arange(32, device=bits.device)).sum(dim=1).to(torch.int32)
+
+
+def tournament_ref(
+    warped: torch.Tensor,
+    scores: torch.Tensor,
+    first: torch.Tensor,
+    context: torch.Tensor,
+    keys: torch.Tensor,
+    table: torch.Tensor,
+    size: int,
+) -> torch.Tensor:
+    """Return the winners int64 [B, m] after 1, ..., m layers.
+
+    Args:
+        warped: float32 [B, V], what the sampler keeps, -inf = excluded. scores: float32 [B, V], the same plus sampling
+            noise. first: int64 [B], the winners before the first layer. context: int64 [B, W], -1 = no token.
+        keys: int64 [m], of the layers. table: int32 [ceil(size / 32)], the bits (`packed_table`).
+
+    A layer turns probabilities p into p (1 + g - sum p g) (Dathathri et al. 2024, as transformers writes it), in
+    float32 with the sum in float64. Its winner has the greatest p exp(noise), ties to the smaller id. Where no product
+    is above 0, or a logit is NaN or +inf, the winner before stays.
+    """
+    kept = warped > -torch.inf
+    sound = (warped.isfinite() | ~kept).all(dim=1, keepdim=True) & kept.any(dim=1, keepdim=True)
+    noise = torch.where(kept, scores - warped, -torch.inf)
+    weights = torch.exp(noise - noise.amax(dim=1, keepdim=True)).nan_to_num_(nan=0.0)
+    probs = torch.softmax(torch.where(sound, warped, 0.0), dim=1)
+    hashes = ngram_hashes(context, torch.arange(warped.shape[1], device=warped.device)[None])
+    winner, winners = first, []
+    for key in keys:
+        at = places(hashes, key, size)
+        g = (table[at >> 5] >> (at & 31)) & 1
+        mass = (g * probs.double()).sum(dim=1, keepdim=True).float()
+        probs = (probs * (1 + g - mass)).clamp_(min=0)
+        best = (probs * weights).max(dim=1)
+        winner = torch.where((best.values > 0) & sound[:, 0], best.indices, winner)
+        winners.append(winner)
+    return torch.stack(winners, dim=1) if winners else first.new_empty((first.shape[0], 0))
