@@ -169,7 +169,7 @@ def test_at_any_time(tmp_path: Path) -> None:
     """From early on in steps, until the program is done before the signal comes."""
     (tmp_path / "ids.jsonl").write_text('{"tokens": [1, 2, 3, 4, 5, 6, 7, 8]}\n')
     command = [sys.executable, "-m", "caw.cli", "detect", "--key", "1", "--field", "tokens", "-i", "ids.jsonl"]
-    delay, outcomes = 0.05, []
+    delay, outcomes, begun = 0.05, [], False
     while delay < 60:
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
@@ -179,7 +179,10 @@ def test_at_any_time(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=120)
         outcomes.append((delay, child.returncode, err))
-        if not before_our_first_line(err):
+        # on a busy machine the first signals come before Python has a handler, and end it as any program
+        unheard = (child.returncode, err) == (-signal.SIGINT, "") and not begun
+        if not unheard and not before_our_first_line(err):
+            begun = True
             if child.returncode == 0:
                 break
             assert (child.returncode, err) == (130, SENTENCE), outcomes[-1]
