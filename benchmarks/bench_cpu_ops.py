@@ -26,6 +26,7 @@ from caw.capacity import evaluate_capacity_ref
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.ladder import select_candidate_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
+from caw.ops_ref.tournament_ref import tournament_ref
 from caw.record import Record
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
@@ -150,6 +151,11 @@ def step_cases() -> dict[str, Variants]:
             "compiled": lambda drawn=drawn: ops.draw_scores(*drawn),
             "reference": lambda drawn=drawn: draw_scores_ref(*drawn),
         }
+    layers = scores, scores, scores.argmax(1), context, torch.arange(30), torch.arange(2048, dtype=torch.int32), 65_536
+    cases["tournament of 30 layers, V=49152"] = {
+        "compiled": lambda: ops.tournament(*layers),
+        "reference": lambda: tournament_ref(*layers),
+    }
     record = Record.from_logits(scores)
     for name, watermark in WATERMARKS.items():
         at = Position(record, record.values, scores, torch.randint(0, 999, (1, watermark.window)))

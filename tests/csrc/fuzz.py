@@ -186,6 +186,16 @@ def draws() -> Any:
                            random.choice(REALS))  # fmt: skip
 
 
+def tournament() -> Any:
+    batch, width, bits = size(), size() * 31, random.choice([1, 2, 64, 1000, 0, -5, 2**40])
+    scores = tensor([batch, width], torch.float32)
+    table = tensor([random.choice([max(bits, 0) + 31, 64]) // 32 if bits < 2**20 else 3], torch.int32, 2**31 - 1)
+    return ops.tournament(
+        tensor([batch, width], torch.float32), scores, tensor([batch], torch.int64, 50),
+        tensor([batch, size()], torch.int64), tensor([size()], torch.int64, 2**62), table, bits,
+    )  # fmt: skip
+
+
 def lists() -> Any:
     return ops.permutation_green(
         tensor([size()], torch.int64, 10**9), random.choice([0, 1, 8, 33, 1000, -1]), random.choice([0, 1, 8, 33, -1])
@@ -355,7 +365,7 @@ def stack() -> Any:
 
 CALLS: list[Callable[[], Any]] = [
     topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
-    warped, draws, lists, members, words, linear, layer, pack, unpack, quantization,
+    warped, draws, tournament, lists, members, words, linear, layer, pack, unpack, quantization,
     prefix_attention, prefill_layer, stack,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some
