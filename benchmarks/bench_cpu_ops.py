@@ -151,7 +151,7 @@ def step_cases() -> dict[str, Variants]:
             "compiled": lambda drawn=drawn: ops.draw_scores(*drawn),
             "reference": lambda drawn=drawn: draw_scores_ref(*drawn),
         }
-    layers = scores, scores, scores.argmax(1), context, torch.arange(30), torch.arange(2048, dtype=torch.int32), 65_536
+    layers = scores, scores, scores.argmax(1), context, torch.randint(-(1 << 31), 1 << 31, (65_536,)).int(), 30
     cases["tournament of 30 layers, V=49152"] = {
         "compiled": lambda: ops.tournament(*layers),
         "reference": lambda: tournament_ref(*layers),

@@ -140,22 +140,6 @@ void warped() {
   });
 }
 
-// A layer of SynthID's tournament: its bits, their mass, its winner.
-void tournament() {
-  const std::vector<float> x = logits(kVocab);
-  std::vector<float> probs(x.size());
-  for (size_t i = 0; i < x.size(); ++i) probs[i] = 1.0f / float(kVocab) + 1e-9f * (x[i] > 0 ? x[i] : 0.0f);
-  std::vector<uint32_t> table(2048), places(x.size());
-  for (uint32_t& word : table) word = next_number();
-  for (uint32_t& place : places) place = next_number();
-  std::vector<uint16_t> bits(x.size() / 16);
-  measured([&] {
-    kernels().layer_bits(table.data(), places.data(), 7, 65535, kVocab, bits.data());
-    const float mass = float(kernels().layer_mass(probs.data(), bits.data(), kVocab));
-    kernels().layer_winner(probs.data(), nullptr, bits.data(), mass, kVocab);
-  });
-}
-
 void layer() {
   const std::vector<float> weight = logits(128 * 300), bias = logits(128), x = logits(300);
   std::vector<float> out(128);
@@ -183,7 +167,6 @@ const std::map<std::string, std::function<void()>> kCases = {
     {"noise of 4096 tokens", noise},
     {"draws of 49152 tokens", draws},
     {"temperature, powers and cut of 49152 logits", warped},
-    {"tournament's layer of 49152 tokens", tournament},
     {"layer of 128 x 300", layer},
     {"attention of 6 rows over 512 keys", attention},
 };

@@ -261,10 +261,9 @@ draw_scores = register(
 
 # ---- tournament: SynthID's winners int64 [B, m] after each of m layers -----------------------------------------------
 tournament = register(
-    "tournament(Tensor warped, Tensor scores, Tensor first, Tensor context, Tensor keys, Tensor table, int size) "
-    "-> Tensor",
+    "tournament(Tensor warped, Tensor scores, Tensor first, Tensor context, Tensor table, int layers) -> Tensor",
     tournament_ref,
-    lambda warped, scores, first, context, keys, table, size: first.new_empty((first.shape[0], keys.shape[0])),
+    lambda warped, scores, first, context, table, layers: first.new_empty((first.shape[0], layers)),
 )
 
 # ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]) under keys int64 [n], one a token -----------

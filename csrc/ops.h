@@ -63,7 +63,7 @@ std::tuple<Tensor, Tensor, Tensor> draw_scores(const Tensor& warped, const Tenso
 
 // SynthID: the winners int64 [B, m] after each layer.
 Tensor tournament(const Tensor& warped, const Tensor& scores, const Tensor& first, const Tensor& context,
-    const Tensor& keys, const Tensor& table, int64_t size);
+    const Tensor& table, int64_t layers);
 
 Tensor race_winner(const Tensor& logits, const Tensor& context, const Tensor& key, double temperature);
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
@@ -15,18 +17,25 @@ def ngram_hashes(context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return (state[:, None] + tokens) * MULTIPLIER + INCREMENT
 
 
-def places(hashes: torch.Tensor, key: torch.Tensor | int, size: int) -> torch.Tensor:
+def places(hashes: torch.Tensor, key: int, size: int) -> torch.Tensor:
     """Return where a layer's key reads the table of `size` bits, int64 like `hashes`."""
     index = (hashes + key).mul_(MULTIPLIER).add_(INCREMENT)
     # the remainder of a power of two in two's complement
     return index.bitwise_and_(size - 1) if size & (size - 1) == 0 else index.remainder_(size)
 
 
-def packed_table(bits: torch.Tensor) -> torch.Tensor:
-    """Return bits int64 [size] as words int32 [ceil(size / 32)], bit i at bit i % 32 of word i / 32."""
-    words = -(-bits.shape[0] // 32)
-    padded = torch.nn.functional.pad(bits, (0, 32 * words - bits.shape[0])).view(words, 32)
-    return (padded << torch.arange(32, device=bits.device)).sum(dim=1).to(torch.int32)
+def layered_table(bits: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+    """Return the bits of all layers in one table: bit l of entry j is that of layer l for hashes of hash * a = j.
+
+    bits: int64 [size], a power of two. The result is int32 [size] for at most 32 layers, else int64.
+    """
+    (size,) = bits.shape
+    index = torch.arange(size, device=bits.device)
+    table = torch.zeros_like(bits)
+    for layer, key in enumerate(keys):
+        shift = (key * MULTIPLIER + INCREMENT) % size
+        table |= bits[(index + shift) & (size - 1)] << layer
+    return table.to(torch.int32) if len(keys) <= 32 else table
 
 
 def tournament_ref(
@@ -34,16 +43,25 @@ def tournament_ref(
     scores: torch.Tensor,
     first: torch.Tensor,
     context: torch.Tensor,
-    keys: torch.Tensor,
     table: torch.Tensor,
-    size: int,
+    layers: int,
 ) -> torch.Tensor:
-    """Return the winners int64 [B, m] after 1, ..., m layers.
+    """Return the winners int64 [B, m] after 1, ..., m = `layers` layers (`winners_of`).
 
     Args:
         warped: float32 [B, V], what the sampler keeps, -inf = excluded. scores: float32 [B, V], the same plus sampling
             noise. first: int64 [B], the winners before the first layer. context: int64 [B, W], -1 = no token.
-        keys: int64 [m], of the layers. table: int32 [ceil(size / 32)], the bits (`packed_table`).
+        table: int32 or int64 [size], a power of two: the bits of 32 or 64 layers (`layered_table`).
+    """
+    hashes = ngram_hashes(context, torch.arange(warped.shape[1], device=warped.device)[None])
+    patterns = table[(hashes * MULTIPLIER) & (table.shape[0] - 1)]
+    return winners_of(warped, scores, first, [lambda layer=layer: (patterns >> layer) & 1 for layer in range(layers)])
+
+
+def winners_of(
+    warped: torch.Tensor, scores: torch.Tensor, first: torch.Tensor, bits: Sequence[Callable[[], torch.Tensor]]
+) -> torch.Tensor:
+    """Return the winners int64 [B, m] of layers whose bits, int [B, V], the functions give one after another.
 
     A layer turns probabilities p into p (1 + g - sum p g) (Dathathri et al. 2024, as transformers writes it), in
     float32 with the sum in float64. Its winner has the greatest p exp(noise), ties to the smaller id. Where no product
@@ -54,11 +72,9 @@ def tournament_ref(
     noise = torch.where(kept, scores - warped, -torch.inf)
     weights = torch.exp(noise - noise.amax(dim=1, keepdim=True)).nan_to_num_(nan=0.0)
     probs = torch.softmax(torch.where(sound, warped, 0.0), dim=1)
-    hashes = ngram_hashes(context, torch.arange(warped.shape[1], device=warped.device)[None])
     winner, winners = first, []
-    for key in keys:
-        at = places(hashes, key, size)
-        g = (table[at >> 5] >> (at & 31)) & 1
+    for layer in bits:
+        g = layer()
         mass = (g * probs.double()).sum(dim=1, keepdim=True).float()
         probs = (probs * (1 + g - mass)).clamp_(min=0)
         best = (probs * weights).max(dim=1)

@@ -22,7 +22,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, ClassVar, Literal
 
@@ -32,7 +32,7 @@ import torch
 from caw import ops
 from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
-from caw.ops_ref.tournament_ref import MULTIPLIER, ngram_hashes, packed_table, places, tournament_ref
+from caw.ops_ref.tournament_ref import MULTIPLIER, layered_table, ngram_hashes, places, tournament_ref, winners_of
 from caw.watermarks import keys
 from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 
@@ -40,6 +40,7 @@ DOMAIN = b"caw/synthid"
 MAX_LAYERS = 64
 # bits of the table: with fewer, chance patterns make p-values wrong (measured in the tests); more, transformers refuses
 MIN_TABLE, MAX_TABLE = 1 << 10, 1 << 24
+MAX_LAYERED = 1 << 20  # places of a table that holds all layers: 4 or 8 MB
 
 
 @dataclass(frozen=True)
@@ -132,14 +133,10 @@ class SynthID(Watermark):
         return torch.randint(0, 2, (self.sampling_table_size,), generator=generator)
 
     @cached_property
-    def words(self) -> torch.Tensor:
-        """The bits as the ladder's operator reads them: int32, 32 to a word."""
-        return packed_table(self.table)
-
-    @cached_property
-    def layer_keys(self) -> torch.Tensor:
-        """The keys as int64 [m]."""
-        return torch.tensor(self.keys)
+    def layered(self) -> torch.Tensor | None:
+        """The bits of all layers in one table, as the ladder's operator reads them; None where its size allows none."""
+        size = self.sampling_table_size
+        return layered_table(self.table, self.keys) if size & (size - 1) == 0 and size <= MAX_LAYERED else None
 
     @property
     def bit_fraction(self) -> float:
@@ -173,17 +170,16 @@ class SynthID(Watermark):
         return torch.index_select(self.table.to(hashes.device), 0, index.flatten()).view(hashes.shape)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Return the winners after 0, 1, ... layers of what transformers' `update_scores` computes
-        (`tournament_ref`).
-        """
+        """Return the winners after 0, 1, ... layers of what transformers' `update_scores` computes (`winners_of`)."""
         scores = position.scores.float()
         warped = scores if position.warped is None else position.warped.float()
-        first = position.record.ids[:, 0]
-        keys = self.layer_keys.to(scores.device)[: self.rungs(max_strength) - 1]
-        op = ops.tournament if ops.has_kernel("tournament", scores.device.type) else tournament_ref
-        winners = op(
-            warped, scores, first, position.context, keys, self.words.to(scores.device), self.sampling_table_size
-        )
+        first, layers = position.record.ids[:, 0], self.rungs(max_strength) - 1
+        if self.layered is None:
+            hashes = self.hashes(position.context, torch.arange(scores.shape[1], device=scores.device)[None])
+            winners = winners_of(warped, scores, first, [partial(self.bits, hashes, layer) for layer in range(layers)])
+        else:
+            op = ops.tournament if ops.has_kernel("tournament", scores.device.type) else tournament_ref
+            winners = op(warped, scores, first, position.context, self.layered.to(scores.device), layers)
         return layer_ladder(torch.cat([first[:, None], winners], dim=1), self.full)
 
     def fixed_on(self, device: torch.device) -> bool:
@@ -191,8 +187,8 @@ class SynthID(Watermark):
 
     def placed(self, device: torch.device) -> SynthID:
         other = copy.copy(self)
-        other.__dict__["words"] = self.words.to(device)
-        other.__dict__["layer_keys"] = self.layer_keys.to(device)
+        other.__dict__["table"] = self.table.to(device)
+        other.__dict__["layered"] = None if self.layered is None else self.layered.to(device)
         return other
 
     def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:

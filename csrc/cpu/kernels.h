@@ -78,12 +78,6 @@ struct Kernels {
   // Keys of every token whose sum of logit and noise is among the k greatest or within reach of the greatest, and of some
   // others; returns how many. block: of `maxima`, a multiple of 4. No element may be NaN or +inf.
   int64_t (*draw_row)(DrawTask& task, const float* x, int64_t size, int64_t block, const float* maxima);
-  // SynthID's tournament (tournament.inc); sizes are rounded up to groups of 16 tokens, which arrays must hold. bits of a
-  // layer: those of the table at (places + shift) & mask.
-  void (*layer_bits)(const uint32_t* table, const uint32_t* places, uint32_t shift, uint32_t mask, int64_t size,
-      uint16_t* bits);
-  double (*layer_mass)(const float* probs, const uint16_t* bits, int64_t size);
-  int64_t (*layer_winner)(float* probs, const float* weights, const uint16_t* bits, float mass, int64_t size);
   // Words of `count` tokens, PRF(key, the `window` ids before, token). ids: 32 bits each; context word k of token i is
   // ids[i + k * step], the token ids[i + window * step]. Vectors read up to kScorePad ids and write up to kScorePad words
   // beyond the end.

@@ -23,13 +23,11 @@ namespace {
 
 #include "draw.inc"
 
-#include "tournament.inc"
-
 #include "lists.inc"
 }  // namespace
 extern const Kernels kAvx2 = {
     "avx2", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, race_winner, divide, keep_at_least,
-    exponentials, survey, draw_row, layer_bits, layer_mass, layer_winner, context_words, selfhash_words, race_scores, count_green, sum_races, twist, draw_targets, first_equal};
+    exponentials, survey, draw_row, context_words, selfhash_words, race_scores, count_green, sum_races, twist, draw_targets, first_equal};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

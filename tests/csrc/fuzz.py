@@ -187,13 +187,11 @@ def draws() -> Any:
 
 
 def tournament() -> Any:
-    batch, width, bits = size(), size() * 31, random.choice([1, 2, 64, 1000, 0, -5, 2**40])
-    scores = tensor([batch, width], torch.float32)
-    table = tensor([random.choice([max(bits, 0) + 31, 64]) // 32 if bits < 2**20 else 3], torch.int32, 2**31 - 1)
-    return ops.tournament(
-        tensor([batch, width], torch.float32), scores, tensor([batch], torch.int64, 50),
-        tensor([batch, size()], torch.int64), tensor([size()], torch.int64, 2**62), table, bits,
-    )  # fmt: skip
+    batch, width = size(), size() * 31
+    rows = [tensor([batch, width], torch.float32) for _ in range(2)]
+    table = tensor([random.choice([1, 2, 64, 4096, 100])], random.choice([torch.int32, torch.int64]), 2**31 - 1)
+    layers = random.choice([0, 1, 10, 11, 30, 64, -5, 2**40])
+    return ops.tournament(*rows, tensor([batch], torch.int64, 50), tensor([batch, size()], torch.int64), table, layers)
 
 
 def lists() -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from caw import ops
-from caw.ops_ref.tournament_ref import packed_table, tournament_ref
+from caw.ops_ref.tournament_ref import layered_table, ngram_hashes, places, tournament_ref, winners_of
 
 pytestmark = pytest.mark.skipif(not ops.has_kernel("tournament", "cpu"), reason="needs an operator for the CPU")
 NAN, INF = float("nan"), float("inf")
@@ -24,19 +24,19 @@ def inputs(batch: int, vocabulary: int, size: int, layers: int, width: int = 4, 
         warped = torch.where(warped < border, -INF, warped)
     noise = -torch.log(-torch.log(torch.rand(batch, vocabulary, generator=made, dtype=torch.float64))).float()
     scores = warped + noise if drawn else warped.clone()
-    return [
-        warped, scores, scores.argmax(dim=1), torch.randint(-1, vocabulary, (batch, width), generator=made),
-        torch.randint(-(1 << 62), 1 << 62, (layers,), generator=made),
-        packed_table(torch.randint(0, 2, (size,), generator=made)), size,
-    ]  # fmt: skip
+    keys = torch.randint(-(1 << 62), 1 << 62, (layers,), generator=made).tolist()
+    table = layered_table(torch.randint(0, 2, (size,), generator=made), keys)
+    context = torch.randint(-1, vocabulary, (batch, width), generator=made)
+    return [warped, scores, scores.argmax(dim=1), context, table, layers]
 
 
-# powers of two read 32 bits of a hash, others all 64; 15 to 17 tokens end a group of 16
+# ten layers are worked on at once, of 32 or 64 bits of a table
 CASES = {
     "one token": (1, 1, 64, 3), "one layer": (2, 7, 1024, 1), "a prime": (3, 503, 65536, 30),
-    "no power of two": (2, 503, 1000, 9), "a small table": (2, 40, 4, 5), "a bit": (1, 19, 1, 2),
+    "ten layers": (2, 503, 1024, 10), "eleven": (2, 503, 1024, 11), "a small table": (2, 40, 4, 5),
+    "a bit": (1, 19, 1, 2),
     "a large table": (1, 700, 1 << 20, 64), "pieces": (2, 9001, 65536, 12), "no context": (2, 60, 256, 4, 0),
-    "long context": (1, 60, 256, 4, 63), "15 kept": (2, 500, 65536, 30, 4, 15), "16 kept": (2, 500, 65536, 30, 4, 16),
+    "long context": (1, 60, 256, 4, 63), "32 layers": (2, 500, 4096, 32), "33 layers": (2, 500, 4096, 33),
     "17 kept": (2, 500, 65536, 30, 4, 17), "one kept": (2, 500, 65536, 30, 4, 1), "no row": (0, 9, 64, 3),
     "no layer": (2, 9, 64, 0),
 }  # fmt: skip
@@ -72,21 +72,30 @@ def test_rows_that_no_layer_can_decide_keep_what_was_first() -> None:
 
 def test_equal_tokens_go_to_the_smaller_id() -> None:
     """All logits equal, all bits equal: nothing tells the tokens apart."""
-    warped, first, context = torch.zeros(1, 37), torch.tensor([9]), torch.zeros(1, 2, dtype=torch.int64)
-    for bit in (0, 1):
-        table = packed_table(torch.full((64,), bit))
-        given = [warped, warped, first, context, torch.tensor([5, 6]), table, 64]
+    warped, context = torch.zeros(1, 37), torch.zeros(1, 2, dtype=torch.int64)
+    for bits in (0, -1):
+        given = [warped, warped, torch.tensor([9]), context, torch.full((64,), bits, dtype=torch.int32), 2]
         assert ops.tournament(*given).tolist() == [[0, 0]] == tournament_ref(*given).tolist()
 
 
+@pytest.mark.parametrize("layers", [5, 40])
+def test_the_layered_table_holds_every_layers_bits(layers: int) -> None:
+    made = torch.Generator().manual_seed(layers)
+    bits, keys = torch.randint(0, 2, (1024,), generator=made), torch.randint(-(1 << 62), 1 << 62, (layers,)).tolist()
+    warped, scores, first, context, _, _ = inputs(2, 60, 64, 1)
+    hashes = ngram_hashes(context, torch.arange(60)[None])
+    expected = winners_of(warped, scores, first, [lambda key=key: bits[places(hashes, key, 1024)] for key in keys])
+    assert torch.equal(ops.tournament(warped, scores, first, context, layered_table(bits, keys), layers), expected)
+
+
 def test_other_strides_and_rows_beside_change_nothing() -> None:
-    warped, scores, first, context, keys, table, size = inputs(3, 503, 1024, 7)
-    expected = ops.tournament(warped, scores, first, context, keys, table, size)
+    warped, scores, first, context, table, layers = inputs(3, 503, 1024, 7)
+    expected = ops.tournament(warped, scores, first, context, table, layers)
     strided = [x.T.contiguous().T for x in (warped, scores, context)]
-    assert torch.equal(ops.tournament(*strided[:2], first, strided[2], keys, table, size), expected)
+    assert torch.equal(ops.tournament(*strided[:2], first, strided[2], table, layers), expected)
     for b in range(3):
         alone = [x[b : b + 1] for x in (warped, scores, first, context)]
-        assert torch.equal(ops.tournament(*alone, keys, table, size), expected[b : b + 1])
+        assert torch.equal(ops.tournament(*alone, table, layers), expected[b : b + 1])
 
 
 @pytest.mark.parametrize(
@@ -97,9 +106,9 @@ def test_other_strides_and_rows_beside_change_nothing() -> None:
         ({1: torch.zeros(2, 8)}, r"scores must have shape \[2, 9\], got \[2, 8\]"),
         ({2: torch.zeros(3, dtype=torch.int64)}, r"first must have shape \[2\], got \[3\]"),
         ({3: torch.zeros(1, 4, dtype=torch.int64)}, r"context must have shape \[B, W\], got \[1, 4\]"),
-        ({4: torch.zeros(3)}, "keys must be int64"),
-        ({5: torch.zeros(3, dtype=torch.int32)}, r"table must have shape \[2\], got \[3\]"),
-        ({6: 0}, r"size must be in \[1, 2\*\*31\], got 0"),
+        ({4: torch.zeros(64)}, "table must be int32 or int64"),
+        ({4: torch.zeros(48, dtype=torch.int32)}, r"table must have one dimension of a power of two, got \[48\]"),
+        ({5: 33}, r"layers must be in \[0, 32\], got 33"),
     ],
 )
 def test_wrong_input_is_named(change: dict[int, Any], words: str) -> None:
