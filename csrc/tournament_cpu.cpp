@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "ops.h"
@@ -14,10 +16,12 @@ namespace {
 
 constexpr uint64_t kMultiplier = 6364136223846793005u;
 constexpr int64_t kAtOnce = 10, kBins = int64_t(1) << kAtOnce;  // layers
+constexpr int64_t kSurveyed = 4096;
+constexpr int32_t kNobody = -1;
 
 struct Scratch {
-  std::vector<float> probs, weights;
-  std::vector<int64_t> ids;
+  std::vector<float> probs, weights, maxima;
+  std::vector<int32_t> ids;
   std::vector<uint64_t> patterns;
 };
 
@@ -26,63 +30,48 @@ Scratch& scratch() {
   return mine;
 }
 
-// Tokens of equal bits: their probability, the greatest product of probability and weight, and which token has it first.
-struct Bin {
-  double sum;
-  float best;
-  int32_t token;
-};
-
-constexpr int32_t kUntouched = -2, kNobody = -1;
-
-// The tokens that the sampler keeps: ids, logits in `probs`, noise in `weights`. Returns how many; 0 where one is no
-// number.
-int64_t gather(const float* warped, const float* scores, int64_t size, Scratch& own, bool* weighted) {
-  own.ids.resize(size_t(size));
-  own.probs.resize(size_t(size));
-  own.weights.resize(size_t(size));
-  int64_t kept = 0;
-  bool any = false, ordered = true;
-  for (int64_t i = 0; i < size; ++i) {
-    const float logit = warped[i];
-    if (logit == -INFINITY) continue;
-    ordered &= std::isfinite(logit);
-    const float noise = scores[i] - logit;
-    any |= noise != 0;
-    own.ids[size_t(kept)] = i;
-    own.probs[size_t(kept)] = logit;
-    own.weights[size_t(kept)] = noise;
-    ++kept;
-  }
-  *weighted = any;
-  return ordered ? kept : 0;
-}
-
+// exp(x - greatest), in place.
 void exponentiate(float* x, int64_t size) {
   float top = -INFINITY;
   for (int64_t i = 0; i < size; ++i) top = x[i] > top ? x[i] : top;
   kernels().exponentials(x, top, size, x);
 }
 
+double sum_of(const float* x, int64_t size) {
+  double lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8)
+    for (int64_t j = 0; j < 8; ++j) lanes[j] += double(x[i + j]);
+  for (; i < size; ++i) lanes[0] += double(x[i]);
+  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+}
+
 class Tournament {
  public:
-  Tournament() {
-    for (Bin& bin : bins_) bin.token = kUntouched;
-  }
-
-  // Probabilities of the kept tokens of a row; false where there is none to go by.
+  // What is kept of a row; false where there is no token, or a logit is no number.
   bool begin(const float* warped, const float* scores, int64_t size, Scratch& own) {
-    kept_ = gather(warped, scores, size, own, &weighted_);
-    if (kept_ == 0) return false;
-    ids_ = own.ids.data();
+    own.probs.resize(size_t(size));
+    own.weights.resize(size_t(size));
+    own.maxima.resize(size_t(size / kSurveyed + 1));
+    const Survey seen = kernels().survey(warped, size, kSurveyed, own.maxima.data());
+    if (!seen.ordered || !std::isfinite(seen.top)) return false;
     probs_ = own.probs.data();
     weights_ = own.weights.data();
-    exponentiate(probs_, kept_);
-    double total = 0;
-    for (int64_t i = 0; i < kept_; ++i) total += double(probs_[i]);
-    const float sum = float(total);
-    for (int64_t i = 0; i < kept_; ++i) probs_[i] /= sum;
+    kept_ = seen.kept;
+    if (kept_ == size) {
+      ids_ = nullptr;
+      weighted_ = std::memcmp(warped, scores, size_t(size) * sizeof(float)) != 0;
+      if (weighted_)
+        for (int64_t i = 0; i < size; ++i) weights_[i] = scores[i] - warped[i];
+      kernels().exponentials(warped, seen.top, size, probs_);
+    } else {
+      own.ids.resize(size_t(size));
+      ids_ = own.ids.data();
+      weighted_ = gather(warped, scores, size, own.ids.data());
+      kernels().exponentials(probs_, seen.top, kept_, probs_);
+    }
     if (weighted_) exponentiate(weights_, kept_);
+    share_ = 1.0f / float(sum_of(probs_, kept_));
     return true;
   }
 
@@ -91,87 +80,132 @@ class Tournament {
   void run(const T* table, int64_t size, uint64_t state, int64_t layers, Scratch& own, int64_t* winners) {
     own.patterns.resize(size_t(kept_));
     patterns_ = own.patterns.data();
-    const uint64_t mask = uint64_t(size - 1);
-    for (int64_t i = 0; i < kept_; ++i) {
-      const uint64_t hash = (state + uint64_t(ids_[i])) * kMultiplier + 1;
-      patterns_[i] = uint64_t(table[hash * kMultiplier & mask]);
+    const uint64_t mask = uint64_t(size - 1), step = kMultiplier * kMultiplier;
+    uint64_t place = (state * kMultiplier + 1) * kMultiplier;  // of token 0: the hash times a
+    if (ids_ == nullptr) {
+      for (int64_t i = 0; i < kept_; ++i, place += step) patterns_[i] = uint64_t(table[place & mask]);
+    } else {
+      for (int64_t i = 0; i < kept_; ++i) patterns_[i] = uint64_t(table[(place + uint64_t(ids_[i]) * step) & mask]);
     }
+    every_ = kept_ >= kBins / 2;
+    grown_[0] = share_;
     for (int64_t l = 0; l < layers; l += kAtOnce) {
       const int64_t count = std::min(kAtOnce, layers - l);
+      if (l > 0) grow();
       if (weighted_) fill<true>(l, count);
       else fill<false>(l, count);
       for (int64_t j = 0; j < count; ++j) {
         const int64_t winner = layer(j);
-        if (winner >= 0) winners[l + j] = ids_[winner];
+        if (winner >= 0) winners[l + j] = ids_ == nullptr ? winner : ids_[winner];
         else if (l + j > 0) winners[l + j] = winners[l + j - 1];
       }
     }
-    for (const int64_t b : used_) bins_[b].token = kUntouched;
-    used_.clear();
   }
 
  private:
+  // Logits of the kept tokens in place of probabilities, noise in place of weights; whether there is any.
+  bool gather(const float* warped, const float* scores, int64_t size, int32_t* ids) {
+    int64_t kept = 0;
+    bool any = false;
+    for (int64_t i = 0; i < size; ++i) {
+      const float logit = warped[i];
+      if (logit == -INFINITY) continue;
+      const float noise = scores[i] - logit;
+      any |= noise != 0;
+      ids[kept] = int32_t(i);
+      probs_[kept] = logit;
+      weights_[kept] = noise;
+      ++kept;
+    }
+    return any;
+  }
+
+  // What the layers until now make of a token of each bin.
+  void grow() {
+    each([&](int64_t b) { grown_[b] = float(factors_[b]); });
+  }
+
   // The bins of layers [l, l + count), after what those before made of the probabilities.
   template <bool kWeighted>
   void fill(int64_t l, int64_t count) {
     const int64_t before = l ? l - kAtOnce : 0;
     const uint64_t mask_before = l ? uint64_t(kBins - 1) : 0, mask = (uint64_t(1) << count) - 1;
-    if (l == 0) grown_[0] = 1;
-    for (const int64_t b : used_) {
-      grown_[b] = float(factors_[b]);
-      bins_[b].token = kUntouched;
-    }
+    bins_ = int64_t(1) << count;
     used_.clear();
+    ++filled_;
+    if (every_)
+      for (int64_t b = 0; b < bins_; ++b) empty(b);
     for (int64_t i = 0; i < kept_; ++i) {
       const uint64_t pattern = patterns_[i];
       const float p = probs_[i] * grown_[pattern >> before & mask_before];
       probs_[i] = p;
       const int64_t b = int64_t(pattern >> l & mask);
-      Bin& bin = bins_[b];
-      if (bin.token == kUntouched) {
-        bin = Bin{0, 0, kNobody};
-        factors_[b] = 1;
+      if (touched_[b] != filled_) {
+        empty(b);
         used_.push_back(b);
       }
-      bin.sum += double(p);
-      const float score = kWeighted ? p * weights_[i] : p;
-      if (score > bin.best) {
-        bin.best = score;
-        bin.token = int32_t(i);
+      sums_[b] += double(p);
+      const double score = double(kWeighted ? p * weights_[i] : p);
+      if (score > best_[b]) {
+        best_[b] = score;
+        token_[b] = int32_t(i);
       }
     }
   }
 
-  // One layer: the factors after it, and the place of its winner among the kept, -1 where nothing is above 0.
+  void empty(int64_t b) {
+    touched_[b] = filled_;
+    sums_[b] = best_[b] = 0;
+    factors_[b] = 1;
+    token_[b] = kNobody;
+  }
+
+  template <class F>
+  void each(const F& f) {
+    if (every_)
+      for (int64_t b = 0; b < bins_; ++b) f(b);
+    else
+      for (const int64_t b : used_) f(b);
+  }
+
+  // One layer of all bins, and the place of its winner among the kept, -1 where nothing is above 0.
   int64_t layer(int64_t j) {
     double total = 0;
-    for (const int64_t b : used_)
-      if (b >> j & 1) total += bins_[b].sum * factors_[b];
+    each([&](int64_t b) { total += b >> j & 1 ? sums_[b] : 0.0; });
     const float mass = float(total);
     // a mass that rounded above 1 would turn probabilities negative
-    const double with = std::max(2.0f - mass, 0.0f), without = std::max(1.0f - mass, 0.0f);
+    const double factor[2] = {std::max(1.0f - mass, 0.0f), std::max(2.0f - mass, 0.0f)};
     double best = 0;
-    int64_t winner = -1;
-    for (const int64_t b : used_) {
-      factors_[b] *= b >> j & 1 ? with : without;
-      const double score = double(bins_[b].best) * factors_[b];
-      if (score > best || (score == best && score > 0 && bins_[b].token < winner)) {
-        best = score;
-        winner = bins_[b].token;
-      }
-    }
+    each([&](int64_t b) {
+      const double grown = factor[b >> j & 1];
+      sums_[b] *= grown;
+      factors_[b] *= grown;
+      best_[b] *= grown;
+      best = best_[b] > best ? best_[b] : best;
+    });
+    if (best == 0) return kNobody;
+    int32_t winner = std::numeric_limits<int32_t>::max();
+    each([&](int64_t b) {
+      if (best_[b] == best) winner = std::min(winner, token_[b]);
+    });
     return winner;
   }
 
   int64_t kept_ = 0;
   bool weighted_ = false;
-  int64_t* ids_ = nullptr;
+  float share_ = 1;  // one over the sum of the powers
+  const int32_t* ids_ = nullptr;  // null: every token
   float *probs_ = nullptr, *weights_ = nullptr;
   uint64_t* patterns_ = nullptr;
-  Bin bins_[kBins];
-  double factors_[kBins];
-  float grown_[kBins];  // the factors of the layers before
+  bool every_ = false;  // there are so many tokens that all bins are gone through, not only those that have one
+  int64_t bins_ = 0;
   std::vector<int64_t> used_;
+  // of tokens of equal bits: their probability, what layers made of it, the greatest product of probability and weight,
+  // and which token has that first
+  double sums_[kBins], factors_[kBins], best_[kBins];
+  int32_t token_[kBins];
+  float grown_[kBins];  // the factors of the layers before
+  uint64_t touched_[kBins] = {}, filled_ = 0;
 };
 
 Tournament& tournament_here() {
