@@ -1,6 +1,7 @@
 """The watermarks inside engines that have a decoder of their own.
 
 transformers     a logits processor for `model.generate`, and a `custom_generate` folder
-vllm             a logits processor for vLLM's server
-vllm_config      which texts vLLM marks, and how
+profiles         the operator's file for the engines below: which texts are marked, and how
+vllm             a logits processor for vLLM's server; vllm_config: what its requests ask for
+sglang           a custom logit processor for SGLang
 """

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from caw.decoding.chooser import Chooser
-from caw.integrations.vllm_config import Profile, marks, settings_of
+from caw.integrations.profiles import Profile, marks
+from caw.integrations.vllm_config import VARIABLE, asked, settings_of
 
 FORCED = 1e30  # of the chosen token: above every logit, and finite after any temperature
 TRIED = (0, 32), (0, 33)  # from the one version up to, not with, the other
@@ -40,7 +41,7 @@ class LogitsProcessor(*_bases()):  # type: ignore[misc]
     """Mark the texts of vLLM's server, with the tokens that `caw.generate` chooses from the same logits.
 
     Name it in `--logits-processors caw.integrations.vllm:LogitsProcessor`; profiles and keys are in the file that
-    CAW_VLLM_CONFIG names (`caw.integrations.vllm_config`). A request chooses its profile by `vllm_xargs`:
+    CAW_VLLM_CONFIG names (`caw.integrations.profiles`). A request chooses its profile by `vllm_xargs`:
     {"caw_profile": NAME}, or "off" where the file has opt_out. Greedy requests are marked too. Each step, the chosen
     token's logit becomes 1e30, so that vLLM's sampler takes it.
 
@@ -58,7 +59,7 @@ class LogitsProcessor(*_bases()):  # type: ignore[misc]
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Raise ValueError for a request that cannot be marked as it asks."""
-        marks().asked(sampling_params)
+        asked(marks(VARIABLE), sampling_params)
 
     def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
         check_version()
@@ -115,7 +116,7 @@ class _Texts:
     """The marked requests of an engine: one chooser per profile, each with room for all of them."""
 
     def __init__(self, vllm_config: Any, rows: int, device: torch.device) -> None:
-        self.marks, self.rows, self.device = marks(), rows, device
+        self.marks, self.rows, self.device = marks(VARIABLE), rows, device
         model = vllm_config.model_config
         self.longest = model.max_model_len
         # processes that hold parts of one model must draw the same for a request without a seed
@@ -127,7 +128,7 @@ class _Texts:
 
     def asked(self, params: Any, prompt: Sequence[int] | None, ids: list[int]) -> _Text | None:
         """A text for a request, None where it is not marked."""
-        profile = self.marks.asked(params)
+        profile = asked(self.marks, params)
         return None if profile is None else _Text(profile, params, self._seeds.getrandbits(63), prompt, ids)
 
     def drop(self, text: _Text | None) -> None:

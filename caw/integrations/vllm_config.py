@@ -1,44 +1,14 @@
-"""Which texts vLLM marks, and how: a file of keys and profiles, and what a request may choose of it.
-
-{
-  "keys": {
-    "house": {"env": "HOUSE_KEY"},
-    "acme": {"registry": "sqlite:////var/lib/caw/keys.db", "tenant": "acme"}
-  },
-  "profiles": {
-    "house": {"key": "house", "watermark": {"name": "kgw", "delta": 2.0}, "policy": {"name": "fixed"}},
-    "acme": {"key": "acme"}
-  },
-  "default": "house",
-  "opt_out": false
-}
-"""
+"""What vLLM's requests ask for: the profile that they choose, and their sampling as settings of a text."""
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from caw.checks import require_bool
 from caw.decoding.row_settings import RowSettings
-from caw.io.inputs import read_text
-from caw.io.json_files import read_json
+from caw.integrations.profiles import Marks, Profile
 from caw.io.show import shown
-from caw.policies import Policy
-from caw.policies.names import POLICIES, make_policy
-from caw.policies.recommended import refuse_policy
-from caw.watermarks import Recommended, Watermark
-from caw.watermarks.keys import parse_key
-from caw.watermarks.names import WATERMARKS, reads_alike, watermark_from
 
 VARIABLE = "CAW_VLLM_CONFIG"
-ARGUMENT = "caw_profile"  # of a request
-OFF = "off"
-KEY_FORMS = ({"env"}, {"file"}, {"registry", "tenant"})
 LONGEST = 1 << 24  # tokens of a text of which no other limit is known
 GREEDY = 1e-5  # temperature below which vLLM is greedy
 # what vLLM does after or beside the choice, so that the chosen token is not what was decided by the request's settings
@@ -52,55 +22,16 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Profile:
-    """A way to mark. watermark: with its key, which is in no repr. policy: None = the Recommended's own."""
+def asked(marks: Marks, params: Any) -> Profile | None:
+    """The profile of a request by vLLM's SamplingParams, None = it is not marked.
 
-    name: str
-    watermark: Watermark = field(repr=False)
-    policy: Policy | None
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The operator's file, read.
-
-    profiles: by name. default: of requests that name none; OFF = they are not marked. opt_out: whether a request may
-    choose OFF.
+    Raises ValueError, in one sentence, for a request that cannot be marked as it asks.
     """
-
-    profiles: Mapping[str, Profile]
-    default: str
-    opt_out: bool
-
-    def __post_init__(self) -> None:
-        require_bool("opt_out", self.opt_out)
-        if not self.profiles or OFF in self.profiles:
-            raise ValueError(f"profiles must be at least one, none named {OFF!r}, got {shown(list(self.profiles))}")
-        if self.default not in self.profiles and not (self.default == OFF and self.opt_out):
-            raise ValueError(
-                f"default must be one of the profiles, {', '.join(self.profiles)}, got {shown(self.default)}; with "
-                f"opt_out it may be {OFF!r}"
-            )
-
-    def asked(self, params: Any) -> Profile | None:
-        """The profile of a request by vLLM's SamplingParams, None = it is not marked.
-
-        Raises ValueError, in one sentence, for a request that cannot be marked as it asks.
-        """
-        given = params.extra_args or {}
-        for name in given:
-            if name.startswith("caw") and name != ARGUMENT:
-                raise ValueError(f"vllm_xargs must name {ARGUMENT} or nothing of caw, got {shown(name)}; leave it out")
-        name = given.get(ARGUMENT, self.default)
-        choices = [*self.profiles, *[OFF] * self.opt_out]
-        if name not in choices:
-            raise ValueError(f"{ARGUMENT} must be one of {', '.join(choices)}, got {shown(name)}; leave it out")
-        if name == OFF:
-            return None
+    profile = marks.chosen(params.extra_args or {}, "vllm_xargs")
+    if profile is not None:
         _refuse(params)
         settings_of(params, LONGEST, 0)
-        return self.profiles[name]
+    return profile
 
 
 def settings_of(params: Any, longest: int, seed: int) -> RowSettings:
@@ -129,121 +60,13 @@ def _refuse(params: Any) -> None:
     for name, off in REFUSED.items():
         value = getattr(params, name, off)
         if value != off:
-            raise ValueError(f"{name} must be {off} in a watermarked request, got {shown(value)}; leave it out")
+            # vLLM fills in what the model's generation config says, which a client did not ask for
+            remedy = (
+                ", or start the server with --generation-config vllm if it is the model's" if off is not None else ""
+            )
+            raise ValueError(f"{name} must be {off} in a watermarked request, got {shown(value)}; leave it out{remedy}")
     if params.max_tokens == 1 and (params.logprobs or 0) > 1:  # so vLLM asks for each step of a beam search
         raise ValueError(
             "a watermarked request must not be a step of a beam search (max_tokens 1 with several logprobs), whose "
             "texts would not be marked; ask for 2 tokens, or without logprobs"
-        )
-
-
-def marks() -> Marks:
-    """What the file named by CAW_VLLM_CONFIG says; it is read once in a process. Raises what `load` raises."""
-    path = os.environ.get(VARIABLE)
-    if not path:
-        raise ValueError(f"{VARIABLE} must name the file of keys and profiles, it is not set; see docs/engines.md")
-    return load(Path(path))
-
-
-@functools.cache
-def load(path: Path) -> Marks:
-    """Read a file of keys and profiles, with the secrets that it names.
-
-    Raises ValueError in one sentence, in which no secret is; ImportError where a registry's packages are missing.
-    """
-    said = read_json(path)
-    if said is None:
-        raise ValueError(f"{VARIABLE} must name a file, found none at {path}; see docs/engines.md")
-    try:
-        _known(said, "the file", {"keys", "profiles", "default"}, {"opt_out"})
-        profiles = {name: _profile(name, own, said["keys"]) for name, own in _object(said, "profiles").items()}
-        return Marks(profiles, said["default"], said.get("opt_out", False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _profile(name: str, said: Any, keys: Any) -> Profile:
-    where = f"profile {shown(name)}"
-    _known(said, where, {"key"}, {"watermark", "policy"})
-    if not isinstance(keys, Mapping) or said["key"] not in keys:
-        raise ValueError(f"{where}: key must be a name of keys, got {shown(said['key'])}; add it there")
-    try:
-        watermark = _watermark(keys[said["key"]], said.get("watermark"))
-        if isinstance(watermark, Recommended) and "policy" not in said:
-            return Profile(name, watermark, None)
-        policy = make_policy(**_named(said.get("policy", {"name": "fixed"}), "policy", POLICIES))
-        refuse_policy(policy if isinstance(watermark, Recommended) else None)
-        return Profile(name, watermark, policy)
-    except KeyError as error:
-        raise ValueError(f"{where}: its policy has no parameter {error}; leave it out") from None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _watermark(key: Any, said: Any) -> Watermark:
-    """The watermark that a profile tells of, under a key; a registry's key has one of its own."""
-    if isinstance(key, int | str):
-        key = {"literal": key}
-    if not isinstance(key, Mapping) or set(key) not in ({"literal"}, *KEY_FORMS):
-        raise ValueError("a key must be a secret or an object of env, of file, or of registry and tenant; use env")
-    if "registry" in key:
-        own = _of_registry(key["registry"], key["tenant"])
-        if said is not None and not reads_alike(own, watermark_from(_named(said, "watermark", WATERMARKS), 1)):
-            raise ValueError(
-                "watermark must be the one of the registry's key, or its texts are not found; leave it out"
-            )
-        return own if said is None else watermark_from(said, own.key)
-    if said is None:
-        raise ValueError("watermark must be given, found none; add e.g. {'name': 'kgw'}")
-    return watermark_from(_named(said, "watermark", WATERMARKS), _secret(key))
-
-
-def _secret(key: Mapping[str, Any]) -> int | str:
-    if "literal" in key:
-        return key["literal"]
-    if "file" in key:
-        secret = read_text(Path(key["file"])).strip()
-    else:
-        secret = os.environ.get(key["env"], "")
-        if not secret:
-            raise ValueError(f"{key['env']} must hold the key, it is not set; export it")
-    return parse_key(secret)
-
-
-def _of_registry(url: str, tenant: str) -> Watermark:
-    """The watermark of a tenant's key that marks now."""
-    from caw.registry import open_registry
-    from caw.registry.marking_keys import current
-
-    registry = open_registry(url)
-    try:
-        now = current(registry.marking.every(tenant), registry.database.clock())
-        if now is None:
-            raise ValueError(f"tenant {shown(tenant)} must have a key that marks now, found none; see `caw keys list`")
-        return registry.marking.watermarks(tenant)[now.id]
-    finally:
-        registry.close()
-
-
-def _named(said: Any, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(said, Mapping) or said.get("name") not in known:
-        name = said.get("name") if isinstance(said, Mapping) else said
-        raise ValueError(f"{what} must have a name of {', '.join(known)}, got {shown(name)}; see docs/engines.md")
-    return dict(said)
-
-
-def _object(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    if not isinstance(said[name], Mapping):
-        raise ValueError(f"{name} must be an object, got {type(said[name]).__name__}; see docs/engines.md")
-    return said[name]
-
-
-def _known(said: Any, what: str, needed: set[str], more: set[str]) -> None:
-    if not isinstance(said, Mapping):
-        raise ValueError(f"{what} must be an object, got {type(said).__name__}; see docs/engines.md")
-    wrong, missing = set(said) - needed - more, needed - set(said)
-    if wrong or missing:
-        raise ValueError(
-            f"{what} must have {', '.join(sorted(needed))} and may have {', '.join(sorted(more))}, got "
-            f"{', '.join(sorted(map(str, said))) or 'nothing'}; see docs/engines.md"
         )

@@ -14,8 +14,8 @@ import torch
 from decoding.architectures import EOS, VOCAB, build, prompt, tokenizer
 
 import caw
-from caw.integrations import vllm, vllm_config
-from caw.integrations.vllm_config import load
+from caw.integrations import profiles, vllm
+from caw.integrations.profiles import load
 from caw.policies.names import make_policy
 from caw.watermarks.keys import parse_key
 
@@ -406,7 +406,7 @@ def test_files_that_are_refused(installed: Path, said: dict[str, Any], message: 
 
 def test_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CAW_VLLM_CONFIG", str(tmp_path / "none.json"))
-    with pytest.raises(ValueError, match="must name a file, found none at"):
+    with pytest.raises(ValueError, match=r"expected the file of keys and profiles at .*, found none"):
         vllm.LogitsProcessor.validate_params(parameters())
     monkeypatch.delenv("CAW_VLLM_CONFIG")
     with pytest.raises(ValueError, match="CAW_VLLM_CONFIG must name the file of keys and profiles, it is not set"):
@@ -463,4 +463,4 @@ def test_keys_of_a_registry(installed: Path, tmp_path: Path, monkeypatch: pytest
 def test_a_key_is_the_one_that_the_command_line_reads(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other digits than 0 to 9 are text, or texts would be marked under a key that `caw detect` does not try."""
     monkeypatch.setenv("HOUSE_KEY", text)
-    assert caw.KGW(vllm_config._secret({"env": "HOUSE_KEY"})).key == caw.KGW(parse_key(text)).key
+    assert caw.KGW(profiles._secret({"env": "HOUSE_KEY"})).key == caw.KGW(parse_key(text)).key

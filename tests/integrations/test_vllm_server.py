@@ -1,0 +1,258 @@
+"""A real vLLM with the demo model on a CPU: server and engine give the tokens of `caw.generate`, come what may.
+
+The environment is made for it (CAW_VLLM_PYTHON names one to keep). All is float32, where tokens are comparable.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from integrations.vllm_environment import CASES, KEY, LONGEST, ROOT, Environment, generated, installed, mark_of
+
+import caw
+from caw.models.facts import ModelFacts
+
+PROMPTS = [json.loads(line)["prompt"] for line in (ROOT / "caw" / "fitting" / "everyday_prompts.jsonl").open()][:20]
+GREEDY = [name for name, (_, sampling) in CASES.items() if not sampling]
+SHORT = 16  # tokens of which the mark is not asked for
+pytestmark = [pytest.mark.gate("vllm"), pytest.mark.timeout(3000)]
+
+
+class Expected:
+    """Prompts, and by case what `caw.generate` makes of them."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer, self._made = model, tokenizer, dict[str, list[list[int]]]()
+        self.ends = list(ModelFacts.of(model, tokenizer).ends)
+        self.prompts = [
+            tokenizer(
+                tokenizer.apply_chat_template(conversation(text), add_generation_prompt=True, tokenize=False),
+                add_special_tokens=False,
+            ).input_ids
+            for text in PROMPTS
+        ]
+
+    def of(self, case: str) -> list[list[int]]:
+        if case not in self._made:
+            self._made[case] = generated(self.model, self.tokenizer, self.prompts, case).sequences
+        return self._made[case]
+
+
+def conversation(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture(scope="module")
+def expected(demo: tuple[Any, Any], environment: Environment) -> Expected:
+    model, tokenizer = caw.load_model(str(environment.model), dtype="float32")  # its folder names no evaluator
+    return Expected(model, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, demo: tuple[Any, Any]) -> Iterator[Environment]:
+    folder = tmp_path_factory.mktemp("vllm")
+    model = folder / "model"
+    for part in demo:
+        part.save_pretrained(model)
+    with installed(folder) as python:
+        yield Environment(python, folder, model)
+
+
+class Server:
+    """The server, as a client sees it."""
+
+    def __init__(self, url: str, expected: Expected) -> None:
+        self.expected = expected
+        self.client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
+
+    def ask(self, number: int, profile: str | None, sampling: dict[str, Any], **more: Any) -> Any:
+        own = {"temperature": 0, "max_tokens": LONGEST, **sampling, **more}
+        body = {name: own.pop(name) for name in ("top_k", "min_p") if name in own}
+        arguments = {} if profile is None else {"vllm_xargs": {"caw_profile": profile}}
+        extra = {**arguments, **body, "return_token_ids": True, "stop_token_ids": self.expected.ends}
+        extra |= own.pop("extra", {})
+        return self.client.chat.completions.create(
+            model="MODEL", messages=conversation(PROMPTS[number]), extra_body=extra, **own
+        )
+
+    def case(self, number: int, case: str) -> list[int]:
+        profile, sampling = CASES[case]
+        answer = self.ask(number, profile, sampling)
+        assert answer.prompt_token_ids == self.expected.prompts[number]
+        return list(answer.choices[0].token_ids)
+
+
+@pytest.fixture(scope="module")
+def server(environment: Environment, expected: Expected) -> Iterator[Server]:
+    with environment.server() as url:
+        yield Server(url, expected)
+
+
+def compare(made: list[list[int]], wanted: list[list[int]], what: str) -> None:
+    """All equal; the message names the first differences."""
+    pairs = zip(made, wanted, strict=True)
+    first = {
+        number: next(at for at, (a, b) in enumerate(zip([*one, -1], [*other, -1], strict=False)) if a != b)
+        for number, (one, other) in enumerate(pairs)
+        if one != other
+    }
+    print(f"{what}: {len(made) - len(first)} of {len(made)} texts equal, {sum(map(len, made))} tokens")
+    assert not first, f"{what}: text -> first different token {first}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_server_gives_the_tokens_of_generate_and_the_mark_is_found(server: Server, case: str) -> None:
+    """Sixteen requests at once, twenty in all."""
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda number: server.case(number, case), range(len(PROMPTS))))
+    expected = server.expected
+    compare(made, expected.of(case), case)
+    watermark, _ = mark_of(CASES[case][0])
+    texts = [expected.tokenizer.decode(ids, skip_special_tokens=True) for ids in made]
+    found = [caw.detect(text, expected.tokenizer, watermark) for text in texts]
+    least = max(result.p_value for result in found)
+    lost = {n: (r.p_value, len(made[n])) for n, r in enumerate(found) if not r.is_watermarked and len(made[n]) > SHORT}
+    print(f"{case}: found {sum(result.is_watermarked for result in found)} of {len(found)}, greatest p {least:.1e}")
+    assert not lost, f"text -> (p, tokens) {lost}"
+
+
+def test_requests_of_all_settings_in_one_batch(server: Server) -> None:
+    """Unmarked ones among them."""
+    jobs = [(number, case) for number in range(4) for case in CASES]
+    with ThreadPoolExecutor(17) as pool:
+        unmarked = pool.submit(server.ask, 0, "off", {})
+        made = list(pool.map(lambda job: server.case(*job), jobs))
+    compare(made, [server.expected.of(case)[number] for number, case in jobs], "mixed")
+    plain = caw.generate(server.expected.model, server.expected.tokenizer, [server.expected.prompts[0]],
+                         max_new_tokens=LONGEST, progress=False)  # fmt: skip
+    assert list(unmarked.result().choices[0].token_ids) == plain.sequences[0]
+
+
+def test_streams_several_answers_and_log_probabilities(server: Server) -> None:
+    wanted = server.expected.of("kgw")[0]
+    text = server.expected.tokenizer.decode(wanted, skip_special_tokens=True)
+    chunks = list(server.ask(0, "kgw", {}, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
+    answer = server.ask(0, "kgw", {}, max_tokens=20, logprobs=True, top_logprobs=2)
+    assert list(answer.choices[0].token_ids) == wanted[:20]
+    said = [one.logprob for one in answer.choices[0].logprobs.content]
+    with torch.no_grad():
+        prompt = server.expected.prompts[0]
+        logits = server.expected.model(torch.tensor([prompt + wanted[:20]])).logits[0, len(prompt) - 1 : -1].float()
+    own = logits.log_softmax(1).gather(1, torch.tensor(wanted[:20])[:, None])[:, 0].tolist()
+    assert said == pytest.approx(own, abs=1e-3)  # the unmarked model's
+    several = server.ask(0, "kgw", {"temperature": 1.0, "seed": 3}, max_tokens=30, n=3).choices
+    assert len({choice.message.content for choice in several}) == 3
+
+
+def test_a_json_schema_holds_and_the_mark_is_inside(server: Server) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+              "required": ["name", "age"], "additionalProperties": False}  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+    contents = [
+        server.ask(0, profile, {}, response_format=form, max_tokens=60).choices[0].message.content
+        for profile in ("kgw", "off")
+    ]
+    assert contents[0] != contents[1]
+    assert set(json.loads(contents[0])) == {"name", "age"}
+
+
+def test_the_default_profile_is_that_of_the_file(server: Server) -> None:
+    answer = server.ask(0, None, {})
+    assert list(answer.choices[0].token_ids) == server.expected.of("recommended")[0]
+
+
+@pytest.mark.parametrize(
+    ("profile", "more", "said"),
+    [
+        ("nope", {}, "caw_profile must be one of kgw, unigram, exp, race, target, entropy, recommended, off, got"),
+        ("kgw", {"presence_penalty": 1.0}, "presence_penalty must be 0 in a watermarked request, got 1"),
+        ("kgw", {"extra": {"repetition_penalty": 1.2}}, "repetition_penalty must be 1 in a watermarked request"),
+        ("kgw", {"extra": {"vllm_xargs": {"caw_key": "house"}}}, "vllm_xargs must name caw_profile or nothing of caw"),
+        ("kgw", {"temperature": 1.0, "seed": -4}, "seed must be an integer in"),
+        ("kgw", {"max_tokens": 1, "logprobs": True, "top_logprobs": 4}, "must not be a step of a beam search"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_one_sentence(server: Server, profile: str, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=re.escape(said)) as caught:
+        server.ask(0, profile, {}, **{"max_tokens": 5, **more})
+    message = caught.value.body["message"]  # type: ignore[index]
+    assert "\n" not in message and str(KEY) not in message and "Traceback" not in message
+
+
+# The engine ---------------------------------------------------------------------------------------------------------
+
+
+def of_engine(expected: Expected, *cases: str) -> dict[str, Any]:
+    """A plan of these cases."""
+    runs = {}
+    for case in cases:
+        profile, sampling = CASES[case]
+        own = {"temperature": 0, **sampling, "max_tokens": LONGEST, "stop_token_ids": expected.ends}
+        runs[case] = {"ids": expected.prompts, "sampling": {**own, "extra_args": {"caw_profile": profile}}}
+    return {"runs": runs}
+
+
+def test_texts_that_are_preempted_go_on(environment: Environment, expected: Expected) -> None:
+    """The cache holds a few texts: others are thrown out and computed again."""
+    cases = ["kgw", "kgw drawn", "exp", "race drawn", "target", "recommended drawn"]
+    small = 24 * 128 * 30 * 2 * 3 * 64 * 4
+    found = environment.engine(of_engine(expected, *cases), kv_cache_memory_bytes=small, enable_prefix_caching=False)
+    assert "refused" not in found, found
+    for case in cases:
+        compare(found["runs"][case]["tokens"], expected.of(case), f"preempted, {case}")
+    print(f"{found['preempted']:.0f} preemptions, {found['resumed']} texts came back with ids")
+    assert found["preempted"] > 10 and found["resumed"] > 10
+
+
+def test_prompts_that_are_read_in_chunks(environment: Environment, expected: Expected) -> None:
+    """Of 16 tokens a step; vLLM itself dies of a seed there on a CPU, so these are greedy."""
+    found = environment.engine(of_engine(expected, *GREEDY), max_num_batched_tokens=16, max_num_seqs=8)
+    assert "refused" not in found, found
+    for case in GREEDY:
+        compare(found["runs"][case]["tokens"], expected.of(case), f"chunks, {case}")
+    print(f"{found['chunks']} choices thrown away")
+    assert found["chunks"] > 20
+
+
+def test_vllms_own_detector_reads_the_race(environment: Environment, expected: Expected) -> None:
+    texts = expected.of("race drawn")
+    found = environment.engine({"detector": {"key": KEY, "ids": texts}})["p_values"]
+    ours = [caw.detect(ids, None, mark_of("race")[0]).p_value for ids in texts]
+    print("p by vLLM over p by caw:", [round(a / b, 6) for a, b in zip(found, ours, strict=True)])
+    assert found == pytest.approx(ours, rel=1e-3) and max(found) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}}, "specul"),
+        ({"watermark_config": {"key": 5, "algorithm": "gumbel"}}, "watermark"),
+        ({"enable_prompt_embeds": True}, "must not have prompts as embeddings"),
+    ],
+)
+def test_engines_that_cannot_mark_do_not_start(environment: Environment, options: dict[str, Any], said: str) -> None:
+    found = environment.engine({}, **options)
+    assert said in found["refused"], found
+    print(found["refused"][-300:])
+
+
+def test_the_example_of_the_page(environment: Environment, expected: Expected) -> None:
+    """docs/engines.md: its file, its command's processor and its request."""
+    page = Path(ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split("## vLLM")[1]
+    request = page.split("```python\n")[1].split("```")[0]
+    said = page.split("```json\n")[1].split("```")[0]
+    assert "logits-processors caw.integrations.vllm:LogitsProcessor" in page
+    with environment.server(marks=json.loads(said), key="the text of HOUSE_KEY") as url:
+        request = request.replace("http://127.0.0.1:8000/v1", url)
+        names: dict[str, Any] = {"caw": caw, "tokenizer": expected.tokenizer}
+        exec(request, names)
+    assert names["result"].is_watermarked, names["result"]
