@@ -164,6 +164,23 @@ GATES = (
         minutes=9,
     ),
     Gate(
+        "vllm",
+        "a real vLLM, installed for it: its server and engine give the tokens of generate, whatever comes between",
+        (
+            "caw/integrations/vllm*.py",
+            "caw/integrations/profiles.py",
+            "caw/decoding/chooser.py",
+            "caw/decoding/choosing.py",
+            "caw/decoding/texts.py",
+            "caw/decoding/row*.py",
+            "caw/watermarks/*.py",
+            "caw/policies/*.py",
+            "tests/integrations/*vllm_e*.py",
+            "tests/integrations/test_vllm_server.py",
+        ),
+        minutes=15,
+    ),
+    Gate(
         "browser",
         "the server's page and the audit's in a real Chromium: by keyboard, without scripts, with hostile texts",
         (

@@ -1,0 +1,93 @@
+"""The marked requests of an engine: a chooser for each profile, and the place of each text in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from caw.decoding.chooser import Chooser
+from caw.decoding.row_settings import RowSettings
+from caw.integrations.profiles import Profile
+
+
+@dataclass(eq=False)
+class EngineText:
+    """A marked request.
+
+    prompt: None until its ids are known. ids: its output, a list that grows. chooser, row: where its text is, None = it
+    has not begun. known: how many ids the chooser has.
+    """
+
+    profile: Profile
+    settings: RowSettings
+    prompt: Sequence[int] | None
+    ids: list[int]
+    chooser: Chooser | None = None
+    row: int = -1
+    known: int = 0
+
+
+class EngineTexts:
+    """The choosers of an engine.
+
+    Args:
+        profiles: what cannot be marked with one of them is said here, before the first request.
+        vocab_size: V of the logits, by the engine's configuration; they may be wider.
+        rows: the most texts at once. device: of the logits.
+    """
+
+    def __init__(self, profiles: Iterable[Profile], vocab_size: int, rows: int, device: torch.device) -> None:
+        self.rows, self.device = rows, device
+        self.choosers: dict[tuple[str, int], Chooser] = {}
+        for profile in profiles:
+            self._chooser(profile, vocab_size)
+
+    def drop(self, text: EngineText | None) -> None:
+        """A text has left the engine, or will begin again."""
+        if text is not None and text.chooser is not None:
+            text.chooser.drop(text.row)
+            text.chooser = None
+
+    def choose(
+        self, logits: torch.Tensor, texts: Mapping[int, EngineText], *, repeated: bool
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(rows of the logits, their tokens), int64, for the texts of each profile.
+
+        Args:
+            logits: float [rows, V], not changed.
+            texts: by row of the logits; their ids are up to date.
+            repeated: whether the engine may throw a choice away and ask again at the same place. Otherwise each token
+                must have come back, or it is an error.
+        """
+        groups: dict[Chooser, list[int]] = {}
+        for row in sorted(texts):
+            groups.setdefault(self.follow(texts[row], logits.shape[1]), []).append(row)
+        for chooser, rows in groups.items():
+            some, places = [texts[row] for row in rows], torch.tensor(rows, device=logits.device)
+            lengths = [text.known for text in some] if repeated else None
+            yield places, chooser.choose(logits[places], [text.row for text in some], lengths)
+
+    def follow(self, text: EngineText, vocab_size: int) -> Chooser:
+        """The chooser of a text, which has learnt all of its ids; begins it again where the engine took some back."""
+        chooser = text.chooser
+        if chooser is None or len(text.ids) < text.known:
+            if text.prompt is None:
+                raise ValueError("a marked request must have the ids of its prompt, got none; send text or ids")
+            if chooser is None:
+                chooser = self._chooser(text.profile, vocab_size)
+                text.row = next(row for row in range(self.rows) if row not in chooser.started)
+            chooser.start(text.row, text.prompt, text.settings)
+            text.chooser = chooser
+        chooser.resume(text.row, text.ids)
+        text.known = len(text.ids)
+        return chooser
+
+    def _chooser(self, profile: Profile, vocab_size: int) -> Chooser:
+        name = profile.name, vocab_size  # logits may be wider than the config says
+        if name not in self.choosers:
+            self.choosers[name] = Chooser(
+                profile.watermark, profile.policy, vocab_size=vocab_size, rows=self.rows, device=self.device
+            )
+        return self.choosers[name]
