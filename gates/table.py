@@ -168,6 +168,7 @@ GATES = (
         "a real vLLM, installed for it: its server and engine give the tokens of generate, whatever comes between",
         (
             "caw/integrations/vllm*.py",
+            "caw/integrations/engine_texts.py",
             "caw/integrations/profiles.py",
             "caw/decoding/chooser.py",
             "caw/decoding/choosing.py",
@@ -179,6 +180,22 @@ GATES = (
             "tests/integrations/test_vllm_server.py",
         ),
         minutes=15,
+    ),
+    Gate(
+        "ray",
+        "a real Ray, installed for it: two replicas on a PostgreSQL, one killed in mid-stream; a data set",
+        (
+            "caw/ray.py",
+            "caw/integrations/ray_serve.py",
+            "caw/registry/*.py",
+            "caw/serve/*.py",
+            "tests/integrations/*ray*.py",
+            "tests/test_ray.py",
+            "tests/serve/*sieg*.py",
+            "tests/registry/test_postgres.py",
+        ),
+        tools=("initdb", "pg_ctl"),
+        minutes=3,
     ),
     Gate(
         "browser",

@@ -161,29 +161,17 @@ def watermark_of(found: Registry | None, name: str | None, key: str, options: di
 
     Raises ValueError for none, and if an active key has another watermark: its texts would not be detected.
     """
-    from caw.watermarks.names import reads_alike, watermark_from
-
     asked = name is not None or any(value is not None for value in options.values())
     mark = opt.build_watermark(name or "kgw", key, options)
     if mark is None:
         raise ValueError("the server marks every response, got --watermark none; choose another")
     if found is None:
         return mark
-    now = found.database.clock()
-    keys = [(each, each.state(now), watermark_from(each.watermark, mark.secret)) for each in found.marking.every()]
-    valid = [own for _, state, own in keys if state == "valid"]
-    if not asked and valid:
-        mark = valid[0]
-    for each, state, own in keys:
-        unlike = not reads_alike(mark, own) or (not asked and mark != own)
-        if state == "valid" and unlike:
-            raise ValueError(
-                f"one server marks with one watermark, got {mark} and key {each.id} of {each.tenant} with {own}; if "
-                "they differ only in strength, give --watermark with its options, otherwise run a server with its "
-                "own registry"
-            )
-        if state == "waiting" and unlike:
-            tell(f"key {each.id} of {each.tenant} will mark with {own} from {each.not_before}; restart the server then")
+    from caw.registry.agreement import watermark_for
+
+    mark, remarks = watermark_for(found, mark, asked=asked)
+    for remark in remarks:
+        tell(remark)
     return mark
 
 

@@ -119,7 +119,7 @@ def _profile(name: str, said: Any, keys: Any) -> Profile:
         watermark = _watermark(keys[said["key"]], said.get("watermark"))
         if isinstance(watermark, Recommended) and "policy" not in said:
             return Profile(name, watermark, None)
-        policy = make_policy(**_named(said.get("policy", {"name": "fixed"}), "policy", POLICIES))
+        policy = make_policy(**named(said.get("policy", {"name": "fixed"}), "policy", POLICIES))
         refuse_policy(policy if isinstance(watermark, Recommended) else None)
         return Profile(name, watermark, policy)
     except KeyError as error:
@@ -136,14 +136,14 @@ def _watermark(key: Any, said: Any) -> Watermark:
         raise ValueError("a key must be a secret or an object of env, of file, or of registry and tenant; use env")
     if "registry" in key:
         own = _of_registry(key["registry"], key["tenant"])
-        if said is not None and not reads_alike(own, watermark_from(_named(said, "watermark", WATERMARKS), 1)):
+        if said is not None and not reads_alike(own, watermark_from(named(said, "watermark", WATERMARKS), 1)):
             raise ValueError(
                 "watermark must be the one of the registry's key, or its texts are not found; leave it out"
             )
         return own if said is None else watermark_from(said, own.key)
     if said is None:
         raise ValueError("watermark must be given, found none; add e.g. {'name': 'kgw'}")
-    return watermark_from(_named(said, "watermark", WATERMARKS), _secret(key))
+    return watermark_from(named(said, "watermark", WATERMARKS), _secret(key))
 
 
 def _secret(key: Mapping[str, Any]) -> int | str:
@@ -173,7 +173,8 @@ def _of_registry(url: str, tenant: str) -> Watermark:
         registry.close()
 
 
-def _named(said: Any, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
+def named(said: Any, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """A name and arguments; ValueError for a name that there is not."""
     if not isinstance(said, Mapping) or said.get("name") not in known:
         name = said.get("name") if isinstance(said, Mapping) else said
         raise ValueError(f"{what} must have a name of {', '.join(known)}, got {shown(name)}; see docs/engines.md")

@@ -12,13 +12,12 @@ import importlib
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from caw.decoding.chooser import Chooser
-from caw.integrations.profiles import Profile, marks
+from caw.integrations.engine_texts import EngineText, EngineTexts
+from caw.integrations.profiles import marks
 from caw.integrations.vllm_config import VARIABLE, asked, settings_of
 
 FORCED = 1e30  # of the chosen token: above every logit, and finite after any temperature
@@ -94,81 +93,32 @@ class LogitsProcessor(*_bases()):  # type: ignore[misc]
 # Texts ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class _Text:
-    """A marked request.
-
-    prompt: None until its ids are known. ids: its output; V1's own list, which grows, or a copy of what V2 has on the
-    device. chooser, row: where its text is, None = it has not begun. known: how many ids the chooser has.
-    """
-
-    profile: Profile
-    params: Any
-    seed: int
-    prompt: Sequence[int] | None
-    ids: list[int]
-    chooser: Chooser | None = None
-    row: int = -1
-    known: int = 0
-
-
 class _Texts:
-    """The marked requests of an engine: one chooser per profile, each with room for all of them."""
+    """The marked requests of an engine."""
 
     def __init__(self, vllm_config: Any, rows: int, device: torch.device) -> None:
-        self.marks, self.rows, self.device = marks(VARIABLE), rows, device
-        model = vllm_config.model_config
+        self.marks, model = marks(VARIABLE), vllm_config.model_config
         self.longest = model.max_model_len
         # processes that hold parts of one model must draw the same for a request without a seed
         rank = getattr(getattr(vllm_config, "parallel_config", None), "data_parallel_rank", 0)
         self._seeds = random.Random(f"{model.seed} {rank}")
-        self._choosers: dict[tuple[str, int], Chooser] = {}
-        for profile in self.marks.profiles.values():  # what cannot be is said before the first request
-            self._chooser(profile, model.get_vocab_size())
+        self.all = EngineTexts(self.marks.profiles.values(), model.get_vocab_size(), rows, device)
 
-    def asked(self, params: Any, prompt: Sequence[int] | None, ids: list[int]) -> _Text | None:
+    def asked(self, params: Any, prompt: Sequence[int] | None, ids: list[int]) -> EngineText | None:
         """A text for a request, None where it is not marked."""
         profile = asked(self.marks, params)
-        return None if profile is None else _Text(profile, params, self._seeds.getrandbits(63), prompt, ids)
+        if profile is None:
+            return None
+        return EngineText(profile, settings_of(params, self.longest, self._seeds.getrandbits(63)), prompt, ids)
 
-    def drop(self, text: _Text | None) -> None:
+    def drop(self, text: EngineText | None) -> None:
         """A text has left the batch."""
-        if text is not None and text.chooser is not None:
-            text.chooser.drop(text.row)
-            text.chooser = None
+        self.all.drop(text)
 
-    def mark(self, logits: torch.Tensor, texts: Mapping[int, _Text]) -> None:
+    def mark(self, logits: torch.Tensor, texts: Mapping[int, EngineText]) -> None:
         """Choose the tokens of texts, by row of the logits, whose ids are up to date."""
-        groups: dict[Chooser, list[int]] = {}
-        for row in sorted(texts):
-            groups.setdefault(self._follow(texts[row], logits.shape[1]), []).append(row)
-        for chooser, rows in groups.items():
-            some, places = [texts[row] for row in rows], torch.tensor(rows, device=logits.device)
-            tokens = chooser.choose(logits[places], [text.row for text in some], [text.known for text in some])
+        for places, tokens in self.all.choose(logits, texts, repeated=True):  # unfinished prompts are asked about too
             logits[places, tokens] = FORCED
-
-    def _follow(self, text: _Text, vocab_size: int) -> Chooser:
-        """The chooser of a text, which has learnt all of its ids; begins it again where the engine took some back."""
-        chooser = text.chooser
-        if chooser is None or len(text.ids) < text.known:
-            if text.prompt is None:
-                raise ValueError("a marked request must have the ids of its prompt, got none; send text or ids")
-            if chooser is None:
-                chooser = self._chooser(text.profile, vocab_size)
-                text.row = next(row for row in range(self.rows) if row not in chooser.started)
-            chooser.start(text.row, text.prompt, settings_of(text.params, self.longest, text.seed))
-            text.chooser = chooser
-        chooser.resume(text.row, text.ids)
-        text.known = len(text.ids)
-        return chooser
-
-    def _chooser(self, profile: Profile, vocab_size: int) -> Chooser:
-        name = profile.name, vocab_size  # logits may be wider than the config says
-        if name not in self._choosers:
-            self._choosers[name] = Chooser(
-                profile.watermark, profile.policy, vocab_size=vocab_size, rows=self.rows, device=self.device
-            )
-        return self._choosers[name]
 
 
 # Runners ----------------------------------------------------------------------------------------------------------
@@ -178,7 +128,7 @@ class _V1:
     """The V1 runner: requests have rows of the batch, and move in it."""
 
     def __init__(self, texts: _Texts) -> None:
-        self._texts, self._rows = texts, dict[int, _Text]()
+        self._texts, self._rows = texts, dict[int, EngineText]()
 
     def update_state(self, update: Any) -> None:
         for row in update.removed:
@@ -196,7 +146,7 @@ class _V1:
     def apply(self, logits: torch.Tensor) -> None:
         self._texts.mark(logits, self._rows)
 
-    def _put(self, row: int, text: _Text | None) -> None:
+    def _put(self, row: int, text: EngineText | None) -> None:
         self._texts.drop(self._rows.pop(row, None))
         if text is not None:
             self._rows[row] = text
@@ -206,7 +156,7 @@ class _V2:
     """The V2 runner: requests have slots; their ids are on the device, and nobody says when one ends."""
 
     def __init__(self, texts: _Texts, states: Any) -> None:
-        self._texts, self._states, self._slots = texts, states, dict[int, _Text]()
+        self._texts, self._states, self._slots = texts, states, dict[int, EngineText]()
 
     def add_request(self, slot: int, params: Any) -> bool:
         self._texts.drop(self._slots.pop(slot, None))
@@ -227,7 +177,7 @@ class _V2:
             self._read(self._slots[slot], slot, total)
         self._texts.mark(logits, {row: self._slots[slot] for row, slot in marked.items()})
 
-    def _read(self, text: _Text, slot: int, total: int) -> None:
+    def _read(self, text: EngineText, slot: int, total: int) -> None:
         """Copy the ids of a slot that have come since."""
         ids, begin = self._states.all_token_ids.gpu[slot], int(self._states.prompt_len.np[slot])
         if text.prompt is None:

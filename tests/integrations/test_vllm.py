@@ -138,11 +138,11 @@ class V1:
                 request.output.append(token)
 
     def free(self) -> int:
-        return sum(self.processor._runner._texts.rows - len(own.started) for own in choosers(self.processor))
+        return sum(self.processor._runner._texts.all.rows - len(own.started) for own in choosers(self.processor))
 
 
 def choosers(processor: Any) -> list[caw.Chooser]:
-    return list(processor._runner._texts._choosers.values())
+    return list(processor._runner._texts.all.choosers.values())
 
 
 CASES = [("kgw", {}), ("kgw", DRAWN), ("exp", {}), ("exp", DRAWN), ("target", {}), ("target", DRAWN), ("off", {})]

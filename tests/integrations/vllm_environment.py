@@ -94,8 +94,7 @@ class Environment:
         return {
             **kept, "CAW_VLLM_CONFIG": str(path), "HOUSE_KEY": key or str(KEY), "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
         }  # fmt: skip
 
     def engine(self, plan: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -129,7 +128,8 @@ class Environment:
         command = [
             str(self.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model),
             "--served-model-name", "MODEL", "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048",
-            "--max-num-seqs", "16", "--generation-config", "vllm", "--host", "127.0.0.1", "--port", str(port),
+            "--max-num-seqs", "16", "--generation-config", "vllm", "--kv-cache-memory-bytes",
+            str(1 << 30), "--host", "127.0.0.1", "--port", str(port),
             "--logits-processors", "caw.integrations.vllm:LogitsProcessor",
         ]  # fmt: skip
         log = self.folder / "server.log"
