@@ -124,9 +124,10 @@ class RowTensors:
             first = self.ends[:, :1] if self.ends.shape[1] else self.ends.new_full((self.ends.shape[0], 1), NO_TOKEN)
             self.ends = torch.cat([self.ends, first.expand(-1, missing)], dim=1)
 
-    def take(self, rows: torch.Tensor) -> RowTensors:
-        """A copy of these rows (int64 [R])."""
-        marks, tensors = [self.marks[row] for row in rows.tolist()], (tensor[rows] for tensor in self.tensors)
+    def take(self, rows: torch.Tensor | slice) -> RowTensors:
+        """A copy of these rows (int64 [R]); of a slice, the same memory."""
+        marks = self.marks[rows] if isinstance(rows, slice) else [self.marks[row] for row in rows.tolist()]
+        tensors = (tensor[rows] for tensor in self.tensors)
         return RowTensors(**dict(zip(NAMES, tensors, strict=True)), marks=marks)
 
     def keep(self, rows: torch.Tensor) -> None:

@@ -151,8 +151,8 @@ class Texts:
             if own is not None:
                 own.keep(rows)
 
-    def take(self, rows: torch.Tensor) -> Texts:
-        """A copy of `rows` (int64 [R])."""
+    def take(self, rows: torch.Tensor | slice) -> Texts:
+        """A copy of `rows` (int64 [R]); of a slice, the same memory."""
         parts = {name: getattr(self, name)[rows] for name in TENSORS}
         evidence, penalties = _taken(self.evidence, rows), _taken(self.penalties, rows)
         return Texts(**parts, rows=self.rows.take(rows), window=self.window, evidence=evidence, penalties=penalties)
@@ -176,5 +176,5 @@ class Texts:
 TENSORS = [f.name for f in dataclasses.fields(Texts) if f.type == "torch.Tensor"]
 
 
-def _taken(part: P | None, rows: torch.Tensor) -> P | None:
+def _taken(part: P | None, rows: torch.Tensor | slice) -> P | None:
     return None if part is None else type(part)(*(tensor[rows] for tensor in part.tensors))

@@ -67,7 +67,8 @@ class EngineTexts:
         for chooser, rows in groups.items():
             some, places = [texts[row] for row in rows], torch.tensor(rows, device=logits.device)
             lengths = [text.known for text in some] if repeated else None
-            yield places, chooser.choose(logits[places], [text.row for text in some], lengths)
+            own = logits if len(rows) == logits.shape[0] else logits[places]  # a copy costs as much as a choice
+            yield places, chooser.choose(own, [text.row for text in some], lengths)
 
     def follow(self, text: EngineText, vocab_size: int) -> Chooser:
         """The chooser of a text, which has learnt all of its ids; begins it again where the engine took some back."""
