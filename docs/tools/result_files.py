@@ -18,6 +18,7 @@ COMMANDS = {
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
     "batches.json": "python benchmarks/bench_batches.py",
+    "vllm.json": 'python benchmarks/bench_vllm.py MODEL --rounds 5 --ways greedy "T .8, top-p .95"',
     "own_weights_qwen05target.json.xz": (
         "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"
     ),

@@ -438,6 +438,17 @@ def drawing() -> str:
     return f"{as_table(header, rows)}\n\n{source('drawn.json')}"
 
 
+def vllm_cost() -> str:
+    """What the processor takes of a step of vLLM, and whole runs relative to unmarked ones."""
+    header = ("batch", "mark", "decoding", "step, ms", "processor, ms", "share of the step", "run relative to unmarked")
+    rows = [
+        (r["batch"], r["mark"], r["decoding"], f"{r['step_ms'][0]:.1f}", f"{r['processor_ms'][0]:.2f}",
+         "{} ({} to {})".format(*(per_cent(value) for value in r["share"])), _with_range(r["ratio"]))
+        for r in read_result("vllm.json")["rows"] if r["mark"] != "off"
+    ]  # fmt: skip
+    return f"{as_table(header, rows)}\n\n{source('vllm.json')}"
+
+
 def _with_range(numbers: list[float]) -> str:
     middle, low, high = numbers
     return f"{middle:.2f} ({low:.2f} - {high:.2f})"
@@ -552,7 +563,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "quantization": quantization, "quantized-marks": quantized_marks,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "draft-goals": draft_goals,
-    "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "cpu-ops": cpu_ops,
+    "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
