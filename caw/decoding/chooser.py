@@ -317,7 +317,8 @@ class Chooser:
             choice = choosing.choose(state, ladder)[1]
         self._check_strengths(choosing, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
-        self._current.write(places, record)
+        if self._history:  # nothing else reads it
+            self._current.write(places, record)
         for row, token in zip(rows, tokens.tolist(), strict=True):
             text = self._rows[row]
             text.chosen, text.open, text.seen = token, False, len(text.ids)

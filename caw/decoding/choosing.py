@@ -121,13 +121,11 @@ class Choosing:
 
     def follow(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Append known tokens to the texts of R rows, as if they had been chosen here one by one."""
-        texts = self.texts
+        batch, device = range(self.texts.batch), self.texts.counts.device
         for number in range(max(map(len, tokens), default=0)):
-            some = [row for row, own in zip(rows, tokens, strict=True) if number < len(own)]
-            emitted, each = torch.zeros_like(texts.active), torch.zeros_like(texts.counts)
-            emitted[some] = True
-            each[some] = torch.tensor([own[number] for own in tokens if number < len(own)], device=each.device)
-            self.accept(each, emitted)
+            now = {row: own[number] for row, own in zip(rows, tokens, strict=True) if number < len(own)}
+            each = torch.tensor([now.get(row, 0) for row in batch], device=device)
+            self.accept(each, torch.tensor([row in now for row in batch], device=device))
 
     def accept(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Append tokens int64 [B] to their texts and count their evidence, where emitted (bool [B])."""
