@@ -1,6 +1,6 @@
 """The server of `caw serve` as a deployment of Ray Serve: replicas over one registry and one receipt log.
 
-    serve run caw.integrations.ray_serve:app config=service.json
+    serve run caw.serve.ray:app config=service.json
 
 {
   "model": "smollm2-135m",
@@ -144,7 +144,7 @@ class RayService:
 
 
 def app(arguments: Mapping[str, Any]) -> Any:
-    """The application that `serve run caw.integrations.ray_serve:app config=FILE` runs.
+    """The application that `serve run caw.serve.ray:app config=FILE` runs.
 
     arguments: `config`, the file's path; without it, CAW_RAY_SERVE_CONFIG names it. Raises ImportError without Ray
     Serve, ValueError in one sentence for a file that cannot be served.

@@ -23,12 +23,17 @@ from tiny import save_tiny
 
 from caw.integrations import ray_serve
 from caw.integrations.ray_serve import Replicas, read_service
+from caw.serve import ray as short
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = "ray[serve,data]==2.60.0"
 INTERPRETER = "CAW_RAY_PYTHON"  # of an environment that is kept, for another run
 REPLICA = re.compile(r"^ray::ServeReplica:caw:caw")
 WHOLE = {"model": "m", "registry": "sqlite:///keys.db"}
+
+
+def test_the_name_for_command_lines() -> None:
+    assert short.app is ray_serve.app
 
 
 # The file ---------------------------------------------------------------------------------------------------------
