@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -55,7 +56,11 @@ def tournament_ref(
     """
     hashes = ngram_hashes(context, torch.arange(warped.shape[1], device=warped.device)[None])
     patterns = table[(hashes * MULTIPLIER) & (table.shape[0] - 1)]
-    return winners_of(warped, scores, first, [lambda layer=layer: (patterns >> layer) & 1 for layer in range(layers)])
+    return winners_of(warped, scores, first, [partial(_bits, patterns, layer) for layer in range(layers)])
+
+
+def _bits(patterns: torch.Tensor, layer: int) -> torch.Tensor:
+    return (patterns >> layer) & 1
 
 
 def winners_of(
