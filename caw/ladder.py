@@ -60,6 +60,12 @@ class Ladder:
         candidates = torch.where(rows[:, None], self.candidates[:, :1], self.candidates)
         return Ladder(candidates, self.needs, counts, self.rule, self.full)
 
+    def forced(self, tokens: torch.Tensor) -> Ladder:
+        """Return the ladder with `tokens` (int64 [B]) as the only candidate where they are not -1."""
+        rows = tokens >= 0
+        candidates = torch.where(rows[:, None], tokens[:, None], self.candidates)
+        return Ladder(candidates, self.needs, torch.where(rows, 1, self.counts), self.rule, self.full)
+
 
 def takes_over(
     candidates: torch.Tensor, needs: torch.Tensor, strength: torch.Tensor, rule: int, full: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,11 @@ class Record:
             probs=torch.zeros(batch, k, device=device),
             logsumexp=torch.full((batch,), -torch.inf, device=device),
         )
+
+    @classmethod
+    def joined(cls, records: Sequence[Record]) -> Record:
+        """Put the rows of several records into one."""
+        return cls(*(torch.cat(parts) for parts in zip(*(record.tensors for record in records), strict=True)))
 
     def write(self, rows: torch.Tensor, other: Record) -> None:
         """Overwrite `rows` (int64 [R]) in place with the R rows of `other`."""

@@ -113,6 +113,42 @@ def read_along(
     return TextReading(since, own, best, choices)
 
 
+def read_records(
+    plan: Plan,
+    request: Request,
+    text: Sequence[int],
+    ends: Sequence[int],
+    marks: RowMarks,
+    record: Record,
+    *,
+    strengths: Sequence[float],
+) -> TextReading:
+    """As `read_along` from the first token on, from the records of a text's distributions: no forward.
+
+    record: of the positions `plan.history` before the first token, and on. Tokens beyond it are not proposed, and one of
+    the text counts as likely as the last in it.
+    """
+    history, count = plan.history, len(text)
+    chooser = _Chooser(plan, request, text, ends, marks, 0)
+    choices: list[MarkedChoice] = []
+    for first in range(
+        0, count, POSITIONS
+    ):  # the place of the window's first choice; those before and one more stand by
+        last = min(first + POSITIONS, count - 1)
+        rows = torch.arange(first, last + history + 1, device=plan.facts.device)
+        part = record.take(rows)
+        logits = torch.full((rows.numel(), plan.facts.vocab_size), -torch.inf, device=rows.device)
+        known = part.ids >= 0
+        logits[known.nonzero()[:, 0], part.ids[known]] = part.values[known]
+        choices += chooser.choose(logits, part, first, history + 1, strengths)
+    own = record.take(torch.arange(count, device=plan.facts.device) + history)
+    said = own.ids == torch.tensor(list(text), device=own.ids.device)[:, None]
+    likely = torch.where(said, own.values, -torch.inf).amax(dim=1)
+    least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
+    likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
+    return TextReading(0, likely.tolist(), own.ids[:, 0].tolist(), choices)
+
+
 class _Chooser:
     """Choose at the places of a text, in order."""
 

@@ -120,10 +120,21 @@ class Choosing:
         self.follow(rows, [request.begun for request in requests])
 
     def follow(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
-        """Append known tokens to the texts of R rows, as if they had been chosen here one by one."""
-        batch, device = range(self.texts.batch), self.texts.counts.device
-        for number in range(max(map(len, tokens), default=0)):
-            now = {row: own[number] for row, own in zip(rows, tokens, strict=True) if number < len(own)}
+        """Append known tokens to the texts of R rows, as if they had been chosen here one by one.
+
+        What a text without a mark shows changes nothing, and is not counted.
+        """
+        texts = self.texts
+        factors = [0.0] * len(rows) if self.loop is None else texts.rows.factors[list(rows)].tolist()
+        counted: dict[int, Sequence[int]] = {}
+        for row, own, factor in zip(rows, tokens, factors, strict=True):
+            if factor:
+                counted[row] = own
+            elif own:
+                texts.put(row, own)
+        batch, device = range(texts.batch), texts.counts.device
+        for number in range(max(map(len, counted.values()), default=0)):
+            now = {row: own[number] for row, own in counted.items() if number < len(own)}
             each = torch.tensor([now.get(row, 0) for row in batch], device=device)
             self.accept(each, torch.tensor([row in now for row in batch], device=device))
 
@@ -146,6 +157,13 @@ class Choosing:
 
     def ladder(self, state: DecodeState) -> Ladder:
         """Build the candidates of the next position from the logits the choice is made from."""
+        ladder = self.ladder_of_logits(state)
+        if state.forced is not None:
+            ladder, state.forced = ladder.forced(state.forced), None
+        return ladder
+
+    def ladder_of_logits(self, state: DecodeState) -> Ladder:
+        """As `ladder`, whatever is forced."""
         texts = self.texts
         context = texts.contexts()
         repeats = self.repeats(context)

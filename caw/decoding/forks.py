@@ -1,9 +1,11 @@
 """Forks: texts that go on from a place inside a text that was decoded before, as if they had never been interrupted.
 
-A `Stem` keeps the keys and values of a text. A `Fork` goes on from any beginning of it: what is equal is copied into
-the fork's row, and the last tokens are read again in one forward for all forks, as a step reads drafted tokens. On a
-CPU with the compiled extension the fork's tokens are those of the uninterrupted text, bit by bit. A `Reading` decodes
-nothing: `along.py` reads a whole text once, and says what a mark would change in it.
+A `Stem` keeps the keys and values of a text, and the records of its distributions. A `Fork` goes on from any beginning
+of it: what is equal is copied into the fork's row. A fork that changes one token begins with that token, as the only
+candidate of its first step; for others the last tokens are read again in one forward for all forks, as a step reads
+drafted tokens. On a CPU with the compiled extension the fork's tokens are those of the uninterrupted text, bit by bit.
+A `Reading` decodes nothing: `along.py` says what a mark would change in a text, from the records if they are kept, else
+from one forward.
 
 Where the old text goes on behind a fork, its tokens are the fork's drafts.
 """
@@ -17,8 +19,8 @@ from typing import Any
 
 import torch
 
-from caw.decoding.along import TextReading, read_along
-from caw.decoding.decoder import Decoder
+from caw.decoding.along import TextReading, read_along, read_records
+from caw.decoding.decoder import Decoder, StopCheck
 from caw.decoding.drafts.drafter import Follower, Guess
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.drafts.step import DraftStep
@@ -29,6 +31,7 @@ from caw.decoding.plan_defaults import NEVER
 from caw.decoding.reading import CHUNK, read
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
+from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
 from caw.decoding.warping import make_warper
 from caw.models.shared_prefix import common_length
@@ -41,16 +44,23 @@ NEAR = 24  # places by which the old text may go on earlier or later
 
 @dataclass(eq=False)
 class Stem:
-    """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved."""
+    """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved.
+
+    records: of the text that was decoded with it, those of the positions `history` before its first token, and on; text:
+    that text's tokens. Empty where steps are captured.
+    """
 
     ids: list[int] = field(default_factory=list)
     shared: list[torch.Tensor] | None = None
     own: list[torch.Tensor] = field(default_factory=list)
     start: int = 0
+    records: list[Record] = field(default_factory=list)
+    text: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
         """Forget the text: its tensors are freed."""
         self.ids, self.shared, self.own, self.start = [], None, [], 0
+        self.records, self.text = [], []
 
 
 @dataclass(frozen=True)
@@ -125,8 +135,67 @@ class ForkDecoder(Decoder):
             if isinstance(request, Reading):
                 self._read(number, index, request)
         forks = [(number, pair) for number, pair in rest if not isinstance(pair[1], Reading)]
-        if forks:
-            self._fork([number for number, _ in forks], [pair for _, pair in forks])
+        changes = [each for each in forks if self._is_change(each[1][1])]
+        others = [each for each in forks if not self._is_change(each[1][1])]
+        if others:
+            self._fork([number for number, _ in others], [pair for _, pair in others])
+        if changes:
+            self._change([number for number, _ in changes], [pair for _, pair in changes])
+
+    def _is_change(self, request: Request) -> bool:
+        """Tell whether a fork is the text of its stem up to its last token."""
+        if not isinstance(request, Fork) or request.saves:
+            return False
+        begun, stem = list(request.begun), request.stem
+        kept = len(stem.records) > len(begun) - 1 + self.plan.history
+        return kept and stem.text[: len(begun) - 1] == begun[:-1] and len(stem.ids) >= len(request.known) - 1
+
+    def _change(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
+        """Begin forks whose last token is another one: no forward, it is the only candidate of the next step."""
+        state, back = self.state, self.plan.history
+        begun: list[tuple[int, Request]] = []
+        kept: list[Sequence[Record]] = []
+        for number, (index, request) in zip(numbers, pairs, strict=True):
+            assert isinstance(request, Fork)
+            before, place = list(request.known[:-1]), len(request.begun) - 1
+            self._copy(number, request.stem, before, len(before))
+            self.held[number] = before
+            kept.append(request.stem.records[place : place + back + 1][::-1])
+            begun.append((index, dataclasses.replace(request, begun=tuple(request.begun[:-1]))))
+        records = [Record.joined(each) for each in zip(*kept, strict=True)]
+        logits = torch.zeros(len(numbers), state.logits.shape[1], device=state.logits.device)  # nothing is chosen
+        self._begin(numbers, begun, logits, records)
+        forced = torch.full_like(state.pending, -1) if state.forced is None else state.forced
+        forced[list(numbers)] = torch.tensor([request.begun[-1] for _, request in pairs], device=forced.device)
+        state.forced = forced
+
+    def _begin(
+        self,
+        numbers: Sequence[int],
+        pairs: Sequence[tuple[int, Request]],
+        logits: torch.Tensor,
+        records: Sequence[Record],
+    ) -> None:
+        super()._begin(numbers, pairs, logits, records)
+        for place, (_, request) in enumerate(pairs):
+            if isinstance(request, Fork) and request.saves and not self.plan.captured:
+                at = torch.tensor([place], device=logits.device)
+                request.stem.records = [record.take(at) for record in records[::-1]]
+
+    def _collect(
+        self, result: StepResult, rows: Sequence[ActiveSequence | None], on_token: StopCheck | None
+    ) -> Iterator[ActiveSequence]:
+        emitted = result.emitted.tolist()
+        for number, sequence in enumerate(rows):
+            if sequence is None or sequence.finish_reason or not emitted[number]:
+                continue
+            if (
+                isinstance(sequence.request, Fork)
+                and (records := sequence.request.stem.records)
+                and sequence.request.saves
+            ):
+                records.append(self.state.current.take(torch.tensor([number], device=result.tokens.device)))
+        return super()._collect(result, rows, on_token)
 
     def _fork(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Begin forks in these rows."""
@@ -176,6 +245,10 @@ class ForkDecoder(Decoder):
 
     def _read(self, number: int, index: int, request: Reading) -> None:
         """Read a text in an empty row, keep its keys and values as its stem, and leave the row."""
+        stem = request.stem
+        if stem.records and stem.text == request.text and not request.since:
+            self._answer(index, request)
+            return
         known = list(request.known)
         same = min(common_length([request.stem.ids, known]), len(known) - 1)
         self._copy(number, request.stem, known, same)
@@ -188,6 +261,15 @@ class ForkDecoder(Decoder):
         self.held[number] = known
         self._save(number, request.stem, known)
         self.cache.lengths[number] = 0
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
+
+    def _answer(self, index: int, request: Reading) -> None:
+        """Answer a reading from the records that were kept when the text was decoded."""
+        ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
+        record = Record.joined(request.stem.records)
+        found = read_records(
+            self.reading, request, request.text, ends, self.waiting.marks, record, strengths=request.strengths
+        )
         self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
 
     def _copy(self, number: int, stem: Stem, known: list[int], same: int) -> None:
@@ -216,6 +298,7 @@ class ForkDecoder(Decoder):
         self.held[number] = [] if sequence.error else ids
         if isinstance(request, Fork) and request.saves and not sequence.error:
             self._save(number, request.stem, ids)
+            request.stem.text = list(sequence.tokens)
         super()._free(sequence)
 
     def _without_steps(self) -> Iterator[ActiveSequence]:

@@ -23,6 +23,7 @@ class DecodeState:
     current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
+    forced: int64 [B], the next token whatever the logits say, or -1; taken once. None = there is none.
     """
 
     logits: torch.Tensor
@@ -31,6 +32,7 @@ class DecodeState:
     pending: torch.Tensor
     pending_strength: torch.Tensor
     pending_capacity: torch.Tensor
+    forced: torch.Tensor | None = None
 
     @classmethod
     def empty(cls, batch: int, vocab_size: int, history: int, device: torch.device) -> DecodeState:

@@ -137,6 +137,12 @@ class Texts:
         self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))
         self.counts += emitted
 
+    def put(self, row: int, tokens: Sequence[int]) -> None:
+        """Append known tokens to one text; they are not counted as evidence."""
+        start = self.window + int(self.counts[row])
+        self.padded_tokens[row, start : start + len(tokens)] = torch.tensor(list(tokens), device=self.counts.device)
+        self.counts[row] += len(tokens)
+
     def finish(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """End texts whose token just emitted (int64 [B]) is an end token or the last of the budget."""
         ended = self.rows.ended(tokens[:, None])[:, 0]

@@ -76,7 +76,9 @@ def compare_forks(llama: Any, name: str | None, kind: str, **settings: Any) -> N
         else:
             whole, cut = forks.pop(sequence.index)
             assert sequence.tokens == wholes[whole].tokens
-            ours, theirs = watch.logits[sequence.index], watch.logits[whole][cut:]
+            begun = len(sequence.request.begun)  # one less, where the last token is the first step's only candidate
+            assert begun == (cut if settings.get("fixed") else cut - 1)
+            ours, theirs = watch.logits[sequence.index][cut - begun :], watch.logits[whole][cut:]
             assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
     assert not forks and len(wholes) == 2
 
@@ -115,7 +117,11 @@ def test_a_reading_proposes_what_a_marked_fork_chooses(llama: Any, name: str, ki
     chosen: dict[int, int] = {}
     text: list[int] = []
     reading: Any = None
-    for sequence in decoder.run([Fork(PROMPTS[1], LENGTH, plain, stem=stem, saves=True)], lambda s: s.index in places):
+
+    def chosen_one(sequence: Any) -> bool:
+        return len(sequence.tokens) > places.get(sequence.index, LENGTH)
+
+    for sequence in decoder.run([Fork(PROMPTS[1], LENGTH, plain, stem=stem, saves=True)], chosen_one):
         if sequence.index == 0:
             text = sequence.tokens
             decoder.waiting.add(
