@@ -46,8 +46,8 @@ NEAR = 24  # places by which the old text may go on earlier or later
 class Stem:
     """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved.
 
-    records: of the text that was decoded with it, those of the positions `history` before its first token, and on; text:
-    that text's tokens. Empty where steps are captured.
+    records: of the text that was decoded with it, those of the positions `history` before its first token, and on.
+    text: its tokens. Both are empty where steps are captured.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -148,7 +148,8 @@ class ForkDecoder(Decoder):
             return False
         begun, stem = list(request.begun), request.stem
         kept = len(stem.records) > len(begun) - 1 + self.plan.history
-        return kept and stem.text[: len(begun) - 1] == begun[:-1] and len(stem.ids) >= len(request.known) - 1
+        known = list(request.known[:-1])
+        return kept and stem.text[: len(begun) - 1] == begun[:-1] and stem.ids[: len(known)] == known
 
     def _change(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Begin forks whose last token is another one: no forward, it is the only candidate of the next step."""
@@ -244,7 +245,7 @@ class ForkDecoder(Decoder):
         return torch.cat(parts)
 
     def _read(self, number: int, index: int, request: Reading) -> None:
-        """Read a text in an empty row, keep its keys and values as its stem, and leave the row."""
+        """Read a text in an empty row, and leave the row."""
         stem = request.stem
         if stem.records and stem.text == request.text and not request.since:
             self._answer(index, request)
@@ -259,7 +260,6 @@ class ForkDecoder(Decoder):
             since=request.since, strengths=request.strengths, have=same,
         )  # fmt: skip
         self.held[number] = known
-        self._save(number, request.stem, known)
         self.cache.lengths[number] = 0
         self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
 

@@ -28,6 +28,10 @@ class Patch:
             end -= 1
         return Patch(self.start, end, tuple(tokens))
 
+    def covers(self, place: int) -> bool:
+        """Tell whether it changes this place."""
+        return self.start <= place < self.end
+
     def meets(self, other: Patch) -> bool:
         """Tell whether two patches change the same place."""
         return self.start < other.end and other.start < self.end

@@ -13,7 +13,7 @@ from decoding.test_evidence import MARKS
 
 import caw
 from caw.decoding.forks import Stem
-from caw.detectable import guarding
+from caw.detectable import search
 from caw.detectable.attempts import UndetectedError
 
 PROMPTS = [prompt(9, seed) for seed in range(4)]
@@ -176,7 +176,7 @@ def test_no_end_of_a_rollout_throws_the_rest_of_the_text_away(model: Any) -> Non
 
 def test_what_a_finished_text_is_forked_from_is_freed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stems: list[Stem] = []
-    monkeypatch.setattr(guarding, "Stem", lambda: (stems.append(Stem()), stems[-1])[1])
+    monkeypatch.setattr(search, "Stem", lambda: (stems.append(Stem()), stems[-1])[1])
     held = [
         sum(bool(each.own) for each in stems)
         for _ in caw.iter_generate(model, tokenizer(), PROMPTS[:2], batch_size=1, **without(OPTIONS, "progress"))
@@ -224,16 +224,9 @@ def plain_text(tokens: list[int]) -> str:
     return str(tokenizer().decode(tokens))
 
 
-@pytest.mark.parametrize(
-    "places, changes", [((0, 1, 2), 0), ((0, -1, -1, 3), 1), ((-1, 1, 4, 5), 2), ((0, -1, 2, -1), 2)]
-)
-def test_stretches_are_counted(places: tuple[int, ...], changes: int) -> None:
-    assert guarding._State(None, [], list(places)).changes == changes  # type: ignore[arg-type]
-
-
 def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, none could be changed into one of more tokens."""
-    allowed, longer = guarding.Search._allowed, []
+    allowed, longer = search.Search._allowed, []
 
     def seen(self: Any, tokens: Any) -> Any:
         version = allowed(self, tokens)
@@ -241,7 +234,7 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
             longer.append(len(version.tokens))
         return version
 
-    monkeypatch.setattr(guarding.Search, "_allowed", seen)
+    monkeypatch.setattr(search.Search, "_allowed", seen)
     made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 1e-4, "max_new_tokens": 40})
     assert set(longer) == {40}
     for tokens, trace in zip(made.sequences, made.trace or [], strict=True):
@@ -250,7 +243,7 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
 
 def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first text that is put together does not heal; the search goes on with the proposals that are left."""
-    heal, dropped, after = guarding.Search._healed, [], []
+    heal, dropped, after = search.Search._healed, [], []
 
     def fails_first(self: Any, base: Any, reading: Any, taken: Any) -> Any:
         if self.stem not in dropped:
@@ -259,7 +252,7 @@ def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypat
         after.append(self.stem)
         return (yield from heal(self, base, reading, taken))
 
-    monkeypatch.setattr(guarding.Search, "_healed", fails_first)
+    monkeypatch.setattr(search.Search, "_healed", fails_first)
     guard = caw.Guard(rejoin=2, horizon=8, strengths=(1.0,), rise=100.0)
     caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard, "detectable_at": 0.1})
     assert dropped and after
@@ -267,6 +260,6 @@ def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypat
 
 def test_changes_that_gain_nothing_are_not_taken(model: Any, unmarked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two p-values near 1 may have the same z, by which nothing can be divided."""
-    monkeypatch.setattr(guarding, "z_of", lambda p_value: 0.0)
+    monkeypatch.setattr(search, "z_of", lambda p_value: 0.0)
     made = caw.generate(model, tokenizer(), PROMPTS[:1], **OPTIONS)
     assert made.sequences == unmarked.sequences[:1]

@@ -1,0 +1,374 @@
+"""The search of one guarded text: which changes make it detected, within what the guard allows.
+
+The unmarked text comes first. Its distributions say what a mark would change in it. These proposals are tried in order,
+the best first: the text is forked with the changed token, and the unmarked model goes on. One that rejoins is a patch
+of the unmarked text. Patches at different places are put together, as long as the text keeps what it must and the
+detector's p-value falls, until it is detected.
+
+Every rollout begins in the unmarked text, so none waits for another one: how many are made at once changes no text,
+only how many are made in vain. Every text is tested as it would leave, by the detector; nothing here reads a right
+answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+from caw.decoding.along import MarkedChoice, TextReading
+from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
+from caw.decoding.request import Request
+from caw.decoding.sequence import ActiveSequence
+from caw.decoding.stopping import StopStrings
+from caw.decoding.trace import SequenceTrace, TokenTrace
+from caw.detectable.healing import wound
+from caw.detectable.receipts import Kept
+from caw.detectable.splicing import Patch, broken, hopeless, rejoined, spliced
+from caw.detectable.trial import Trial, Verdict
+from caw.guard import Guard
+from caw.keeps import Results, reads
+from caw.settings import Settings
+
+NORMAL = NormalDist()
+CHEAP = 1.0  # nats; a change that costs less is as good
+HEALINGS = 24  # of a text, after which it is given up
+GIVEN_UP = 6  # patched texts that are read to see whether they healed
+LEAST_LOST = 0.3  # nats; a cheaper change is not better
+
+Asked = Generator[list[Request], list[ActiveSequence], "Ended"]
+
+
+@dataclass
+class Ended:
+    """A text when the search is over. sequence: as it will leave. strength: the greatest used."""
+
+    sequence: ActiveSequence
+    text: str
+    verdict: Verdict
+    kept: Kept
+    strength: float = 0.0
+
+
+@dataclass(frozen=True)
+class Version:
+    """A text with some patches, and what its test said."""
+
+    tokens: list[int]
+    text: str
+    verdict: Verdict
+
+    @property
+    def z(self) -> float:
+        return z_of(self.verdict.result.p_value)
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """A patch that was rolled out. gain: of z, alone. lost: nats. trace: of its tokens. strength: that chose it."""
+
+    patch: Patch
+    gain: float
+    lost: float
+    trace: list[TokenTrace]
+    strength: float
+
+
+def z_of(p_value: float) -> float:
+    """The z of a p-value."""
+    return -NORMAL.inv_cdf(min(max(p_value, 1e-300), 1 - 1e-15))
+
+
+@dataclass(frozen=True)
+class Rollout(Fork):
+    """A fork behind a change at `place` of the text `old`, unmarked, until it rejoins, goes wrong or has gone too far.
+
+    possible: tells from its tokens whether it may still keep what it must; None = not asked.
+    """
+
+    place: int = 0
+    count: int = 8
+    horizon: int = 32
+    possible: Callable[[Sequence[int]], bool] | None = field(default=None, repr=False, compare=False)
+
+    def over(self, tokens: Sequence[int]) -> bool:
+        if rejoined(self.old, tokens, self.place, self.count) is not None:
+            return True
+        if hopeless(self.old, tokens, self.place, self.count, self.horizon):
+            return True
+        return self.possible is not None and not self.possible(tokens)
+
+
+class Search:
+    """A generator (`run`) that yields requests and is sent their sequences.
+
+    Args:
+        request: of the text. strengths: factors of the policy's strength that its watermark can have. together: returns
+            how many rollouts to ask for at once.
+    """
+
+    def __init__(
+        self, request: Request, guard: Guard, strengths: Sequence[float], trial: Trial, stops: StopStrings,
+        settings: Settings, together: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.guard, self.strengths, self.stops, self.trial = guard, tuple(strengths), stops, trial
+        self.traces, self.together = settings.return_trace, together
+        row = dataclasses.replace(request.row, strength_factor=0.0)
+        self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
+        self.reader, self.error, self.rollouts = guard.reader, "", 0
+        self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
+        self.kept: dict[str, bool] = {}  # what the reader said of each text
+
+    # The search -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Asked:
+        [whole] = yield [self._fork(saves=True)]
+        self.unmarked = whole
+        base = self._version(whole.tokens)
+        if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
+            return self._ended(base, _Progress(base))
+        self.original = base.text
+        reading = yield from self._read(base.tokens, 0, self.strengths)
+        proposals = self._ordered(base, [each for each in reading.choices if each.place + 1 < self.asked.budget])
+        state = _Progress(base)
+        while proposals and not state.over:
+            size = self.together()
+            wave, proposals = proposals[:size], proposals[size:]
+            made = yield [self._rollout(base, choice) for choice in wave]
+            for choice, sequence in zip(wave, made, strict=True):  # one after the other, as if made so
+                if not state.over and not any(one.patch.covers(choice.place) for one in state.taken):
+                    self.rollouts += 1
+                    yield from self._tried(base, reading, state, self._rolled(base, choice, sequence))
+        if self.guard.heals and not state.over:
+            yield from self._heal(base, reading, state)
+        return self._ended(base, (state.healed or _Progress(base)) if self.guard.heals else state)
+
+    def _tried(
+        self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
+    ) -> Generator[list[Request], list[ActiveSequence], None]:
+        """Add a patch, in place of those that it meets, if the p-value falls."""
+        if one is None:
+            return
+        state.rolled.append(one)
+        trial = [*(other for other in state.taken if not one.patch.meets(other.patch)), one]
+        version = self._allowed(spliced(base.tokens, [each.patch for each in trial]))
+        if version is not None and version.verdict.result.p_value < state.best.verdict.result.p_value:
+            state.best, state.taken = version, trial
+        if self.guard.heals and state.best.verdict.found:
+            yield from self._heal(base, reading, state)
+
+    def _heal(
+        self, base: Version, reading: TextReading, state: _Progress
+    ) -> Generator[list[Request], list[ActiveSequence], None]:
+        """Leave patches out until the text heals; as long as others can take their places, look on."""
+        while state.taken and state.healings < HEALINGS:
+            before, state.healings = state.taken, state.healings + 1
+            state.best, state.taken = yield from self._healed(base, reading, state.taken)
+            least = (state.healed.best if state.healed else base).verdict.result.p_value
+            if state.best.verdict.result.p_value < least:
+                state.healed = _Progress(state.best, state.taken)
+            dropped = [one for one in before if one not in state.taken]
+            if state.best.verdict.found or not dropped:
+                return
+            state.rolled = [one for one in state.rolled if one not in dropped]  # others may do without them
+            state.best, state.taken = self._together(base, state.rolled)
+            if not state.best.verdict.found:
+                return
+
+    def _read(
+        self, tokens: Sequence[int], since: int, strengths: Sequence[float]
+    ) -> Generator[list[Request], list[ActiveSequence], TextReading]:
+        [answer] = yield [self._reading(tokens, since, strengths)]
+        assert isinstance(answer, ReadSequence) and answer.reading is not None
+        return answer.reading
+
+    # What is asked of the decoder -------------------------------------------------------------------------------------
+
+    def _fork(self, **fields: Any) -> Fork:
+        asked = self.asked
+        return Fork(asked.ids, asked.budget, asked.row, asked.occurrence, stem=self.stem, **fields)
+
+    def _rollout(self, base: Version, choice: MarkedChoice) -> Rollout:
+        asked = self.asked
+        begun = (*base.tokens[: choice.place], choice.token)
+        return Rollout(
+            asked.ids, asked.budget, asked.row, asked.occurrence, begun, self.stem, tuple(base.tokens),
+            place=choice.place, count=self.guard.rejoin, horizon=self.guard.horizon,
+            possible=self._possible if isinstance(self.reader, Results) else None,
+        )  # fmt: skip
+
+    def _reading(self, tokens: Sequence[int], since: int, strengths: Sequence[float]) -> Reading:
+        asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
+        return Reading(
+            asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
+            since=since, strengths=tuple(strengths),
+        )  # fmt: skip
+
+    # Proposals --------------------------------------------------------------------------------------------------------
+
+    def _ordered(self, base: Version, proposals: Sequence[MarkedChoice]) -> list[MarkedChoice]:
+        """Order proposals: those that touch no digit first, then the most evidence for the likelihood lost.
+
+        The evidence is that of the text with the one token changed; what follows it may change too.
+        """
+        tokens = [list(base.tokens) for _ in proposals]
+        for text, choice in zip(tokens, proposals, strict=True):
+            text[choice.place] = choice.token
+        detector = self.trial.under(self.request.row.key)
+        results: Any = detector([self.stops.shown(self._visible(text)) for text in tokens])
+        gains = [z_of(result.p_value) - base.z for result in results]
+
+        def price(number: int) -> tuple[bool, float]:
+            choice, gain = proposals[number], gains[number]
+            pair = self.stops.text([choice.token]) + self.stops.text([base.tokens[choice.place]])
+            digit = any(char.isdigit() for char in pair)
+            return digit, max(choice.lost, CHEAP) / gain if gain > 0 else math.inf
+
+        return [proposals[number] for number in sorted(range(len(proposals)), key=price)]
+
+    def _rolled(self, base: Version, choice: MarkedChoice, sequence: ActiveSequence) -> Rolled | None:
+        """The patch of a rollout; None if it did not rejoin, breaks what must be kept, or adds no evidence."""
+        place, tokens, old = choice.place, sequence.tokens, base.tokens
+        if sequence.error:
+            return None
+        end = rejoined(old, tokens, place, self.guard.rejoin)
+        own = sequence.finish_reason == "eos" or self.stops.reached(tokens)
+        if end is None and own and not self.guard.heals and len(old) - place <= self.guard.horizon:
+            end = len(old)  # it came to an end of its own, near the old one: nothing is copied, so nothing can heal
+        if end is None:
+            return None
+        patch = Patch(place, end, tuple(tokens[place:])).trimmed(old)
+        version = self._allowed(spliced(old, [patch]))
+        if version is None or version.verdict.result.p_value >= base.verdict.result.p_value:
+            return None
+        trace: list[TokenTrace] = []
+        if self.traces:
+            behind = list(sequence.trace)[place + 1 - len(sequence.request.begun) :]
+            trace = [choice.trace, *behind][: len(patch.tokens)]
+        strength = self.strengths[choice.level]
+        gain = version.z - base.z  # 0 where two p-values near 1 have the same z
+        return Rolled(patch, gain, choice.lost, trace, strength) if gain > 0 else None
+
+    def _together(self, base: Version, rolled: Sequence[Rolled]) -> tuple[Version, list[Rolled]]:
+        """Put patches together, the most evidence for the likelihood lost first, as far as they are needed."""
+        best, taken = base, list[Rolled]()
+        for one in sorted(rolled, key=lambda one: max(one.lost, LEAST_LOST) / one.gain):
+            if best.verdict.found:
+                break
+            if any(one.patch.meets(other.patch) for other in taken):
+                continue
+            version = self._allowed(spliced(base.tokens, [other.patch for other in (*taken, one)]))
+            if version is not None and version.verdict.result.p_value < best.verdict.result.p_value:
+                best, taken = version, [*taken, one]
+        return best, taken
+
+    # What a text must be ----------------------------------------------------------------------------------------------
+
+    def _version(self, tokens: Sequence[int]) -> Version:
+        text = self.stops.shown(self._visible(tokens))
+        return Version(list(tokens), text, self.trial(text, self.request.row.key))
+
+    def _visible(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens without an end token."""
+        return list(tokens[:-1] if tokens and tokens[-1] in self.unmarked.ends else tokens)
+
+    def _allowed(self, tokens: Sequence[int]) -> Version | None:
+        """Test a spliced text; None if it is too long or short, ends early, breaks something, or does not keep it.
+
+        One that would have gone on behind the budget is cut there, as the unmarked text was.
+        """
+        if self.unmarked.finish_reason == "length":
+            tokens = tokens[: self.asked.budget]
+        visible, whole = self._visible(tokens), self._visible(self.unmarked.tokens)
+        ended = len(whole) < len(self.unmarked.tokens)
+        if len(tokens) > self.asked.budget or len(visible) < self.asked.row.min_new_tokens:
+            return None
+        if any(token in self.unmarked.ends for token in visible) or ended is (len(visible) == len(tokens)):
+            return None
+        body = self.stops.text(visible[:-1])
+        text = self.stops.shown(visible)
+        if self.stops.cut(body) != body or broken(self.original, text) or not self._keeps(text):
+            return None
+        return Version(list(tokens), text, self.trial(text, self.request.row.key))
+
+    def _possible(self, tokens: Sequence[int]) -> bool:
+        """Tell whether a text that begins so may still keep what it must."""
+        assert isinstance(self.reader, Results)
+        return self.reader.possible(self.original, self.stops.text(list(tokens)))
+
+    def _keeps(self, text: str) -> bool:
+        if self.reader is None:
+            return True
+        if text not in self.kept:  # the reader may run the caller's tests
+            try:
+                self.kept[text] = bool(self.reader(self.original, text))
+            except Exception as error:  # a caller's own function: its text is not kept, and the receipt says why
+                self.error = f"{type(error).__name__}: {error}"
+                self.kept[text] = False
+        return self.kept[text]
+
+    # Healing ----------------------------------------------------------------------------------------------------------
+
+    def _healed(
+        self, base: Version, reading: TextReading, taken: list[Rolled]
+    ) -> Generator[list[Request], list[ActiveSequence], tuple[Version, list[Rolled]]]:
+        """Drop patches until the model itself would go on as the copied tokens do."""
+        for _ in range(GIVEN_UP):
+            if not taken:
+                break
+            version = self._allowed(spliced(base.tokens, [one.patch for one in taken]))
+            if version is not None:
+                first = min(one.patch.start for one in taken)
+                found = yield from self._read(version.tokens, first, ())
+                worst = wound(base.tokens, reading, found, [one.patch for one in taken], self.guard.rise, self.stops)
+                if worst is None:
+                    return version, taken
+                taken = [one for one in taken if one.patch is not worst]
+            else:
+                taken = taken[:-1]
+        return base, []
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def _ended(self, base: Version, done: _Progress) -> Ended:
+        version, before = done.best, self.unmarked
+        made, trace, at, changes = SequenceTrace(), list[TokenTrace](), 0, 0
+        old = list(before.trace) if self.traces else []
+        for one in sorted(done.taken, key=lambda one: one.patch.start):
+            changes += not changes or one.patch.start > at
+            trace += [*old[at : one.patch.start], *one.trace]
+            at = one.patch.end
+        for each in [*trace, *old[at:]][: len(version.tokens)]:
+            made.append(each)
+        made.drafts = before.trace.drafts
+        reason = before.finish_reason
+        if reason == "length" and self.stops.reached(version.tokens):
+            reason = "stop"
+        sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, made, finish_reason=reason)
+        same = version.tokens == before.tokens
+        checked = same or self.reader is None or reads(self.reader, self.original)
+        kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, self.error, checked)
+        return Ended(
+            sequence, version.text, version.verdict, kept, max((one.strength for one in done.taken), default=0.0)
+        )
+
+
+@dataclass
+class _Progress:
+    """How far a search has come. best: the unmarked text with the patches `taken`. rolled: all patches that may be
+    taken. healed: the best text that the model itself would go on with, None = no patch. healings: how many were tried.
+    """
+
+    best: Version
+    taken: list[Rolled] = field(default_factory=list)
+    rolled: list[Rolled] = field(default_factory=list)
+    healed: _Progress | None = None
+    healings: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the text is detected, or given up."""
+        return self.best.verdict.found or self.healings >= HEALINGS
