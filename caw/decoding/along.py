@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,10 @@ from caw.decoding.texts import Texts
 from caw.decoding.trace import TokenTrace
 from caw.policies import CapacityPolicy
 from caw.record import Record
+from caw.watermarks.base import MISSING
 
+OTHERS, EACH = 40, 2  # likeliest tokens that are looked at beside a choice, and how many of them are proposed
+MOST_LOST = 8.0  # nats that such a one may lose
 POSITIONS = 64  # positions of a text at once; bounds the logits
 
 
@@ -36,25 +39,29 @@ class MarkedChoice:
     """A token that the mark would choose in place of the text's own.
 
     place: in the text. level: number of the first strength that chooses it. lost: log-probability that the change costs
-    there, in nats. trace: of the token, under that strength.
+    there, in nats. entropy: of the model's distribution there, over its record, nats. trace: of the token, under that
+    strength.
     """
 
     place: int
     token: int
     level: int
     lost: float
+    entropy: float
     trace: TokenTrace
 
 
 @dataclass(frozen=True)
 class TextReading:
     """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats. best:
-    its likeliest token at each. choices: what the mark would change, in order."""
+    its likeliest token at each. choices: what the mark would change, in order. others: at the same places, other tokens
+    that show more of the key than the text's own; only where the reading is from records."""
 
     since: int
     own: list[float]
     best: list[int]
     choices: list[MarkedChoice]
+    others: list[MarkedChoice] = field(default_factory=list)
 
 
 def read_along(
@@ -125,15 +132,13 @@ def read_records(
 ) -> TextReading:
     """As `read_along` from the first token on, from the records of a text's distributions: no forward.
 
-    record: of the positions `plan.history` before the first token, and on. Tokens beyond it are not proposed, and one of
-    the text counts as likely as the last in it.
+    record: of the positions `plan.history` before the first token, and on. Tokens beyond it are not proposed, and one
+    of the text counts as likely as the last in it.
     """
     history, count = plan.history, len(text)
     chooser = _Chooser(plan, request, text, ends, marks, 0)
     choices: list[MarkedChoice] = []
-    for first in range(
-        0, count, POSITIONS
-    ):  # the place of the window's first choice; those before and one more stand by
+    for first in range(0, count, POSITIONS):  # a window has also what stands before and behind its places
         last = min(first + POSITIONS, count - 1)
         rows = torch.arange(first, last + history + 1, device=plan.facts.device)
         part = record.take(rows)
@@ -146,7 +151,41 @@ def read_records(
     likely = torch.where(said, own.values, -torch.inf).amax(dim=1)
     least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
     likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
-    return TextReading(0, likely.tolist(), own.ids[:, 0].tolist(), choices)
+    return TextReading(
+        0, likely.tolist(), own.ids[:, 0].tolist(), choices, _others(plan, marks, request, text, ends, choices, own)
+    )
+
+
+def _others(
+    plan: Plan, marks: RowMarks, request: Request, text: Sequence[int], ends: Sequence[int],
+    choices: Sequence[MarkedChoice], record: Record,
+) -> list[MarkedChoice]:  # fmt: skip
+    """Further tokens at the places of choices: of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first
+    `EACH` that show more than the text's own. record: of the text's places."""
+    mark = marks.of(request.row.key, request.variant(marks.family), do_sample=False)
+    if mark is None or not choices:
+        return []
+    width, device = mark.window, record.ids.device
+    padded = torch.tensor([*[MISSING] * width, *text], device=device)
+    places = torch.tensor([choice.place for choice in choices], device=device)
+    tokens = torch.cat([padded[places + width, None], record.ids[places, :OTHERS].clamp_min(0)], dim=1)
+    contexts = padded[places[:, None] + torch.arange(width, device=device)]
+    rows = torch.cat([contexts[:, None].expand(-1, tokens.shape[1], -1), tokens[:, :, None]], dim=2)
+    scored = mark.score_tokens(rows.flatten())
+    values = scored.values.view(rows.shape)[:, :, -1].tolist()
+    known = record.values[places, :OTHERS].tolist()
+    found = []
+    for choice, ids, logits, shown in zip(choices, tokens.tolist(), known, values, strict=True):
+        top = next((logit for token, logit in zip(ids[1:], logits, strict=True) if token == ids[0]), logits[0])
+        more = [
+            (token, top - logit)
+            for token, logit, value in zip(ids[1:], logits, shown[1:], strict=True)
+            if value > shown[0] and token not in (ids[0], choice.token, *ends) and top - logit <= MOST_LOST
+        ]
+        for token, lost in more[:EACH]:
+            trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
+            found.append(dataclasses.replace(choice, token=token, lost=max(lost, 0.0), trace=trace))
+    return found
 
 
 class _Chooser:
@@ -198,6 +237,7 @@ class _Chooser:
         choosing = copy.copy(self.choosing)
         choosing.texts = texts = self.texts.take(torch.arange(1, 1 + at.numel(), device=self.device))
         state = DecodeState.of(window[at], record.take(at), before)
+        entropy = torch.special.entr(state.current.probs).sum(dim=1)
         found: dict[int, MarkedChoice] = {}
         for level, strength in enumerate(strengths):
             texts.rows.factors.fill_(strength)
@@ -208,11 +248,11 @@ class _Chooser:
             else:
                 sigma, choice = choosing.choose(state, ladder)
                 capacity = torch.full_like(sigma, torch.nan)
-            columns = (choice, ladder.counts, capacity, sigma)
+            columns = (choice, ladder.counts, capacity, sigma, entropy)
             rows = zip(
                 range(first, until), *(column.tolist() for column in columns), ladder.candidates.tolist(), strict=True
             )
-            for place, index, count, importance, strong, candidates in rows:
+            for place, index, count, importance, strong, spread, candidates in rows:
                 token, text = candidates[index], self.text[place]
                 stray = looks and candidates[0] != text
                 if index == 0 or token == text or text in self.ends or stray or place in found:
@@ -220,7 +260,7 @@ class _Chooser:
                 here = place - first
                 lost = float(window[at[here], text] - window[at[here], token])
                 trace = TokenTrace(token, importance, strong, tuple(candidates[:count]), index)
-                found[place] = MarkedChoice(place, token, level, lost, trace)
+                found[place] = MarkedChoice(place, token, level, lost, spread, trace)
         return [found[place] for place in sorted(found)]
 
 

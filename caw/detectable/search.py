@@ -13,7 +13,6 @@ answer.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -27,14 +26,19 @@ from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.healing import wound
 from caw.detectable.receipts import Kept
-from caw.detectable.splicing import Patch, broken, hopeless, rejoined, spliced
+from caw.detectable.splicing import Patch, broken, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
 from caw.keeps import Results, reads
 from caw.settings import Settings
 
 NORMAL = NormalDist()
-CHEAP = 1.0  # nats; a change that costs less is as good
+ROLLOUT = 3.0  # nats that a rollout counts as
+SURE, DOUBT, UNSURE = (
+    0.7,
+    0.15,
+    3.0,
+)  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
 HEALINGS = 24  # of a text, after which it is given up
 GIVEN_UP = 6  # patched texts that are read to see whether they healed
 LEAST_LOST = 0.3  # nats; a cheaper change is not better
@@ -132,8 +136,17 @@ class Search:
             return self._ended(base, _Progress(base))
         self.original = base.text
         reading = yield from self._read(base.tokens, 0, self.strengths)
-        proposals = self._ordered(base, [each for each in reading.choices if each.place + 1 < self.asked.budget])
         state = _Progress(base)
+        for proposals in (reading.choices, reading.others):
+            yield from self._try(base, reading, state, self._ordered(base, proposals) if not state.over else [])
+        if self.guard.heals and not state.over:
+            yield from self._heal(base, reading, state)
+        return self._ended(base, (state.healed or _Progress(base)) if self.guard.heals else state)
+
+    def _try(
+        self, base: Version, reading: TextReading, state: _Progress, proposals: list[MarkedChoice]
+    ) -> Generator[list[Request], list[ActiveSequence], None]:
+        """Roll proposals out, in order, until the text is detected."""
         while proposals and not state.over:
             size = self.together()
             wave, proposals = proposals[:size], proposals[size:]
@@ -142,9 +155,12 @@ class Search:
                 if not state.over and not any(one.patch.covers(choice.place) for one in state.taken):
                     self.rollouts += 1
                     yield from self._tried(base, reading, state, self._rolled(base, choice, sequence))
-        if self.guard.heals and not state.over:
-            yield from self._heal(base, reading, state)
-        return self._ended(base, (state.healed or _Progress(base)) if self.guard.heals else state)
+        if not state.over and state.rolled and not self.guard.heals:
+            most = most_gain([(one.patch, one.gain) for one in state.rolled])
+            trial = [state.rolled[number] for number in most]
+            version = self._allowed(spliced(base.tokens, [one.patch for one in trial]))
+            if version is not None and version.verdict.result.p_value < state.best.verdict.result.p_value:
+                state.best, state.taken = version, trial
 
     def _tried(
         self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
@@ -210,24 +226,28 @@ class Search:
     # Proposals --------------------------------------------------------------------------------------------------------
 
     def _ordered(self, base: Version, proposals: Sequence[MarkedChoice]) -> list[MarkedChoice]:
-        """Order proposals: those that touch no digit first, then the most evidence for the likelihood lost.
+        """Order proposals: those that touch no digit first, then the most evidence for what they cost.
 
-        The evidence is that of the text with the one token changed; what follows it may change too.
+        The evidence is that of the text with the one token changed, times the chance that the text rejoins; what
+        follows it may change too. What gives none is left out.
         """
+        proposals = [each for each in proposals if each.place + 1 < self.asked.budget]
         tokens = [list(base.tokens) for _ in proposals]
         for text, choice in zip(tokens, proposals, strict=True):
             text[choice.place] = choice.token
         detector = self.trial.under(self.request.row.key)
         results: Any = detector([self.stops.shown(self._visible(text)) for text in tokens])
-        gains = [z_of(result.p_value) - base.z for result in results]
-
-        def price(number: int) -> tuple[bool, float]:
-            choice, gain = proposals[number], gains[number]
+        priced = []
+        for choice, result in zip(proposals, results, strict=True):
+            gain = z_of(result.p_value) - base.z
             pair = self.stops.text([choice.token]) + self.stops.text([base.tokens[choice.place]])
-            digit = any(char.isdigit() for char in pair)
-            return digit, max(choice.lost, CHEAP) / gain if gain > 0 else math.inf
-
-        return [proposals[number] for number in sorted(range(len(proposals)), key=price)]
+            chance = SURE - DOUBT * min(choice.entropy, UNSURE)
+            if len(base.tokens) - choice.place < self.guard.rejoin + 2:
+                chance /= 2
+            if gain > 0:
+                digit = any(char.isdigit() for char in pair)
+                priced.append((digit, (ROLLOUT + choice.lost) / (chance * gain), choice))
+        return [choice for *_, choice in sorted(priced, key=lambda each: each[:2])]
 
     def _rolled(self, base: Version, choice: MarkedChoice, sequence: ActiveSequence) -> Rolled | None:
         """The patch of a rollout; None if it did not rejoin, breaks what must be kept, or adds no evidence."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,19 @@ def spliced(old: Sequence[int], patches: Sequence[Patch]) -> list[int]:
         made += [*old[at : patch.start], *patch.tokens]
         at = patch.end
     return [*made, *old[at:]]
+
+
+def most_gain(patches: Sequence[tuple[Patch, float]]) -> list[int]:
+    """Return the numbers of the patches that do not meet and together gain the most, if gains add up."""
+    order = sorted(range(len(patches)), key=lambda number: patches[number][0].end)
+    best: list[tuple[float, list[int]]] = [(0.0, [])]  # of the first patches by their ends
+    ends: list[int] = []
+    for number in order:
+        patch, gain = patches[number]
+        before = best[bisect.bisect_right(ends, patch.start)]
+        ends.append(patch.end)
+        best.append(max(best[-1], (before[0] + gain, [*before[1], number]), key=lambda each: each[0]))
+    return sorted(best[-1][1])
 
 
 def rejoined(old: Sequence[int], tokens: Sequence[int], start: int, count: int) -> int | None:

@@ -49,7 +49,7 @@ def test_texts_are_changed_until_they_are_detected(guarded: Any, unmarked: Any) 
         assert receipt.kept is True and receipt.keeps == "<lambda>" and receipt.attempts == 1
         assert trace.tokens == tokens and len(tokens) <= 60
         assert (receipt.changes > 0) == (tokens != plain) and receipt.changes <= receipt.rollouts
-        assert sum(choice > 0 for choice in trace.choice) == receipt.changes
+        assert sum(choice > 0 for choice in trace.choice) >= receipt.changes  # patches side by side are one
         found += receipt.detected
     assert found >= 2 and any(receipt.changes for receipt in guarded.receipts)
 
