@@ -37,7 +37,7 @@ class Guard:
 
     keeps: str | Callable[[str, str], bool] = HEALED
     rejoin: int = 8
-    horizon: int = 32
+    horizon: int = 24
     strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
     rise: float = 0.1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ from caw.policies import CapacityPolicy
 from caw.record import Record
 from caw.watermarks.base import MISSING
 
-OTHERS, EACH = 40, 2  # likeliest tokens that are looked at beside a choice, and how many of them are proposed
+OTHERS, EACH = 40, 4  # likeliest tokens that are looked at beside a choice, and how many of them are proposed
 MOST_LOST = 8.0  # nats that such a one may lose
 POSITIONS = 64  # positions of a text at once; bounds the logits
 
@@ -55,13 +56,15 @@ class MarkedChoice:
 class TextReading:
     """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats. best:
     its likeliest token at each. choices: what the mark would change, in order. others: at the same places, other tokens
-    that show more of the key than the text's own; only where the reading is from records."""
+    that show more of the key than the text's own. beyond: such tokens at other places, which no strength changes. Both
+    only where the reading is from records."""
 
     since: int
     own: list[float]
     best: list[int]
     choices: list[MarkedChoice]
     others: list[MarkedChoice] = field(default_factory=list)
+    beyond: list[MarkedChoice] = field(default_factory=list)
 
 
 def read_along(
@@ -151,40 +154,48 @@ def read_records(
     likely = torch.where(said, own.values, -torch.inf).amax(dim=1)
     least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
     likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
-    return TextReading(
-        0, likely.tolist(), own.ids[:, 0].tolist(), choices, _others(plan, marks, request, text, ends, choices, own)
-    )
+    others = _others(plan, marks, request, text, ends, choices, own, len(strengths) - 1)
+    return TextReading(0, likely.tolist(), own.ids[:, 0].tolist(), choices, *others)
 
 
 def _others(
     plan: Plan, marks: RowMarks, request: Request, text: Sequence[int], ends: Sequence[int],
-    choices: Sequence[MarkedChoice], record: Record,
-) -> list[MarkedChoice]:  # fmt: skip
-    """Further tokens at the places of choices: of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first
-    `EACH` that show more than the text's own. record: of the text's places."""
+    choices: Sequence[MarkedChoice], record: Record, level: int,
+) -> tuple[list[MarkedChoice], list[MarkedChoice]]:  # fmt: skip
+    """Tokens that show more of the key than the text's own, at the places of choices and at all others.
+
+    Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`, elsewhere one. record: of the text's
+    places. level: of those elsewhere, which no strength chooses.
+    """
     mark = marks.of(request.row.key, request.variant(marks.family), do_sample=False)
-    if mark is None or not choices:
-        return []
+    chosen = {choice.place: choice for choice in choices}
+    places = [place for place, token in enumerate(text) if token not in ends]
+    if mark is None or not places:
+        return [], []
     width, device = mark.window, record.ids.device
-    padded = torch.tensor([*[MISSING] * width, *text], device=device)
-    places = torch.tensor([choice.place for choice in choices], device=device)
-    tokens = torch.cat([padded[places + width, None], record.ids[places, :OTHERS].clamp_min(0)], dim=1)
-    contexts = padded[places[:, None] + torch.arange(width, device=device)]
+    padded, at = torch.tensor([*[MISSING] * width, *text], device=device), torch.tensor(places, device=device)
+    tokens = torch.cat([padded[at + width, None], record.ids[at, :OTHERS].clamp_min(0)], dim=1)
+    contexts = padded[at[:, None] + torch.arange(width, device=device)]
     rows = torch.cat([contexts[:, None].expand(-1, tokens.shape[1], -1), tokens[:, :, None]], dim=2)
-    scored = mark.score_tokens(rows.flatten())
-    values = scored.values.view(rows.shape)[:, :, -1].tolist()
-    known = record.values[places, :OTHERS].tolist()
-    found = []
-    for choice, ids, logits, shown in zip(choices, tokens.tolist(), known, values, strict=True):
+    values = mark.score_tokens(rows.flatten()).values.view(rows.shape)[:, :, -1].tolist()
+    known, entropy = record.values[at, :OTHERS].tolist(), torch.special.entr(record.probs[at]).sum(dim=1).tolist()
+    found: tuple[list[MarkedChoice], list[MarkedChoice]] = [], []
+    for place, ids, logits, shown, spread in zip(places, tokens.tolist(), known, values, entropy, strict=True):
+        choice = chosen.get(place)
         top = next((logit for token, logit in zip(ids[1:], logits, strict=True) if token == ids[0]), logits[0])
+        but = {ids[0], *ends} | ({choice.token} if choice else set())
         more = [
-            (token, top - logit)
+            (token, max(top - logit, 0.0))
             for token, logit, value in zip(ids[1:], logits, shown[1:], strict=True)
-            if value > shown[0] and token not in (ids[0], choice.token, *ends) and top - logit <= MOST_LOST
+            if value > shown[0] and token not in but and top - logit <= MOST_LOST
         ]
-        for token, lost in more[:EACH]:
-            trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
-            found.append(dataclasses.replace(choice, token=token, lost=max(lost, 0.0), trace=trace))
+        for token, lost in more[: EACH if choice else 1]:
+            if choice:
+                trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
+                found[0].append(dataclasses.replace(choice, token=token, lost=lost, trace=trace))
+            else:
+                trace = TokenTrace(token, math.nan, plan.limits.strength_factor, (ids[0], token), 1)
+                found[1].append(MarkedChoice(place, token, level, lost, spread, trace))
     return found
 
 

@@ -137,7 +137,9 @@ class Search:
         self.original = base.text
         reading = yield from self._read(base.tokens, 0, self.strengths)
         state = _Progress(base)
-        for proposals in (reading.choices, reading.others):
+        # "healed" reads no result, so it leaves alone what the policy protects
+        beyond = [] if self.guard.heals else reading.beyond
+        for proposals in (reading.choices, reading.others, beyond):
             yield from self._try(base, reading, state, self._ordered(base, proposals) if not state.over else [])
         if self.guard.heals and not state.over:
             yield from self._heal(base, reading, state)

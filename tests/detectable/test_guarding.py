@@ -88,7 +88,7 @@ def test_a_reader_that_raises_keeps_nothing_and_is_named(model: Any, unmarked: A
         model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(keeps=fails, rejoin=2, horizon=8)}
     )
     assert made.sequences == unmarked.sequences
-    assert {receipt.keeps_error for receipt in made.receipts or []} == {"", "KeyError: 'no field'"}
+    assert "KeyError: 'no field'" in {receipt.keeps_error for receipt in made.receipts or []}
 
 
 def test_healed_texts_are_those_that_the_model_would_go_on_with(model: Any, guarded: Any) -> None:
