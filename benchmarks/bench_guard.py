@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import caw
+from caw.benchmark.machine import about
 from caw.detection import Detector
 from caw.evaluation.metrics.accuracy import wilson
 from caw.evaluation.metrics.style import style_of
@@ -33,6 +34,7 @@ LONG = 90  # tokens
 OTHER_KEYS = 20
 EVERYDAY = Path(__file__).parent / "evaluation" / "everyday.jsonl"
 KEEPS = caw.keeps.results()
+SETTINGS = ("what", "model", "quantization", "split", "level", "edits", "key", "guard", "batch")  # those of a run
 
 
 def main() -> None:
@@ -214,20 +216,26 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gather(files: Sequence[Path], output: Path | None) -> None:
-    runs = []
+    """Write what the pages show: of each setting the summary, and of each text its length, rollouts and success."""
+    read: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {}
     for path in files:
         settings, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-        curve = [
-            [row["tokens"], row["guard"]["rollouts"], int(row["guard"]["found"] and row["guard"].get("kept", True))]
-            for row in rows
-        ]
-        kept = ("what", "model", "quantization", "split", "first", "level", "edits", "key", "guard", "batch", "tokens")
-        settings = {name: settings[name] for name in kept if settings.get(name) is not None}
+        settings = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
         settings["model"] = Path(settings["model"]).name
-        runs.append({**settings, "rows": summaries(rows), "texts": curve})
+        _, known = read.setdefault(json.dumps(settings), (settings, {}))
+        known |= {row["id"]: row for row in rows}  # a question that two files have counts once
+    runs = []
+    for settings, known in read.values():
+        rows = list(known.values())
+        texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
+        runs.append({**settings, "rows": summaries(rows), "texts": texts})
         report(rows)
     if output is not None:
-        output.write_text(json.dumps({"runs": runs}, separators=(",", ":")) + "\n")
+        output.write_text(json.dumps({**about(), "runs": runs}, separators=(",", ":")) + "\n")
+
+
+def _success(marked: dict[str, Any]) -> bool:
+    return bool(marked["found"] and marked.get("kept", True))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ UNFINISHED = re.compile(r"(?<![\d.,eE])[.,]?\d[\d.,eE]*(?:(?<=[eE])[-+][\d.,eE]*
 MAY_GO_ON = re.compile(r"(?:\\[a-zA-Z]*|[^\w\n])*\Z")
 ANSWER = re.compile(r"\banswer is:?\s*", re.IGNORECASE)
 FENCED = re.compile(r"```[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\\]|\\\\.)*"|[][{}]', re.DOTALL)
 BRACKET, DIGITS = re.compile(r"[{[]"), re.compile(r"\d+")
 CACHED = 64  # texts whose results or values are known
 FREE_WORDS = 4  # a string of as many words is free text, where no fields are named
@@ -260,9 +261,16 @@ def values_of(text: str) -> Values:
     values: list[Any] = []
     loose: list[str] = []
     since, at = 0, 0
+    hopeless: set[int] = set()  # brackets that do not parse either
     while found := BRACKET.search(text, at):
         try:
+            if found.start() in hopeless:
+                raise ValueError
             value, end = decoder.raw_decode(text, found.start())
+        except json_format.JSONDecodeError as error:
+            hopeless |= _open_at(text, found.start(), error.pos)
+            at = found.end()
+            continue
         except (ValueError, RecursionError):
             at = found.end()
             continue
@@ -270,6 +278,17 @@ def values_of(text: str) -> Values:
         loose.append(_loose(text[since : found.start()]))
         since = at = end
     return Values(values, [*loose, _loose(text[since:])], whole=False)
+
+
+def _open_at(text: str, start: int, end: int) -> set[int]:
+    """Return the brackets of JSON from `start` on that are open where it stops being JSON: each fails there too."""
+    opened: list[int] = []
+    for found in STRING_OR_BRACKET.finditer(text, start, end):
+        if found[0] in "[{":
+            opened.append(found.start())
+        elif found[0] in "]}" and opened:
+            opened.pop()
+    return set(opened)
 
 
 def _loose(text: str) -> str:

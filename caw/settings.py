@@ -15,12 +15,12 @@ BRANCHINGS = ("tree", "sequential", "batch")
 PrefillAttention = Literal["sdpa", "flash_attention_2", "eager"]
 PREFILL_ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
 LogitBias = Mapping[int, float] | tuple[tuple[int, float], ...]  # settings keep the latter
-OnUndetected = Literal["keep", "drop", "raise"]
+OnUndetected = Literal["keep", "unmarked", "drop", "raise"]
 MAX_SLOTS = 32
 MAX_ATTEMPTS = 100
 MAX_DRAFTS = 64
 WHERE_IT_PAYS = ("auto", "own")  # tokens are looked up, and only where that is exact and pays
-SELECTIONS, ON_UNDETECTED = ("weakest", "likeliest"), ("keep", "drop", "raise")
+SELECTIONS, ON_UNDETECTED = ("weakest", "likeliest"), ("keep", "unmarked", "drop", "raise")
 OF_DETECTABLE = (
     "max_attempts",
     "best_of",
@@ -85,8 +85,8 @@ class Detectability:
             tested; with select="weakest" only up to the first that is detected.
         select: which detected candidate to return: "weakest", "likeliest" (under the unmarked model), or a function
             that receives all candidates and returns a detected one (`caw.detectable.selection`).
-        on_undetected: what to do if no attempt is detected: "keep" the text, "drop" it (its text is empty) or "raise" a
-            ValueError.
+        on_undetected: what to do if no attempt is detected: "keep" the text, return it "unmarked" (with a guard only),
+            "drop" it (its text is empty) or "raise" a ValueError.
         edits: share of words to delete; the text must still be detected in 90 % of 50 seeded draws.
         guard: what a greedy text must keep of the unmarked one, as a `caw.Guard`: tokens are changed one by one where
             the unmarked model finds back to its text, until the text is detected. It takes the place of retries
@@ -221,6 +221,11 @@ def check_detectable(settings: Settings) -> None:
     require_choice("on_undetected", settings.on_undetected, ON_UNDETECTED, "keep")
     require_number("edits", settings.edits, 0, 0.9, closed=True)
     object.__setattr__(settings, "guard", read_guard(settings.guard))
+    if settings.on_undetected == "unmarked" and settings.guard is None:
+        raise ValueError(
+            "on_undetected='unmarked' needs a guard, which begins with the unmarked text, got guard=None; use 'keep', "
+            "or give one, e.g. caw.Guard(keeps='results')"
+        )
 
 
 def check_row(settings: Any) -> None:

@@ -168,6 +168,15 @@ def test_long_texts_take_no_long_time() -> None:
     assert time.perf_counter() - begun < 20
 
 
+def test_brackets_that_stay_open_are_read_once() -> None:
+    """Each of them fails where the outermost does: reading all of them to there took its square."""
+    begun = time.process_time()
+    for depth in (100, 900):
+        text = '[1,{"a":"]"},' * depth + "1," * 20000 + "x [2]"
+        assert keeps.values_of(text).values == [*[keeps.Pairs([("a", "]")])] * depth, [2]]
+    assert time.process_time() - begun < 5
+
+
 def test_readers_tell_whether_there_is_something_to_keep() -> None:
     for reader, nothing, some in (
         (keeps.number(), "none", "1"), (keeps.results(), "none", "1"), (keeps.json(), "none", "[1]"),

@@ -66,7 +66,10 @@ Guarded = Annotated[
 OnUndetected = Annotated[
     str,
     panel(
-        FOUND, "What to do with a text that no attempt made detectable.", "--on-undetected", metavar="keep|drop|raise"
+        FOUND,
+        "What to do with a text that no attempt made detectable.",
+        "--on-undetected",
+        metavar="keep|unmarked|drop|raise",
     ),
 ]
 Edits = Annotated[

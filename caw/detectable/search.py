@@ -120,6 +120,7 @@ class Search:
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.stops, self.trial = guard, tuple(strengths), stops, trial
         self.traces, self.together = settings.return_trace, together
+        self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
         self.reader, self.error, self.rollouts = guard.reader, "", 0
@@ -143,7 +144,9 @@ class Search:
             yield from self._try(base, reading, state, self._ordered(base, proposals) if not state.over else [])
         if self.guard.heals and not state.over:
             yield from self._heal(base, reading, state)
-        return self._ended(base, (state.healed or _Progress(base)) if self.guard.heals else state)
+        done = (state.healed or _Progress(base)) if self.guard.heals else state
+        nothing = self.all_or_nothing and not done.best.verdict.found
+        return self._ended(base, _Progress(base) if nothing else done)
 
     def _try(
         self, base: Version, reading: TextReading, state: _Progress, proposals: list[MarkedChoice]

@@ -17,6 +17,7 @@ COMMANDS = {
     "detection.json": "python benchmarks/bench_detection.py",
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
+    "guard.json": "python benchmarks/bench_guard.py gather runs/guard-*.jsonl",
     "batches.json": "python benchmarks/bench_batches.py",
     "vllm.json": 'python benchmarks/bench_vllm.py MODEL --rounds 5 --ways greedy "T .8, top-p .95"',
     "own_weights_qwen05target.json.xz": (

@@ -197,6 +197,64 @@ def short_texts() -> str:
     return f"{as_table(header, rows)}\n\n{source('short_texts.json')}"
 
 
+GUARD_WAYS = {"guard": "guard", "alone": "`detectable_at` alone", "fixed": "fixed strength, delta 4"}
+GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
+
+
+def guard() -> str:
+    """Share of texts that are detected and keep their results, with a guard and without, and what it costs."""
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        for row in run["rows"] if run["what"] == "gsm8k" else ():
+            if row["way"] == "unmarked":
+                continue
+            lines.append((
+                f"{run['level']:g}", run["batch"], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
+                with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
+                f"{row['cost']:.1f}" if row["texts"] == "all" else "",
+                f"{row['rollouts'][0]:.0f}" if "rollouts" in row else "",
+            ))  # fmt: skip
+    header = (
+        "level", "batch", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes", "rollouts"
+    )  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_curve() -> str:
+    """Share of texts that are detected and keep their results with at most so many rollouts."""
+    most = (0, 4, 8, 16, 24, 32, 48, 64)
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        for name, least in (("all", 0), ("90 tokens and more", 90)) if run["what"] == "gsm8k" else ():
+            some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
+            shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
+            lines.append((f"{run['level']:g}", name, len(some), *map(share, shares)))
+    return as_table(("level", "texts", "number", *(f"{limit} rollouts" for limit in most)), lines)
+
+
+def guard_everyday() -> str:
+    """Everyday texts that must heal, beside other ways to mark."""
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        for row in run["rows"] if run["what"] == "everyday" else ():
+            if row["texts"] == "all":
+                found = with_ends(row["found"], *row["found_ci"]) if "found" in row else ""
+                distinct = ", ".join(f"{each:.2f}" for each in row["distinct"])
+                way = GUARD_WAYS.get(row["way"], "unmarked")
+                cost = f"{row['cost']:.1f}" if "cost" in row else "1"
+                lines.append((run["model"], way, row["count"], found, f"{row['nats']:.3f}", distinct, cost))
+    header = (
+        "model",
+        "setting",
+        "number",
+        "detected at 0.001",
+        "nats a token",
+        "distinct 1-, 2-, 3-grams",
+        "unmarked decodes",
+    )
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
 def retokenise() -> str:
     """What reading text instead of the generated ids changes."""
     found = read_result("detect_retokenise.json")
@@ -556,7 +614,8 @@ def readings() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "readings": readings,
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
-    "mixed-load": mixed_load, "short-texts": short_texts,
+    "mixed-load": mixed_load, "short-texts": short_texts, "guard": guard,
+    "guard-curve": guard_curve, "guard-everyday": guard_everyday,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,

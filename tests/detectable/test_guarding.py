@@ -129,6 +129,15 @@ def test_undetected_texts(model: Any) -> None:
     options = {**OPTIONS, "guard": caw.Guard(keeps=lambda old, new: False, rejoin=2, horizon=8)}
     dropped = caw.generate(model, tokenizer(), PROMPTS, on_undetected="drop", **options)
     assert any(reason == "undetected" for reason in dropped.finish_reasons)
+    unmarked = caw.generate(model, tokenizer(), PROMPTS, on_undetected="unmarked", **{**options, "guard": FREE})
+    kept = caw.generate(model, tokenizer(), PROMPTS, on_undetected="keep", **{**options, "guard": FREE})
+    plain = caw.generate(model, tokenizer(), PROMPTS, max_new_tokens=60, progress=False)
+    for text, other, old, receipt in zip(unmarked.texts, kept.texts, plain.texts, unmarked.receipts or [], strict=True):
+        assert text == (other if receipt.detected else old) and receipt.kept
+        assert receipt.detected or (receipt.changes, receipt.strength_factor) == (0, 0.0)
+    assert unmarked.texts != kept.texts, "one was changed and is not detected"
+    with pytest.raises(ValueError, match="needs a guard"):
+        caw.generate(model, tokenizer(), PROMPTS, on_undetected="unmarked", **without(OPTIONS, "guard"))
     with pytest.raises(UndetectedError, match="every text must be detectable"):
         caw.generate(model, tokenizer(), PROMPTS, on_undetected="raise", **options)
 
