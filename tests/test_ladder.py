@@ -157,6 +157,16 @@ def test_only_original_rows_keep_candidate_zero_alone() -> None:
     assert ladder.counts.tolist() == [2, 2]  # the given one is left as it was
 
 
+def test_forced_rows_have_one_candidate() -> None:
+    """Whatever the strength, and the other rows stay."""
+    ladder = Ladder(
+        torch.tensor([[1, 2], [3, 4]]), torch.tensor([[2.0, 1.0]] * 2), torch.tensor([2, 2]), "reweight", 4.0
+    )
+    forced = ladder.forced(torch.tensor([-1, 9]))
+    assert forced.candidates.tolist() == [[1, 2], [9, 9]] and forced.counts.tolist() == [2, 1]
+    assert forced.select(torch.tensor([1.0, 1.0])).tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("rule", ["reweight", "top_k", "scale"])
 def test_original_only_never_changes_the_token(rule: Any) -> None:
     ladder = original_only(torch.tensor([3, 5]), 4, rule, 2.0)

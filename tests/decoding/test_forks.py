@@ -12,6 +12,7 @@ from decoding.test_continued import policy_of
 from decoding.test_evidence import MARKS
 from pairwise import pairwise
 
+from caw.decoding.along import TextReading
 from caw.decoding.forks import Fork, ForkDecoder, OldText, Reading, ReadSequence, Stem
 from caw.decoding.request import Request
 from caw.decoding.row_settings import MAX_MARGIN, RowLimits, RowSettings
@@ -138,6 +139,37 @@ def test_a_reading_proposes_what_a_marked_fork_chooses(llama: Any, name: str, ki
     proposed = {each.place: each.token for each in reading.choices if each.level == 0 and 1 <= each.place < LENGTH - 1}
     assert proposed == {place: token for place, token in chosen.items() if token != text[place]} and proposed
     assert all(each.lost > 0 and each.trace.token == each.token for each in reading.choices)
+
+
+@pytest.mark.parametrize("name, kind", [("lefthash", "capacity"), ("selfhash", "target"), ("top_k", "capacity")])
+def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind: str) -> None:
+    """And the other tokens that it proposes show more than the text's own."""
+    decoder, stem, readings = decoder_for(llama, name, kind), Stem(), list[TextReading]()
+    plain = RowSettings(max_new_tokens=LENGTH, strength_factor=0.0)
+    marked = RowSettings(max_new_tokens=LENGTH, margin=MAX_MARGIN)
+    text: list[int] = []
+    for sequence in decoder.run([Fork(PROMPTS[1], LENGTH, plain, stem=stem, saves=True)]):
+        text = text or sequence.tokens
+        if isinstance(sequence, ReadSequence) and sequence.reading is not None:
+            readings.append(sequence.reading)
+            stem.records = []
+        if len(readings) < 2:
+            reading = Reading(
+                PROMPTS[1], LENGTH, marked, 0, tuple(text[:-1]), stem, last=text[-1], strengths=(1.0, 2.0)
+            )
+            decoder.waiting.add(reading)
+    kept, read = readings
+    assert (kept.best, kept.since) == (read.best, 0) and kept.own == pytest.approx(read.own, abs=1e-4)
+    assert [(c.place, c.token, c.level) for c in kept.choices] == [(c.place, c.token, c.level) for c in read.choices]
+    assert [c.lost for c in kept.choices] == pytest.approx([c.lost for c in read.choices], abs=1e-4)
+    mark = MARKS[name].with_vocabulary(131)
+    own = mark.score_tokens(torch.tensor(text)).values
+    chosen = {(c.place, c.token) for c in kept.choices}
+    assert kept.beyond or kept.others
+    for other in (*kept.others, *kept.beyond):
+        changed = torch.tensor([*text[: other.place], other.token])
+        assert mark.score_tokens(changed).values[-1] > own[other.place] and (other.place, other.token) not in chosen
+        assert (other in kept.others) == (other.place in {c.place for c in kept.choices})
 
 
 def test_a_guess_goes_on_where_the_old_text_matches() -> None:

@@ -45,6 +45,15 @@ def test_rows_that_emit_nothing_stand_still() -> None:
     assert texts.contexts().tolist() == [[4], [-1]]
 
 
+def test_tokens_put_are_tokens_emitted() -> None:
+    texts, other = started(2, window=2, room=5), started(2, window=2, room=5)
+    emit(texts, [4, 5], [6, 7])
+    for row, tokens in enumerate([[4, 6], [5, 7]]):
+        other.put(row, tokens[:1])
+        other.put(row, tokens[1:])
+    assert torch.equal(texts.padded_tokens, other.padded_tokens) and torch.equal(texts.counts, other.counts)
+
+
 def test_a_full_row_keeps_its_tokens() -> None:
     texts = started(2, window=1, room=2)
     emit(texts, [4, 5], [6, 7])

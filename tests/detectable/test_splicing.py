@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
-from caw.detectable.splicing import Patch, broken, hopeless, rejoined, spliced
+from caw.detectable.splicing import Patch, broken, hopeless, most_gain, rejoined, spliced
 
 OLD = list(range(100, 140))
 
@@ -58,3 +61,22 @@ def test_patches_are_trimmed_and_spliced_in_order() -> None:
 )
 def test_what_splicing_breaks(old: str, new: str, what: str) -> None:
     assert what in broken(old, new) and bool(broken(old, new)) == bool(what)
+
+
+def test_the_most_gain_of_patches_that_do_not_meet() -> None:
+    """As the best of all subsets, also for patches that touch."""
+    draws = random.Random(5)
+    for _ in range(100):
+        patches = []
+        for _ in range(draws.randrange(7)):
+            start = draws.randrange(12)
+            patches.append((Patch(start, start + draws.randrange(1, 5), (1,)), draws.random() + 0.1))
+        taken = [patches[number] for number in most_gain(patches)]
+        assert not any(one.meets(other) for (one, _), (other, _) in itertools.combinations(taken, 2))
+        best = max(
+            sum(gain for _, gain in some)
+            for size in range(len(patches) + 1)
+            for some in itertools.combinations(patches, size)
+            if not any(one.meets(other) for (one, _), (other, _) in itertools.combinations(some, 2))
+        )
+        assert sum(gain for _, gain in taken) == pytest.approx(best)
