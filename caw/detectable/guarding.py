@@ -80,7 +80,7 @@ class GuardedTexts(Attempts):
 
     def together(self) -> int:
         """How many rollouts a text may ask for at once: more when fewer texts share the rows. No text depends on it."""
-        return -(-self.rows // max(1, self.open)) if self.rows else FEW
+        return max(1, self.rows // max(1, self.open)) if self.rows else FEW
 
     def decoder(self, model: Any, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
         self.rows = plan.batch

@@ -9,21 +9,23 @@ from caw.decoding.stopping import StopStrings
 from caw.detectable.splicing import Patch
 
 
-def wound(
+def wounds(
     old: Sequence[int],
     before: TextReading,
     after: TextReading,
     patches: Sequence[Patch],
     rise: float,
     stops: StopStrings,
-) -> Patch | None:
-    """Return the patch behind which copied tokens have become unlikely; None if there is none.
+) -> list[Patch]:
+    """Return the patches behind which copied tokens have become unlikely: each before a token that matters and that the
+    model would no longer write; if there is none but all of them cost too much, the one behind which they cost most.
 
     Args:
         old: the text that is patched. before: its reading. after: that of the patched text.
         rise: maximum mean rise of the copied tokens' cost, in nats per token.
     """
-    shift, sum_, count, worst = 0, 0.0, 0, (0.0, patches[0])
+    shift, total, count, worst = 0, 0.0, 0, (0.0, patches[0])
+    found: list[Patch] = []
     ordered = sorted(patches, key=lambda patch: patch.start)
     for number, patch in enumerate(ordered):
         shift += len(patch.tokens) - (patch.end - patch.start)
@@ -37,10 +39,11 @@ def wound(
             count += 1
             other = after.best[here] != old[place] and before.best[place - before.since] == old[place]
             if other and matters(old, place, stops):
-                return patch
-        sum_ += own
+                found.append(patch)
+                break
+        total += own
         worst = max(worst, (own, patch), key=lambda pair: pair[0])
-    return worst[1] if sum_ > rise * count else None
+    return found or ([worst[1]] if total > rise * count else [])
 
 
 def matters(tokens: Sequence[int], place: int, stops: StopStrings) -> bool:

@@ -13,6 +13,7 @@ answer.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -24,7 +25,7 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
-from caw.detectable.healing import wound
+from caw.detectable.healing import wounds
 from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, broken, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
@@ -33,6 +34,7 @@ from caw.keeps import Results, reads
 from caw.settings import Settings
 
 NORMAL = NormalDist()
+PER_ROLLOUT = 0.2  # of z, that a rollout adds; half of them do
 ROLLOUT = 3.0  # nats that a rollout counts as
 SURE, DOUBT, UNSURE = (
     0.7,
@@ -153,7 +155,7 @@ class Search:
     ) -> Generator[list[Request], list[ActiveSequence], None]:
         """Roll proposals out, in order, until the text is detected."""
         while proposals and not state.over:
-            size = self.together()
+            size = self._size(state.best)
             wave, proposals = proposals[:size], proposals[size:]
             made = yield [self._rollout(base, choice) for choice in wave]
             for choice, sequence in zip(wave, made, strict=True):  # one after the other, as if made so
@@ -166,6 +168,11 @@ class Search:
             version = self._allowed(spliced(base.tokens, [one.patch for one in trial]))
             if version is not None and version.verdict.result.p_value < state.best.verdict.result.p_value:
                 state.best, state.taken = version, trial
+
+    def _size(self, best: Version) -> int:
+        """How many rollouts to ask for: no more than may be needed."""
+        missing = z_of(self.trial.detector.fpr) - best.z
+        return max(1, min(self.together(), math.ceil(missing / PER_ROLLOUT)))
 
     def _tried(
         self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
@@ -348,10 +355,11 @@ class Search:
             if version is not None:
                 first = min(one.patch.start for one in taken)
                 found = yield from self._read(version.tokens, first, ())
-                worst = wound(base.tokens, reading, found, [one.patch for one in taken], self.guard.rise, self.stops)
-                if worst is None:
+                patches = [one.patch for one in taken]
+                broken_by = wounds(base.tokens, reading, found, patches, self.guard.rise, self.stops)
+                if not broken_by:
                     return version, taken
-                taken = [one for one in taken if one.patch is not worst]
+                taken = [one for one in taken if one.patch not in broken_by]
             else:
                 taken = taken[:-1]
         return base, []
