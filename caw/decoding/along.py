@@ -247,7 +247,8 @@ class _Chooser:
         following = record.take((at + 1).clamp_max(window.shape[0] - 1))
         choosing = copy.copy(self.choosing)
         choosing.texts = texts = self.texts.take(torch.arange(1, 1 + at.numel(), device=self.device))
-        state = DecodeState.of(window[at], record.take(at), before)
+        behind = first + prompt - 1 - start
+        state = DecodeState.of(window[behind : behind + at.numel()], record.take(at), before)
         entropy = torch.special.entr(state.current.probs).sum(dim=1)
         found: dict[int, MarkedChoice] = {}
         for level, strength in enumerate(strengths):
