@@ -270,7 +270,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"select": Agreement(len), "max_attempts": 1}, ValueError, "uses the first attempt for the unmarked text"
     ),
     "another end": (
-        {"on_undetected": "retry"}, ValueError, "on_undetected must be one of keep, drop, raise, got 'retry'"
+        {"on_undetected": "retry"}, ValueError, "on_undetected must be one of keep, unmarked, drop, raise, got 'retry'"
     ),
     "all words": ({"edits": 1.0}, ValueError, "edits must be a number in [0, 0.9], got 1.0"),
     "another key": (
