@@ -231,6 +231,7 @@ def gather(files: Sequence[Path], output: Path | None) -> None:
         runs.append({**settings, "rows": summaries(rows), "texts": texts})
         report(rows)
     if output is not None:
+        torch.set_num_threads(1)  # as in the runs
         output.write_text(json.dumps({**about(), "runs": runs}, separators=(",", ":")) + "\n")
 
 

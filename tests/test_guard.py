@@ -14,7 +14,7 @@ from caw.settings import Settings
 
 
 def test_defaults_and_short_forms() -> None:
-    assert caw.Guard() == caw.Guard("healed", rejoin=8, horizon=32, strengths=(1, 1.5, 2.25))
+    assert caw.Guard() == caw.Guard("healed", rejoin=8, horizon=24, strengths=(1, 1.5, 2.25))
     assert read_guard("results") == read_guard({"keeps": "results"}) == caw.Guard(keeps="results")
     assert Settings(detectable_at=0.1, guard="number").guard == caw.Guard("number")  # type: ignore[arg-type]
     assert caw.Guard().heals and caw.Guard().reader is None and caw.Guard("json").reader == caw.keeps.json()
@@ -23,7 +23,7 @@ def test_defaults_and_short_forms() -> None:
 
 
 def test_it_is_described_for_json() -> None:
-    said = {"keeps": "json", "rejoin": 8, "horizon": 32, "rise": 0.1, "strengths": [1.0, 2.0]}
+    said = {"keeps": "json", "rejoin": 8, "horizon": 24, "rise": 0.1, "strengths": [1.0, 2.0]}
     assert caw.Guard("json", strengths=(1, 2)).described() == said
     assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said
     assert "guard" not in Settings(detectable_at=0.1).tested()

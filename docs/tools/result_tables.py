@@ -197,7 +197,7 @@ def short_texts() -> str:
     return f"{as_table(header, rows)}\n\n{source('short_texts.json')}"
 
 
-GUARD_WAYS = {"guard": "guard", "alone": "`detectable_at` alone", "fixed": "fixed strength, delta 4"}
+GUARD_WAYS = {"guard": "guard", "alone": "`detectable_at` alone"}
 GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
 
 
@@ -222,37 +222,14 @@ def guard() -> str:
 
 def guard_curve() -> str:
     """Share of texts that are detected and keep their results with at most so many rollouts."""
-    most = (0, 4, 8, 16, 24, 32, 48, 64)
+    most = (4, 8, 16, 24, 32, 48, 64, 96)
     lines = []
     for run in read_result("guard.json")["runs"]:
-        for name, least in (("all", 0), ("90 tokens and more", 90)) if run["what"] == "gsm8k" else ():
+        for name, least in (("all", 0), ("90 tokens and more", 90)) if run["batch"] > 1 else ():
             some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
             shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
-            lines.append((f"{run['level']:g}", name, len(some), *map(share, shares)))
-    return as_table(("level", "texts", "number", *(f"{limit} rollouts" for limit in most)), lines)
-
-
-def guard_everyday() -> str:
-    """Everyday texts that must heal, beside other ways to mark."""
-    lines = []
-    for run in read_result("guard.json")["runs"]:
-        for row in run["rows"] if run["what"] == "everyday" else ():
-            if row["texts"] == "all":
-                found = with_ends(row["found"], *row["found_ci"]) if "found" in row else ""
-                distinct = ", ".join(f"{each:.2f}" for each in row["distinct"])
-                way = GUARD_WAYS.get(row["way"], "unmarked")
-                cost = f"{row['cost']:.1f}" if "cost" in row else "1"
-                lines.append((run["model"], way, row["count"], found, f"{row['nats']:.3f}", distinct, cost))
-    header = (
-        "model",
-        "setting",
-        "number",
-        "detected at 0.001",
-        "nats a token",
-        "distinct 1-, 2-, 3-grams",
-        "unmarked decodes",
-    )
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+            lines.append((f"{run['level']:g}", name, len(some), *(per_cent(each, 0) for each in shares)))
+    return as_table(("level", "texts", "number", *map(str, most)), lines)
 
 
 def retokenise() -> str:
@@ -615,7 +592,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "readings": readings,
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
     "mixed-load": mixed_load, "short-texts": short_texts, "guard": guard,
-    "guard-curve": guard_curve, "guard-everyday": guard_everyday,
+    "guard-curve": guard_curve,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
