@@ -14,7 +14,7 @@ Of each text are kept (no words):
     p            -log10 of the p-value of the beginnings of 50, 100, 200, 300 and of the whole, by the detector of its
                  method without model or prompt; an unmarked text is tested by the one of the race
     nats         -log p a token under the model at temperature 1, of the first 200 tokens and of the whole
-    excess       the same minus what is expected at each place from the distribution that is drawn from: 0 without a mark
+    excess       the same minus what the distribution that is drawn from lets expect at each place: 0 without a mark
     other        -log p a token under the other model (in its own tokens, after the prompt), of the whole
     distinct     share of 4-grams that are distinct, of the first 200 tokens and of the whole
 """
@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from bench_detection import PROMPTS
 
@@ -97,10 +96,10 @@ def _others(model: str, number: int, texts: int) -> list[Chunk]:
 
 
 PLAN = [
-    *_pairs("smollm2", 0), *_pairs("qwen05", 0), *_pairs("smollm2", 1), *_others("smollm2", 0, 50),
-    *_pairs("smollm2", 0, (0.3,)), *_pairs("smollm2", 2), *_pairs("gemma270m", 0), *_pairs("qwen05", 0, (0.3,), 50),
-    *_pairs("smollm2", 3), *_pairs("qwen05", 1), *_others("qwen05", 0, 50), *_pairs("smollm2", 4),
-    *_pairs("smollm2", 5), *_pairs("gemma270m", 1), *_pairs("smollm2", 6), *_pairs("smollm2", 7),
+    *_pairs("smollm2", 0), *_pairs("qwen05", 0, texts=60), *_pairs("smollm2", 1), *_others("smollm2", 0, 40),
+    *_pairs("gemma270m", 0, texts=60), *_pairs("smollm2", 0, (0.3,), 60), *_pairs("qwen05", 0, (0.3,), 40),
+    *_pairs("smollm2", 2), *_pairs("qwen05", 1, texts=60), *_pairs("smollm2", 3), *_others("qwen05", 0, 40),
+    *_pairs("gemma270m", 1, texts=60), *_pairs("smollm2", 4), *_pairs("smollm2", 5),
 ]  # fmt: skip
 
 
