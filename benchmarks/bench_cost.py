@@ -16,7 +16,7 @@ Of each text are kept (no words):
     nats         -log p a token under the model at temperature 1, of the first 200 tokens and of the whole
     excess       the same minus what the distribution that is drawn from lets expect at each place: 0 without a mark
     other        -log p a token under the other model (in its own tokens, after the prompt), of the whole; of the first
-                 30 texts of a chunk
+                 20 texts of a chunk
     distinct     share of 4-grams that are distinct, of the first 200 tokens and of the whole
 """
 
@@ -44,7 +44,7 @@ from caw.models.teacher import log_probs, teacher_forced
 EVERYDAY = Path(caw.__file__).parent / "fitting" / "everyday_prompts.jsonl"
 TOKENS, LENGTHS, FIRST, GRAM = 400, (50, 100, 200, 300), 200, 4
 USED, SHARE = 40, 100  # prompts that earlier trials used, and prompts of a chunk
-JUDGED, LEVEL = 30, 1e-3
+JUDGED, LEVEL = 20, 1e-3
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,17 @@ def _pairs(model: str, number: int, temperatures: tuple[float, ...] = (0.7, 1.0)
     return [Chunk(model, t, method, number, texts) for t in temperatures for method in ("unmarked", "race")]
 
 
-def _others(model: str, number: int, texts: int) -> list[Chunk]:
-    return [Chunk(model, t, m, number, texts) for t in (0.7, 1.0) for m in ("synthid", "kgw-caw", "kgw-2", "dual")]
+def _others(model: str, number: int, temperatures: tuple[float, ...], texts: int) -> list[Chunk]:
+    methods = ("synthid", "kgw-caw", "kgw-2", "dual")
+    return [Chunk(model, t, method, number, texts) for t in temperatures for method in methods]
 
 
 PLAN = [
-    *_pairs("smollm2", 0), *_pairs("qwen05", 0, texts=60), *_pairs("smollm2", 1), *_others("smollm2", 0, 40),
-    *_pairs("gemma270m", 0, texts=60), *_pairs("smollm2", 0, (0.3,), 60), *_pairs("qwen05", 0, (0.3,), 40),
-    *_pairs("smollm2", 2), *_pairs("qwen05", 1, texts=60), *_pairs("smollm2", 3), *_others("qwen05", 0, 40),
-    *_pairs("gemma270m", 1, texts=60), *_pairs("smollm2", 4), *_pairs("smollm2", 5),
+    *_pairs("smollm2", 0), *_others("smollm2", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.7,), 50), *_pairs("smollm2", 1),
+    *_pairs("qwen05", 0, (1.0,), 50), *_others("smollm2", 0, (1.0,), 30), *_pairs("smollm2", 0, (0.3,), 50),
+    *_pairs("smollm2", 2), *_pairs("gemma270m", 0, texts=50), *_pairs("qwen05", 0, (0.3,), 30),
+    *_pairs("smollm2", 3), *_pairs("qwen05", 1, texts=50), *_others("qwen05", 0, (0.7,), 30), *_pairs("smollm2", 4),
+    *_pairs("smollm2", 5), *_pairs("gemma270m", 1, texts=50),
 ]  # fmt: skip
 
 
