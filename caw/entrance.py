@@ -33,8 +33,8 @@ from caw.io.progress import GenerationProgress
 from caw.models.facts import ModelFacts
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
-from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.settings import Settings, greedy_if_one_token
+from caw.watermarks import Recommended, Watermark
 
 DEFAULT_BATCH = 8
 
@@ -119,6 +119,8 @@ def stream_results(
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
         reader = watermark  # what detectors read: the caller's
+        if isinstance(watermark, Recommended):
+            settings, accepted = greedy_if_one_token(settings), accepted.changed(greedy_if_one_token)
         watermark, policy = settle(facts, watermark, policy, do_sample=settings.do_sample, level=settings.detectable_at)
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache, settings.applied())
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests

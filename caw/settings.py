@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.guard import Guard, read_guard
@@ -32,6 +32,7 @@ OF_DETECTABLE = (
 MAX_PENALTY, MAX_BIAS, MAX_BIASES = 2.0, 100.0, 1024  # OpenAI's ranges
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
 MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
+LEAST_DRAWN = 0.01  # temperature and top_p up to which a text of `caw.Recommended` is greedy
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
 
 
@@ -43,7 +44,8 @@ class Sampling:
         max_new_tokens, min_new_tokens: maximum and minimum per sequence; end tokens are masked before the ladder up to
             the minimum.
         do_sample, temperature, top_k, top_p, min_p: as in transformers and in this order; 0, 1.0 and 0.0 turn top_k,
-            top_p and min_p off; the temperature is at least 1e-6.
+            top_p and min_p off; the temperature is at least 1e-6. A `caw.Recommended` marks a text as a greedy one
+            where they leave one token to draw: top_k=1, min_p=1, temperature or top_p up to 0.01.
         seed: seed of the sampling noise, in [0, 2^64); None draws one for each text, so that equal calls give different
             texts.
         repetition_penalty: divides positive logits, and multiplies others, of tokens of the prompt and of the text so
@@ -66,6 +68,9 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: LogitBias | None = None
+
+
+_Row = TypeVar("_Row", bound=Sampling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,18 +238,39 @@ def check_row(settings: Any) -> None:
     require_int("max_new_tokens", settings.max_new_tokens, 1, 1 << 24)
     require_int("min_new_tokens", settings.min_new_tokens, 0, settings.max_new_tokens)
     require_bool("do_sample", settings.do_sample)
-    require_number("temperature", settings.temperature, MIN_TEMPERATURE, 1e4, closed=True)
-    require_int("top_k", settings.top_k, 0, 1 << 31)
-    require_number("top_p", settings.top_p, 0, 1, closed=True)
-    if settings.top_p == 0:
-        raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
-    require_number("min_p", settings.min_p, 0, 1, closed=True)
+    check_warping(settings)
     if settings.seed is not None:
         require_int("seed", settings.seed, 0, (1 << 64) - 1)
     require_number("repetition_penalty", settings.repetition_penalty, MIN_REPETITION, MAX_REPETITION, closed=True)
     for name in ("presence_penalty", "frequency_penalty"):
         require_number(name, getattr(settings, name), -MAX_PENALTY, MAX_PENALTY, closed=True)
     object.__setattr__(settings, "logit_bias", read_bias(settings.logit_bias))
+
+
+def leaves_one_token(*, temperature: float, top_k: int, top_p: float, min_p: float) -> bool:
+    """Whether sampling has (nearly) one token to choose from: temperature or top_p up to LEAST_DRAWN, top_k 1, min_p 1.
+
+    A race among drawn tokens would find none to choose among, so that a text would be unmarked: it counts as greedy.
+    """
+    return temperature <= LEAST_DRAWN or top_p <= LEAST_DRAWN or top_k == 1 or min_p >= 1
+
+
+def greedy_if_one_token(settings: _Row) -> _Row:
+    """Return settings of a text as those of a greedy one if sampling has one token to choose from; else as they are."""
+    names = ("temperature", "top_k", "top_p", "min_p")
+    if not settings.do_sample or not leaves_one_token(**{name: getattr(settings, name) for name in names}):
+        return settings
+    return replace(settings, do_sample=False, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+def check_warping(settings: Any) -> None:
+    """Raise TypeError or ValueError for an invalid temperature, top_k, top_p or min_p."""
+    require_number("temperature", settings.temperature, MIN_TEMPERATURE, 1e4, closed=True)
+    require_int("top_k", settings.top_k, 0, 1 << 31)
+    require_number("top_p", settings.top_p, 0, 1, closed=True)
+    if settings.top_p == 0:
+        raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
+    require_number("min_p", settings.min_p, 0, 1, closed=True)
 
 
 def read_bias(bias: Any) -> tuple[tuple[int, float], ...] | None:

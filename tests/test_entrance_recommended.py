@@ -50,6 +50,21 @@ def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
         generate(model, watermark=MARK, detectable_at=1e-2, best_of=2, max_attempts=4, **DRAWN)
 
 
+@pytest.mark.filterwarnings("ignore:this model has no evaluator")
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 1}, {"temperature": 0.01}, {"top_p": 0.01}, {"min_p": 1.0}], ids=lambda cut: next(iter(cut))
+)
+def test_sampling_of_one_token_is_greedy(model: Any, cut: dict[str, Any]) -> None:
+    """A race would have nothing to choose among: such texts left unmarked, and without a word."""
+    greedy = generate(model, watermark=MARK, max_new_tokens=30).sequences
+    assert generate(model, watermark=MARK, max_new_tokens=30, do_sample=True, **cut).sequences == greedy
+    near = {"top_k": 2, "temperature": 0.011, "top_p": 0.011, "min_p": 0.99}
+    kept = {name: near[name] for name in cut}
+    raced = generate(model, watermark=MARK, max_new_tokens=30, do_sample=True, **kept).sequences
+    alone = generate(model, watermark=MARK.drawn, max_new_tokens=30, do_sample=True, **kept).sequences
+    assert raced == alone, "what is left of a choice is the race's"
+
+
 # Seeds that nobody gives ------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import refusal
 from caw.policies.recommended import policy_for, refuse_policy
 from caw.record import Record
+from caw.settings import greedy_if_one_token
 from caw.watermarks import Recommended, Watermark
 
 ROOM = 256  # tokens of a text that there is memory for at first
@@ -183,6 +184,8 @@ class Chooser:
         require_int("occurrence", occurrence, 0, (1 << 31) - 1)
         prompt = require_ints("prompt", prompt)
         settings = RowSettings() if settings is None else settings
+        if self.recommended is not None and isinstance(settings, RowSettings):
+            settings = greedy_if_one_token(settings)
         if not prompt:
             raise ValueError("prompt must have at least one token id, got none; give the ids that the model has read")
         self._check_ids(row, prompt)

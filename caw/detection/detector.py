@@ -32,7 +32,7 @@ from caw.detection.statistics import fewest_for, tails
 from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import Mode, Scored, chunks, score_texts
 from caw.detection.variants import detect_variants
-from caw.detection.weights import TokenWeights, weighted_tails
+from caw.detection.weights import TokenWeights, level_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.watermarks import Watermark
 
@@ -111,11 +111,10 @@ class Detector:
         if not isinstance(self.weights, TextWeights):
             object.__setattr__(self, "weights", TokenWeights.load(self.weights))
         assert isinstance(self.weights, TextWeights)
-        if len(self.watermark.parts) > 1:
-            raise ValueError(
-                "weights are for one watermark, got a Recommended, which has two; detect with its .drawn or .greedy"
-            )
-        self.weights.check_for(self.watermark)
+        several = len(self.watermark.parts) > 1
+        for part in self.watermark.parts:
+            if not several or self.weights.are_for(part):
+                self.weights.check_for(part)
         self.weights.check_tokenizer(self.tokenizer)
 
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
@@ -231,7 +230,7 @@ class Detector:
         if isinstance(self.weights, TextWeights):
             levels = np.concatenate(self.weights.text_levels(texts, self.watermark))
             counted &= levels > 0
-            scores, nulls = weighted_tails(self.watermark, values, levels, owner, counted, len(texts))
+            scores, nulls = level_tails(self.weights, self.watermark, values, levels, owner, counted, len(texts))
         else:
             # bincount adds in order: a text's sum does not depend on the texts around it
             scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))

@@ -19,7 +19,7 @@ from caw.detection.message import note_of
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import tails
 from caw.detection.text_weights import TextWeights
-from caw.detection.weights import weighted_tails
+from caw.detection.weights import level_tails
 from caw.io.files import write_text
 from caw.io.show import format_p, is_p, visible
 from caw.watermarks import SynthID
@@ -110,17 +110,18 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
     slow = isinstance(mark, SynthID) and mark.reading == "weighted"
     points = min(FEW_POINTS if slow else POINTS, len(values) + 1)
     ends = np.unique(np.linspace(0, len(values), points).astype(np.int64))
-    if isinstance(detector.weights, TextWeights):
-        [levels] = detector.weights.text_levels([np.array(result.token_ids, dtype=np.int64)], detector.watermark)
+    weights = detector.weights
+    if isinstance(weights, TextWeights) and (result.family is None or weights.are_for(mark)):
+        [levels] = weights.text_levels([np.array(result.token_ids, dtype=np.int64)], mark)
         same = np.zeros(len(values), dtype=np.int64)
-        nulls = [weighted_tails(detector.watermark, values[:e], levels[:e], same[:e], counted[:e], 1)[1] for e in ends]
-        p = [null.p_values[0] for null in nulls]
-        return ends, -np.log10(np.clip(np.multiply(p, result.num_readings), 1e-300, 1))
-    sums = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])[ends]
-    counts = np.concatenate([[0], np.cumsum(counted)])[ends]
-    if isinstance(mark, GreenList):
-        sums = np.rint(sums)
-    p_values = tails(mark, sums, counts, detector.mode, detector.mid_p).p_values
+        parts = [(values[:e], levels[:e], same[:e], counted[:e]) for e in ends]
+        p_values = np.array([level_tails(weights, mark, *part, 1)[1].p_values[0] for part in parts])
+    else:
+        sums = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])[ends]
+        counts = np.concatenate([[0], np.cumsum(counted)])[ends]
+        if isinstance(mark, GreenList):
+            sums = np.rint(sums)
+        p_values = tails(mark, sums, counts, detector.mode, detector.mid_p).p_values
     if mark.code is not None:  # the tokens are scored under the payload that fits them best
         p_values = np.minimum(1.0, p_values * 2.0**mark.code.bits)
     p_values = family_wise(family_wise(p_values, result.num_variants), len(detector.watermark.parts))

@@ -22,7 +22,7 @@ from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import score_stream
-from caw.detection.weights import weighted_tails
+from caw.detection.weights import level_tails
 from caw.io.figures import save_figure
 from caw.requirements import require
 from caw.watermarks import SynthID, Watermark
@@ -138,9 +138,9 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
     assert evidence is not None
     owner = np.repeat(np.arange(len(ids)), [len(text) for text in ids])
     counted = counted & first_occurrences(np.zeros_like(owner), evidence, counted)
-    levels = None
-    if isinstance(detector.weights, TextWeights):
-        levels = np.concatenate(detector.weights.text_levels(ids, detector.watermark))
+    weights, levels = detector.weights, None
+    if isinstance(weights, TextWeights):
+        levels = np.concatenate(weights.text_levels(ids, detector.watermark))
         counted &= levels > 0
     counts = np.bincount(owner[counted], minlength=len(ids))
     scores = np.bincount(owner[counted], weights=values[counted], minlength=len(ids))
@@ -150,7 +150,9 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
         """Return P(score >= the texts' scores, and `more`)."""
         if levels is None:
             return tails(detector.watermark, scores[some] + more, counts[some]).p_values
-        return weighted_tails(detector.watermark, values, levels, owner, counted, len(ids), more)[1].p_values[some]
+        assert isinstance(weights, TextWeights)
+        found = level_tails(weights, detector.watermark, values, levels, owner, counted, len(ids), more)[1]
+        return found.p_values[some]
 
     p, step = tail(0.0), _step(detector.watermark)
     return (p, p) if not step else (p, tail(step) + rng.random(len(p)) * (p - tail(step)))

@@ -15,7 +15,8 @@ class DetectionResult:
     nothing counts. With `mid_p`, the mid-p value; in mode "compat", the other system's p-value. With `regions`,
     corrected for the whole text and all its windows.
     z_score: (score - mean) / standard deviation under the null; for information, not for decisions.
-    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over counted tokens, times their weights.
+    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over counted tokens, times their weights;
+    with a reader of drawn texts the sum of their log-likelihood ratios, nats.
     is_watermarked: p_value <= fpr.
     num_tokens, num_scored: tokens of the text, and how many of them count as evidence.
     token_ids: the tokens. token_scores: score of each, None if it does not count (repeated evidence).

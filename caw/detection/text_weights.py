@@ -3,6 +3,9 @@
 Implemented by token-weight tables (`weights.TokenWeights`) and weights from a model (`caw.models.ReaderWeights`). The
 detector receives them and knows nothing more: detection imports no model. Given the text, the levels are fixed and only
 the key is random, so p-values are exact for any weights. Bad weights only detect less.
+
+A level is a factor of the token's score, or (`ratios`) a probability with which the token was drawn, which decides what
+its score is evidence of.
 """
 
 from __future__ import annotations
@@ -21,6 +24,15 @@ MOST = 15  # levels 0..15: rounding them costs less than a thousandth of the inf
 
 class TextWeights(ABC):
     """A weight level 0..15 for each token of a text; level 0 excludes the token."""
+
+    @property
+    def ratios(self) -> bool:
+        """Whether levels are 0..63 and stand for probabilities of drawn tokens; see `detection.ratios`."""
+        return False
+
+    def are_for(self, watermark: Watermark) -> bool:
+        """Whether the weights are for this part of a watermark of drawn and of greedy texts."""
+        return self.ratios == watermark.races_whole
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@
 
 Sub-keys are derived from the key by a hash, so the p-values of an unmarked text are independent, and the corrections
 are exact where p-values are continuous; those of green lists are discrete, which makes p an upper bound. One operator
-sums what the evidence scores under all variants. Searches of regions and sums with weights are made under each.
+sums what the evidence scores under all variants; with weights each variant has a sum. Regions are searched under each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from caw import ops
 from caw.detection.family import alone, family_wise
 from caw.detection.message import sentence_of
 from caw.detection.result import DetectionResult
+from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import score_texts
+from caw.detection.weights import level_sum
 from caw.watermarks import EXP
 from caw.watermarks.scheme import Formatted
 
@@ -44,6 +46,14 @@ def sums_of(watermark: Formatted, ids: np.ndarray, keys: torch.Tensor) -> tuple[
     return sums.numpy(), int(counted.sum())
 
 
+def weighted_sums(watermark: EXP, ids: np.ndarray, weights: TextWeights) -> np.ndarray:
+    """Weighted scores float64 [V] of one text int64 [n] under all variants, up to what they have in common."""
+    variants = [watermark.variant(number) for number in range(watermark.variants)]
+    [levels] = weights.text_levels([ids], variants[0])
+    scored = (score_texts(variant, [ids], "exact") for variant in variants)
+    return np.array([level_sum(weights, values, levels, counted & (levels > 0)) for values, counted, _, _ in scored])
+
+
 def detect_variants(detector: Detector, ids: np.ndarray) -> DetectionResult:
     """The result of one text int64 [n]: that of its likeliest variant, corrected for their number."""
     mark, fpr = detector.watermark, alone(detector.fpr, detector.watermark.family)
@@ -51,8 +61,10 @@ def detect_variants(detector: Detector, ids: np.ndarray) -> DetectionResult:
         return _detect_parts(detector, ids)
     assert isinstance(mark, EXP)
     tried: Iterable[int] = range(mark.variants)
-    if detector.weights is None and not detector.regions:
-        # all have the same evidence: the greatest sum has the least p-value
+    # without regions all have the same evidence and weights: the greatest sum has the least p-value
+    if isinstance(detector.weights, TextWeights):
+        tried = [int(weighted_sums(mark, ids, detector.weights).argmax())]
+    elif not detector.regions:
         tried = [int(sums_of(mark, ids, mark.variant_keys)[0].argmax())]
     found: list[tuple[int, DetectionResult]] = []
     for number in tried:
@@ -68,7 +80,11 @@ def _detect_parts(detector: Detector, ids: np.ndarray) -> DetectionResult:
     """
     parts = detector.watermark.parts
     level = alone(detector.fpr, len(parts))
-    found = [replace(detector, watermark=part, tokenizer=None, fpr=level).detect_ids([ids])[0] for part in parts]
+    found = []
+    for part in parts:
+        own = detector.weights if isinstance(detector.weights, TextWeights) and detector.weights.are_for(part) else None
+        tester = replace(detector, watermark=part, tokenizer=None, fpr=level, weights=own)
+        found.append(tester.detect_ids([ids])[0])
     best = min(found, key=lambda result: result.p_value)
     # what one family lacks for a verdict, another may have: its score is the one that could still be significant
     decided = any(not result.is_undecided for result in found)

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from caw.checks import require_int
+from caw.detection.ratios import ratio_sums, ratio_tails
 from caw.detection.statistics import Tails
 from caw.detection.text_weights import MOST, TextWeights, check_own_key, check_weighable
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
@@ -161,7 +162,8 @@ def shipped() -> list[str]:
     return sorted(p.stem for p in FOLDER.glob("*.safetensors"))
 
 
-def weighted_tails(
+def level_tails(
+    weights: TextWeights,
     watermark: Watermark,
     values: np.ndarray,
     levels: np.ndarray,
@@ -172,8 +174,30 @@ def weighted_tails(
 ) -> tuple[np.ndarray, Tails]:
     """Return (weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N].
 
-    more: added to every score.
+    more: added to every score of green lists.
     """
+    if weights.ratios:
+        return ratio_tails(values, levels, owner, counted, texts)
+    return weighted_tails(watermark, values, levels, owner, counted, texts, more)
+
+
+def level_sum(weights: TextWeights, values: np.ndarray, levels: np.ndarray, counted: np.ndarray) -> float:
+    """Return the weighted score of one text, up to what is the same under every key; per token [N]."""
+    if weights.ratios:
+        return float(ratio_sums(values, levels, np.zeros_like(levels), counted, 1)[0][0])
+    return float((values * levels)[counted].sum())
+
+
+def weighted_tails(
+    watermark: Watermark,
+    values: np.ndarray,
+    levels: np.ndarray,
+    owner: np.ndarray,
+    counted: np.ndarray,
+    texts: int,
+    more: float = 0.0,
+) -> tuple[np.ndarray, Tails]:
+    """Return (scores times levels, their tails), float64 [texts] each; see `level_tails`."""
     values, levels, owner = values[counted], levels[counted], owner[counted]
     scores = np.bincount(owner, weights=values * levels, minlength=texts) + more
     trials = np.bincount(owner * (MOST + 1) + levels, minlength=texts * (MOST + 1)).reshape(texts, MOST + 1)

@@ -20,6 +20,7 @@ from caw.checks import require_bool, require_number
 from caw.detection.calibration import Calibration, signal_features
 from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
 from caw.detection.ids import flat_ids, unreadable
+from caw.detection.ratios import ratio_levels
 from caw.detection.text_weights import TextWeights, check_own_key, check_weighable
 from caw.detection.weight_estimates import token_kinds
 from caw.evaluator.network import check_serves
@@ -27,13 +28,15 @@ from caw.io.token_texts import require_tokenizer
 from caw.io.vocabulary import Vocabulary
 from caw.models.facts import position_limit, vocabulary_size
 from caw.models.fingerprint import fingerprint
-from caw.models.text_reading import TextReader
+from caw.models.text_reading import Drawn, TextReader
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.target import policy_text
-from caw.watermarks import Watermark
+from caw.settings import check_warping
+from caw.watermarks import EXP, Watermark
 from caw.watermarks.green_list import GreenList
 
+DRAWN_DEFAULTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 CACHED = 4096  # texts whose levels are cached: a text is read once, however many keys are tested
 LEAST_USED = 0.9  # of a model's logits that its own tokenizer names; the rest is padding
 
@@ -56,6 +59,9 @@ class ReaderWeights(TextWeights):
             `caw.fitting.fit_calibration`, or its file.
         key_ids: of the texts that `factors` were learned from; the weights are rejected for these keys, and for those
             that the calibration names.
+        temperature, top_k, top_p, min_p: how a text was drawn whose words the race at full strength marked
+            (`caw.Recommended`, `EXP(strength="scale")`): each token is tested by its likelihood ratio, see
+            `detection.ratios`. temperature=None: the text is greedy.
 
     P-values stay exact for any model, prompt and policy; those of the writer detect most. They must be chosen without
     the tested key: the prompt must not contain text marked with it, and the model must not have been trained on such
@@ -74,6 +80,10 @@ class ReaderWeights(TextWeights):
     factors: Sequence[float] = ()
     calibration: Calibration | str | Path | None = None
     key_ids: Sequence[str] = ()
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
     _cached: OrderedDict[tuple[Any, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +103,7 @@ class ReaderWeights(TextWeights):
         object.__setattr__(self, "factors", tuple(self.factors))
         for factor in self.factors:
             require_number("factors", factor, 0, MAX_STRENGTH, closed=True)
+        self._check_drawn()
         self._check_vocabulary()
         if self.calibration is not None:
             self._check_calibration()
@@ -104,6 +115,32 @@ class ReaderWeights(TextWeights):
                 f"prompt must be shorter than the model's {limit} positions, got {len(self.prompt_ids)} tokens; "
                 "shorten it, or leave it out"
             )
+
+    def _check_drawn(self) -> None:
+        cut = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        if self.temperature is None:
+            given = [name for name, value in cut.items() if value != DRAWN_DEFAULTS[name]]
+            if given:
+                raise ValueError(f"{given[0]} says how a text was drawn, got no temperature; give it, e.g. 1.0")
+            return
+        check_warping(self)
+        others = {"policy": self.policy != FixedStrength(), "factors": bool(self.factors)}
+        others["calibration"] = self.calibration is not None
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise ValueError(
+                f"drawn texts are marked at full strength, got a temperature and {given[0]}; leave one out"
+            )
+
+    @property
+    def ratios(self) -> bool:
+        return self.temperature is not None
+
+    @property
+    def _drawn(self) -> Drawn | None:
+        if self.temperature is None:
+            return None
+        return Drawn(float(self.temperature), self.top_k, float(self.top_p), float(self.min_p))
 
     def _check_vocabulary(self) -> None:
         named, logits = len(self.tokenizer), vocabulary_size(self.model)
@@ -181,13 +218,17 @@ class ReaderWeights(TextWeights):
         """The model's name, what it knew, and the policy."""
         model = Path(str(getattr(self.model.config, "_name_or_path", "") or "model")).name
         knew = "without the prompt" if self.prompt is None else "with the prompt"
+        if self._drawn is not None:
+            return f"model:{model} {knew}, {_text_of(self._drawn)}"
         calibrated = "" if self.calibration is None else ", calibrated"
         return f"model:{model} {knew}{calibrated}, {policy_text(self.policy)}"
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of the model's weights, the prompt's ids, the policy, its evaluator and the factors."""
-        said = [fingerprint(self.model), self._known_prompt, policy_text(self.policy), self.factors]
+        said: list[object] = [fingerprint(self.model), self._known_prompt, policy_text(self.policy), self.factors]
+        if self._drawn is not None:
+            said.append(self._drawn)
         if isinstance(self.calibration, Calibration):
             said.append(self.calibration.digest)
         if isinstance(self.policy, CapacityPolicy):
@@ -203,6 +244,11 @@ class ReaderWeights(TextWeights):
     def check_for(self, watermark: Watermark) -> None:
         """Raise ValueError for an unsupported watermark, or the calibration's own key."""
         check_weighable(watermark)
+        if self.ratios and not watermark.races_whole:
+            raise ValueError(
+                f"a temperature is for texts of EXP(strength='scale') or caw.Recommended, got {watermark.name}; leave "
+                "it out"
+            )
         check_own_key(watermark, self.key_ids)
         if isinstance(self.calibration, Calibration):
             self.calibration.check_for(watermark)
@@ -223,9 +269,27 @@ class ReaderWeights(TextWeights):
             return np.empty(0, dtype=np.int64)
         name = self._name_of(text, watermark)
         if name not in self._cached:
-            self._keep(name, self._levels(self.reading(text), watermark))
+            self._keep(name, self._read(text, watermark))
         self._cached.move_to_end(name)
         return self._cached[name].astype(np.int64)
+
+    def _read(self, text: np.ndarray, watermark: Watermark) -> np.ndarray:
+        """Return the levels of a text int64 [n], n > 0, uint8 [n]."""
+        if self._drawn is None:
+            return self._levels(self.reading(text), watermark)
+        own = watermark.temperature if isinstance(watermark, EXP) else 1.0
+        return ratio_levels(self.shares(text, own)).astype(np.uint8)
+
+    def shares(self, text: np.ndarray, cooling: float = 1.0) -> np.ndarray:
+        """Return the probabilities float64 [n] with which the tokens of a drawn text int64 [n] were drawn, n > 0.
+
+        cooling: divides the logits in addition to the temperature. ValueError without a temperature.
+        """
+        if self._drawn is None:
+            raise ValueError("probabilities are those of a drawn text, got no temperature; give it, e.g. 1.0")
+        self._check_ids(text)
+        drawn = replace(self._drawn, temperature=self._drawn.temperature * cooling)
+        return self._reader.shares(text, drawn)
 
     def reading(self, text: np.ndarray) -> Reading:
         """Return the model's record along a text int64 [n], n > 0."""
@@ -265,9 +329,16 @@ class ReaderWeights(TextWeights):
     def _name_of(self, text: np.ndarray, watermark: Watermark) -> tuple[Any, ...]:
         """Return the cache key of a text's levels, apart from what is the same for all prompts."""
         null = watermark.green_fraction if isinstance(watermark, GreenList) else getattr(watermark, "temperature", 1.0)
-        return (self._known_prompt, text.tobytes(), watermark.rule, watermark.full, null)
+        return (self._known_prompt, self._drawn, text.tobytes(), watermark.rule, watermark.full, null)
 
     def _keep(self, name: tuple[Any, ...], levels: np.ndarray) -> None:
         self._cached[name] = levels
         while len(self._cached) > CACHED:
             self._cached.popitem(last=False)
+
+
+def _text_of(drawn: Drawn) -> str:
+    """Return how a text was drawn, for a name."""
+    cuts = {"top-k": (drawn.top_k, 0), "top-p": (drawn.top_p, 1.0), "min-p": (drawn.min_p, 0.0)}
+    own = [f"{name} {value:g}" for name, (value, off) in cuts.items() if value != off]
+    return ", ".join([f"drawn at temperature {drawn.temperature:g}", *own])

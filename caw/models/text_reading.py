@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from caw import ops
 from caw.detection.expected_signal import Reading
 from caw.evaluator import Evaluator
 from caw.evaluator.features import MAX_PREVIOUS
@@ -25,6 +27,32 @@ from caw.record import Record
 
 ROWS = 16  # logit rows per op call: they stay in the CPU's cache
 SLICE = 256  # positions whose features are assembled at once
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How the words of a text were drawn: temperature, then top-k, top-p and min-p, as in `caw.generate`."""
+
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def shares(self, logits: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
+        """Return the probabilities float64 [n] of tokens int64 [n] under logits [n, V]; 0 = not among those kept."""
+        found = []
+        for at in range(0, len(tokens), ROWS):
+            rows = logits[at : at + ROWS].float()
+            if not bool(rows.logsumexp(dim=1).isfinite().all()):
+                raise ValueError("the model's logits must be finite, they are not on this text; use float32")
+            every = rows.new_ones(len(rows))
+            warped = ops.warp_logits(
+                rows, every.bool(), every * self.temperature, every.long() * self.top_k,
+                every * (1 - self.top_p if self.top_p < 1 else -1), every * self.min_p,
+            )  # fmt: skip
+            own = torch.from_numpy(tokens[at : at + ROWS]).to(rows.device)[:, None]
+            found.append((warped.gather(1, own)[:, 0] - warped.logsumexp(dim=1)).double().exp())
+        return torch.cat(found).cpu().numpy()
 
 
 class TextReader:
@@ -42,6 +70,15 @@ class TextReader:
     @torch.inference_mode()
     def __call__(self, tokens: np.ndarray) -> Reading:
         """Return the reading of a text int64 [n], n > 0. ValueError if prompt and text exceed the positions."""
+        return reading(self._logits(tokens), len(self.prompt) - first_row(self.prompt), tokens, self.policy)
+
+    @torch.inference_mode()
+    def shares(self, tokens: np.ndarray, drawn: Drawn) -> np.ndarray:
+        """Return the probabilities float64 [n] with which the tokens int64 [n] of a text were drawn, n > 0."""
+        return drawn.shares(self._logits(tokens)[len(self.prompt) - first_row(self.prompt) : -1], tokens)
+
+    def _logits(self, tokens: np.ndarray) -> torch.Tensor:
+        """Return logits [before + n + 1, V], where `before` rows are before the text's first token."""
         whole = [*self.prompt, *tokens.tolist()]
         check_lengths(self.model, [whole])
         if self._prefix is None:
@@ -49,7 +86,7 @@ class TextReader:
             self._prefix = SharedPrefix.read(self.model, [head, head]) if head else NO_PREFIX
         first = first_row(self.prompt)
         logits, start = forward(self.model, [whole], first - 1, self._prefix)
-        return reading(logits[0, first - 1 - start :], len(self.prompt) - first, tokens, self.policy)
+        return logits[0, first - 1 - start :]
 
 
 def first_row(prompt: Sequence[int]) -> int:

@@ -15,7 +15,15 @@ from caw.serve.errors import BAD, ApiError
 from caw.serve.messages import Message
 from caw.serve.strict import Strict, sentence
 from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
-from caw.settings import MAX_BIAS, MAX_BIASES, MAX_PENALTY, MAX_REPETITION, MIN_REPETITION, MIN_TEMPERATURE
+from caw.settings import (
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_PENALTY,
+    MAX_REPETITION,
+    MIN_REPETITION,
+    MIN_TEMPERATURE,
+    leaves_one_token,
+)
 
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
 MAX_PROMPTS, MAX_MESSAGES, MAX_TOOLS = 1024, 4096, 128
@@ -54,7 +62,6 @@ def _prompt(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     raise sentence(f"a prompt must be {expected}, got {found}; send one of these")
 
 
-LEAST_DRAWN = 0.01  # temperature and top_p up to which a text is greedy
 SAMPLED = (
     "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty",
@@ -149,17 +156,16 @@ class Sampling(Strict, extra="allow"):
         """Return sampling arguments of `RowSettings`; defaults: for omitted parameters.
 
         A text is greedy if do_sample is false, wherever it is given, and with settings under which sampling would be
-        greedy: temperature or top_p up to LEAST_DRAWN, top_k 1, min_p 1. By default it is sampled at temperature 1.
+        greedy (`leaves_one_token`), so that a client cannot have unmarked text by them. By default it is sampled at
+        temperature 1.
         """
         named = {name: getattr(self, name) for name in SAMPLED}
         own = {**defaults, **{name: value for name, value in named.items() if value is not None}}
         samples = own.pop("do_sample", True) if self.do_sample is not None or self.temperature is None else True
         temperature = own.pop("temperature", 1.0)
         own.pop("do_sample", None)
-        # settings that leave the sampler one token: a race would find none to choose among, so that a client could have
-        # unmarked text by them
-        draws = own.get("top_k", 0) != 1 and own.get("top_p", 1.0) > LEAST_DRAWN and own.get("min_p", 0.0) < 1
-        samples = samples and draws and temperature > LEAST_DRAWN
+        cut = {"top_k": own.get("top_k", 0), "top_p": own.get("top_p", 1.0), "min_p": own.get("min_p", 0.0)}
+        samples = samples and not leaves_one_token(temperature=temperature, **cut)
         bias = {int(name): value for name, value in (self.logit_bias or {}).items()}
         return {
             **own, "do_sample": samples, "temperature": temperature if samples else 1.0,

@@ -278,3 +278,91 @@ def test_what_is_refused(loaded: tuple[Any, Any]) -> None:
         "token classes must match this model's tokenizer",
         lambda: ReaderWeights(model, tokenizer, None, caw.CapacityPolicy(network)),
     )
+
+
+RACE = caw.EXP(key="w", strength="scale", variants=8)
+
+
+def drawn(loaded: tuple[Any, Any], mark: Any = RACE, tokens: int = 12, **sampling: Any) -> list[list[int]]:
+    options: dict[str, Any] = {"max_new_tokens": tokens, "min_new_tokens": tokens, "progress": False, "seed": 3}
+    given = {"do_sample": True, "temperature": 0.7, **sampling}
+    return list(caw.generate(*loaded, PROMPTS, watermark=mark, return_trace=False, **options, **given).sequences)
+
+
+@pytest.mark.parametrize("cuts", [{}, {"top_p": 0.9}, {"top_k": 20, "min_p": 0.01}], ids=["all", "top_p", "others"])
+@pytest.mark.parametrize("mark", [RACE, caw.Recommended("w", variants=8)], ids=["exp", "recommended"])
+def test_a_reader_of_drawn_texts_finds_more(loaded: tuple[Any, Any], mark: Any, cuts: dict[str, Any]) -> None:
+    texts, weights = drawn(loaded, mark, **cuts), ReaderWeights(*loaded, temperature=0.7, **cuts)
+    plain = [caw.detect(ids, None, mark) for ids in texts]
+    knowing = [
+        caw.detect(ids, None, mark, weights=weights.with_prompt(p)) for p, ids in zip(PROMPTS, texts, strict=True)
+    ]
+    assert np.median(np.log10([r.p_value for r in knowing])) < np.median(np.log10([r.p_value for r in plain])) - 0.5
+    assert {r.num_variants for r in knowing} == {8} and {r.family for r in knowing} <= {None, "exp"}
+    said = weights.with_prompt(PROMPTS[0]).name
+    assert "with the prompt, drawn at temperature 0.7" in said and said.endswith("0.9") == ("top_p" in cuts)
+
+
+def test_drawn_shares_are_the_models(loaded: tuple[Any, Any]) -> None:
+    """Against transformers' own warpers; a token that they exclude is no evidence."""
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
+
+    from caw.detection.ratios import ratio_levels
+
+    model, tokenizer = loaded
+    prompt, text = tokenizer(PROMPTS[0])["input_ids"], np.array(drawn(loaded, None, 40, temperature=2.0)[0])
+    ids = torch.tensor([[*prompt, *text.tolist()]])
+    with torch.inference_mode():
+        logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
+    warped = LogitsProcessorList([TemperatureLogitsWarper(0.8), TopPLogitsWarper(0.6)])(ids, logits)
+    shares = warped.softmax(1)[torch.arange(len(text)), torch.from_numpy(text)].double().numpy()
+    weights = ReaderWeights(*loaded, PROMPTS[0], temperature=0.8, top_p=0.6)
+    [levels] = weights.text_levels([text], RACE)
+    assert np.abs(levels - ratio_levels(shares)).max() <= 1 and (levels[shares == 0] == 0).all()
+    assert 0 < (shares == 0).sum() < len(text)
+
+
+def test_p_values_of_drawn_readers_are_uniform_over_keys(loaded: tuple[Any, Any]) -> None:
+    texts = drawn(loaded, None, 30)[:1] + drawn(loaded, RACE, 30)[:1]
+    weights, found = ReaderWeights(*loaded, PROMPTS[0], temperature=0.7), []
+    for key in range(150):
+        found += [r.p_value for r in caw.detect(texts, None, RACE.with_key(key), weights=weights)]
+    p = np.array(found)
+    for level in (0.1, 0.02):
+        assert stats.binomtest(int((p <= level).sum()), len(p), level, "greater").pvalue > 1e-4
+    assert stats.kstest(p, "uniform").pvalue > 1e-4
+
+
+def test_a_recommended_takes_each_reader_for_its_family(loaded: tuple[Any, Any]) -> None:
+    """Weights count for the family that they are for; the other is tested without."""
+    mark = caw.Recommended("w", variants=8)
+    [greedy] = caw.generate(*loaded, PROMPTS[:1], watermark=mark.greedy, max_new_tokens=40,
+                            progress=False, return_trace=False).sequences  # fmt: skip
+    [raced] = drawn(loaded, mark, 40)[:1]
+    of_drawn = ReaderWeights(*loaded, PROMPTS[0], temperature=0.7)
+    of_greedy = ReaderWeights(*loaded, PROMPTS[0])
+    for text, own, other, family in ((greedy, of_greedy, of_drawn, "kgw"), (raced, of_drawn, of_greedy, "exp")):
+        plain, helped, beside = (caw.detect(text, None, mark, weights=w) for w in (None, own, other))
+        assert helped.family == plain.family == beside.family == family
+        assert beside.p_value == plain.p_value and helped.p_value != plain.p_value
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"top_p": 0.9}, "top_p says how a text was drawn, got no temperature; give it"),
+        ({"temperature": 0.0}, "temperature must be a number in"),
+        ({"temperature": 1.0, "top_p": 0}, "top_p must be in"),
+        ({"temperature": 1.0, "policy": caw.FixedStrength(0.5)}, "got a temperature and policy; leave one out"),
+        ({"temperature": 1.0, "factors": [1.0]}, "got a temperature and factors; leave one out"),
+    ],
+)
+def test_what_does_not_go_with_drawn_texts(loaded: tuple[Any, Any], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ReaderWeights(*loaded, **options)
+
+
+@pytest.mark.parametrize("mark", [MARKS["kgw"], MARKS["exp"]])
+def test_a_temperature_is_for_the_race(loaded: tuple[Any, Any], mark: Any) -> None:
+    with pytest.raises(ValueError, match=r"a temperature is for texts of EXP\(strength='scale'\) or caw.Recommended"):
+        Detector(None, mark, weights=ReaderWeights(*loaded, temperature=0.7))
