@@ -125,6 +125,10 @@ def detect(
     theta: reader.Theta = None,
     beta: reader.Beta = None,
     evaluator: reader.EvaluatorName = None,
+    temperature: reader.Temperature = None,
+    top_k: reader.TopK = None,
+    top_p: reader.TopP = None,
+    min_p: reader.MinP = None,
     delta: reader.Delta = None,
     top_k_exp: reader.TopKExp = None,
     strength_exp: reader.StrengthExp = None,
@@ -159,6 +163,7 @@ def detect(
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     - caw detect --weights model:smollm2-135m --prompt-file question.txt --chat answer.txt
     - caw detect --weights model:smollm2-135m --input out.jsonl --prompt-field prompt
+    - caw detect --watermark recommended --weights model:smollm2-135m --prompt-file question.txt --temperature 0.7 a.txt
     """
     with user_errors():
         for package, option, path in (("pyyaml", "--config", config), ("matplotlib", "--qq", qq)):
@@ -168,7 +173,8 @@ def detect(
         of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
         steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
         running = {"device": device, "dtype": dtype, "quantization": quantization, "threads": threads}
-        asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, running)
+        drawn = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "min-p": min_p}
+        asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, drawn, running)
         reads = reader.ReaderSettings(reader.model_of(weights), *asked)
         files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
                  "--calibration": calibration, "--weights": reads.model or weights,

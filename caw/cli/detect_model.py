@@ -64,6 +64,12 @@ Gap = Annotated[float | None, _of_policy("logit-delta: as in `caw generate`.")]
 Theta = Annotated[float | None, _of_policy("capacity: as in `caw generate`.")]
 Beta = Annotated[float | None, _of_policy("capacity: as in `caw generate`.")]
 EvaluatorName = Annotated[str | None, _of_policy("capacity: as in `caw generate`.")]
+Temperature = Annotated[
+    float | None, _of_policy("Of texts that were drawn and marked by the race at full strength (recommended, exp).")
+]
+TopK = Annotated[int | None, _of_policy("With --temperature: as in `caw generate`.")]
+TopP = Annotated[float | None, _of_policy("With --temperature: as in `caw generate`.")]
+MinP = Annotated[float | None, _of_policy("With --temperature: as in `caw generate`.")]
 Delta = Annotated[float | None, _of_policy("kgw, unigram: as in `caw generate`.")]
 TopKExp = Annotated[int | None, _of_policy("exp: as in `caw generate`.")]
 StrengthExp = Annotated[
@@ -83,6 +89,7 @@ class ReaderSettings:
 
     model: None = no model reads them. prompt_file, prompt_field, chat: where prompts are. calibration: its file.
     policy, of_policy: name and options of the policy. of_mark: options that say how strongly a watermark marks.
+    drawn: how the texts were drawn: temperature, top-k, top-p, min-p; none = greedily.
     running: device, dtype, quantized, threads.
     """
 
@@ -94,13 +101,14 @@ class ReaderSettings:
     policy: str | None
     of_policy: Mapping[str, Any]
     of_mark: Mapping[str, Any]
+    drawn: Mapping[str, Any]
     running: Mapping[str, Any]
 
     def check(self, inputs: Mapping[str, str | None]) -> None:
         """Raise ValueError for options that have no effect or exclude each other."""
         named = {"prompt-file": self.prompt_file, "prompt-field": self.prompt_field, "chat": self.chat or None}
         named["calibration"] = self.calibration
-        named |= {"policy": self.policy, **self.of_policy, **self.of_mark, **self.running}
+        named |= {"policy": self.policy, **self.of_policy, **self.of_mark, **self.drawn, **self.running}
         given = [option for option, value in named.items() if value is not None]
         if self.model is None:
             if given:
@@ -124,7 +132,9 @@ class ReaderSettings:
         from caw.models import ReaderWeights, load_model
 
         assert self.model is not None
-        chosen, remark = choose_policy(self.policy, self.of_policy, self.model, marked=True)
+        drawn = {name.replace("-", "_"): value for name, value in self.drawn.items() if value is not None}
+        # drawn texts are marked at full strength: only a policy that is named is asked for
+        chosen, remark = choose_policy(self.policy, self.of_policy, self.model, marked=not drawn)
         how = opt.build_policy(chosen, self.of_policy, self.model)
         for mark in marks:
             mark.check_strength(how.max_strength)
@@ -133,7 +143,7 @@ class ReaderSettings:
         device = prepare_place(self.model, self.running["device"], self.running["threads"], dtype, quantization)
         with doing(f"loading {self.model}"):
             network, tokenizer = load_model(self.model, device=device, dtype=dtype, quantization=quantization)
-        weights = ReaderWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration)
+        weights = ReaderWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration, **drawn)
         # a prompt of any line: what no line can have, such as a chat template, is refused before the first
         name = weights.name if self.prompt_field is None else weights.with_prompt("a prompt").name
         complain(f"weights by {name}{f': {remark}' if remark else ''}")

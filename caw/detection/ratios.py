@@ -114,7 +114,7 @@ def ratio_tail(total: int, trials: np.ndarray) -> float:
     spread = float(np.sqrt((counts * (masses @ cells**2 - means**2)).sum()))
     # under the tilt hardly anything lies further from the total (Bernstein: below 1e-15): a circle is enough
     reach = int(12 * spread) + 24 * int(tops.max())
-    size = int(scipy.fft.next_fast_len(2 * reach, real=True)) if 2 * reach < most else most + 1
+    size = int(scipy.fft.next_fast_len(min(2 * reach, most + 1), real=True))
     transform = np.ones(size // 2 + 1, dtype=np.complex128)
     for mass, count in zip(masses, counts, strict=True):
         transform *= scipy.fft.rfft(_folded(mass, size)) ** int(count)

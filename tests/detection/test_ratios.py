@@ -93,8 +93,8 @@ def test_power_is_that_of_the_likelihood_ratio() -> None:
     and the .01 that rounding may cost.
     """
     rng = np.random.default_rng(0)
-    tokens, texts, level = 12, 300, 1e-3
-    shares = np.exp(-rng.exponential(1.0, tokens)) * 0.97
+    tokens, texts, level = 18, 300, 1e-3
+    shares = np.linspace(0.15, 0.95, tokens)
     marked = rng.random((texts, tokens)) ** shares
     levels = np.tile(ratio_levels(shares), texts)
     owner = np.repeat(np.arange(texts), tokens)
