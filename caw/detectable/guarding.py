@@ -28,7 +28,7 @@ from caw.policies import Policy
 from caw.settings import Settings
 
 ROWS = 8  # rollouts of a text that share a forward, where there is only one text
-FEW = 2  # rollouts of a text at once, where others share the batch that this knows nothing of
+FEW = 4  # rollouts of a text at once, where others share the batch that this knows nothing of
 
 
 @dataclass
@@ -80,7 +80,7 @@ class GuardedTexts(Attempts):
 
     def together(self) -> int:
         """How many rollouts a text may ask for at once: more when fewer texts share the rows. No text depends on it."""
-        return max(1, self.rows // max(1, self.open)) if self.rows else FEW
+        return -(-self.rows // max(1, self.open)) if self.rows else FEW
 
     def decoder(self, model: Any, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
         self.rows = plan.batch

@@ -13,7 +13,6 @@ answer.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -34,7 +33,6 @@ from caw.keeps import Results, reads
 from caw.settings import Settings
 
 NORMAL = NormalDist()
-PER_ROLLOUT = 0.2  # of z, that a rollout adds; half of them do
 ROLLOUT = 3.0  # nats that a rollout counts as
 SURE, DOUBT, UNSURE = (
     0.7,
@@ -155,7 +153,7 @@ class Search:
     ) -> Generator[list[Request], list[ActiveSequence], None]:
         """Roll proposals out, in order, until the text is detected."""
         while proposals and not state.over:
-            size = self._size(state.best)
+            size = self.together()  # some in vain: a row more costs little, an empty one as much
             wave, proposals = proposals[:size], proposals[size:]
             made = yield [self._rollout(base, choice) for choice in wave]
             for choice, sequence in zip(wave, made, strict=True):  # one after the other, as if made so
@@ -168,11 +166,6 @@ class Search:
             version = self._allowed(spliced(base.tokens, [one.patch for one in trial]))
             if version is not None and version.verdict.result.p_value < state.best.verdict.result.p_value:
                 state.best, state.taken = version, trial
-
-    def _size(self, best: Version) -> int:
-        """How many rollouts to ask for: no more than may be needed."""
-        missing = z_of(self.trial.detector.fpr) - best.z
-        return max(1, min(self.together(), math.ceil(missing / PER_ROLLOUT)))
 
     def _tried(
         self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
