@@ -185,6 +185,19 @@ def mixed_load() -> str:
     return f"{as_table(header, rows)}\n\n{source('mixed_load.json')}"
 
 
+def drawn_reader() -> str:
+    """Share of drawn texts that a reader finds, of what any test could find, by length and temperature."""
+    found = read_result("drawn_reader.json")
+    columns = {"bound": "any test", "reader": "reader", "off -0.3": "0.3 too low", "off +0.3": "0.3 too high",
+               "unprompted": "without the prompt", "greedy": "as if greedy", "plain": "no reader"}  # fmt: skip
+    rows = [
+        (f"{row['temperature']:g}", row["tokens"], row["texts"], says, *(per_cent(row[name][kind], 0) for name in columns))
+        for row in found["rows"] for kind, says in (("family", "all 64 variants"), ("alone", "the one of a receipt"))
+    ]  # fmt: skip
+    header = ("temperature", "tokens", "texts", "tested", *columns.values())
+    return f"{as_table(header, rows)}\n\n{source('drawn_reader.json')}"
+
+
 def short_texts() -> str:
     """Share of drawn texts detected by length and temperature, and what retrying adds."""
     found = read_result("short_texts.json")
@@ -591,7 +604,7 @@ def readings() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "readings": readings,
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
-    "mixed-load": mixed_load, "short-texts": short_texts, "guard": guard,
+    "mixed-load": mixed_load, "drawn-reader": drawn_reader, "short-texts": short_texts, "guard": guard,
     "guard-curve": guard_curve,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
