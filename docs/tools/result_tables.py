@@ -191,7 +191,8 @@ def drawn_reader() -> str:
     columns = {"bound": "any test", "reader": "reader", "off -0.3": "0.3 too low", "off +0.3": "0.3 too high",
                "unprompted": "without the prompt", "greedy": "as if greedy", "plain": "no reader"}  # fmt: skip
     rows = [
-        (f"{row['temperature']:g}", row["tokens"], row["texts"], says, *(per_cent(row[name][kind], 0) for name in columns))
+        (f"{row['temperature']:g}", row["tokens"], row["texts"], says,
+         *(per_cent(row[name][kind], 0) for name in columns))
         for row in found["rows"] for kind, says in (("family", "all 64 variants"), ("alone", "the one of a receipt"))
     ]  # fmt: skip
     header = ("temperature", "tokens", "texts", "tested", *columns.values())
