@@ -59,7 +59,7 @@ def test_a_policy_beside_it_is_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_greedy_texts_are_guarded_and_drawn_ones_are_not() -> None:
-    guard = caw.Guard(keeps="number", rejoin=3, horizon=8)
+    guard = caw.Guard(keeps="number", rejoin=2, horizon=24)
     options = {"max_new_tokens": 60, "detectable_at": 0.1, "guard": guard, "progress": False}
     [text] = caw.generate(*parts(), [PROMPTS[1]], watermark=OWN, **options).texts  # type: ignore[arg-type]
     with running(MARK, rules=MarkRules(detectable_at=0.1), guard=guard) as server:
