@@ -23,6 +23,7 @@ COMMANDS = {
     "own_weights_qwen05target.json.xz": (
         "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"
     ),
+    "cost.json.xz": "python benchmarks/bench_cost.py --folder runs/cost --models MODELS",
     "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
     "loop.json": "python benchmarks/bench_loop.py --tokens 48",
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from cost_tables import drawn_cost, drawn_found
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
@@ -620,5 +621,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "everyday-attacks": everyday_attacks, "attacked": attacked,
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
+    "drawn-found": drawn_found, "drawn-cost": drawn_cost,
     "gpu-steps": gpu_steps, "gpu-drawn": gpu_drawn, "gpu-weights": gpu_weights, "gpu-kernels": gpu_kernels,
 }  # fmt: skip

@@ -1,0 +1,88 @@
+"""Tables of what a mark of drawn words costs, and how well it is found (`bench_cost.py`)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from result_files import as_table, read_result, source
+from scipy.stats import binomtest
+
+FILE = "cost.json.xz"
+LENGTHS = (50, 100, 200, 300)  # of beginnings, before the whole text
+MODELS = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "gemma270m": "Gemma 3 270M"}
+METHODS = {"unmarked": "unmarked", "race": "recommended (the race, 64 variants)", "synthid": "SynthID",
+           "dual": "vLLM's dual key", "kgw-caw": "KGW under CAW with a target", "kgw-2": "KGW, 2 nats"}  # fmt: skip
+Row = dict[str, Any]
+
+
+def drawn_found() -> str:
+    """Share of texts that are found at 0.1 % and at one in a million, by length."""
+    lines, cells = [], list(_cells())
+    races = [row for (_, temperature, method), rows in cells if method == "race" and temperature >= 0.7 for row in rows]
+    for (model, temperature, method), rows in [*cells, (("together", 0.7, "race"), races)]:
+        early = [row for row in rows if row["n"] < 200]
+        shares = [_share([_p(row, n) for row in rows if row["n"] >= n], 3) for n in (50, 100, 200)]
+        degrees = f"{temperature:g}" + (" and more" if model == "together" else "")
+        lines.append((model, degrees, METHODS[method], *shares,
+                      _share([_p(row, 200) for row in rows if row["n"] >= 200], 6),
+                      _share([row["p"][-1] for row in early], 3)))  # fmt: skip
+    header = ("model", "temperature", "mark", "after 50 tokens", "100", "200", "200, at one in a million",
+              "whole texts of fewer than 200 tokens")  # fmt: skip
+    said = "Detected at 0.1 %, of texts that have so many tokens; in brackets the 95 % interval."
+    return f"{as_table(header, lines)}\n\n{said} {source(FILE)}"
+
+
+def drawn_cost() -> str:
+    """What a mark changes: nats, repeated 4-grams and length, each text against the unmarked one of its prompt."""
+    cells = dict(_cells())
+    lines = []
+    for (model, temperature, method), rows in cells.items():
+        plain = cells.get((model, temperature, "unmarked"), [])
+        if method == "unmarked" or not plain:
+            continue
+        base = {row["text"]: row for row in plain}
+        pairs = [(base[row["text"]], row) for row in rows if row["text"] in base]
+        length = statistics.mean(row["n"] for row, _ in pairs)
+        lines.append((model, f"{temperature:g}", METHODS[method], len(pairs),
+                      _difference(pairs, lambda row: row["excess"][1], 3),
+                      _difference(pairs, lambda row: row["distinct"][0], 3),
+                      _difference(pairs, lambda row: 100 * row["n"] / length, 0)))  # fmt: skip
+    header = ("model", "temperature", "mark", "pairs", "nats a token beyond what was drawn from",
+              "share of distinct 4-grams", "length, per cent")  # fmt: skip
+    said = "Differences from the unmarked texts of the same prompts, with 95 % intervals."
+    return f"{as_table(header, lines)}\n\n{said} {source(FILE)}"
+
+
+def _cells() -> Iterator[tuple[tuple[str, float, str], list[Row]]]:
+    """The texts of each (model, temperature, method), of all keys together; `text` tells prompts apart."""
+    found: dict[tuple[str, float, str], list[Row]] = {}
+    for chunk in read_result(FILE)["rows"]:
+        rows = found.setdefault((MODELS[chunk["model"]], chunk["temperature"], chunk["method"]), [])
+        names = [name for name, values in chunk.items() if isinstance(values, list)]
+        for i in range(len(chunk["n"])):
+            rows.append({**{name: chunk[name][i] for name in names}, "text": (chunk["number"], i)})
+    order = list(METHODS)
+    yield from sorted(found.items(), key=lambda item: (item[0][0], item[0][1], order.index(item[0][2])))
+
+
+def _p(row: Row, length: int) -> float:
+    """-log10 of the p-value of a beginning."""
+    return float(row["p"][LENGTHS.index(length)])
+
+
+def _share(values: Sequence[float], level: int) -> str:
+    """Share of -log10 p-values that reach a level, with Wilson's interval; empty without a text."""
+    if not values:
+        return ""
+    count = sum(value >= level for value in values)
+    low, high = binomtest(count, len(values)).proportion_ci(method="wilson")
+    return f"{count} of {len(values)} ({100 * low:.0f} - {100 * high:.0f} %)"
+
+
+def _difference(pairs: Sequence[tuple[Row, Row]], value: Callable[[Row], float], digits: int) -> str:
+    differences = [value(marked) - value(plain) for plain, marked in pairs]
+    mean, error = statistics.mean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
+    return f"{mean:+.{digits}f} ({mean - error:+.{digits}f} to {mean + error:+.{digits}f})"
