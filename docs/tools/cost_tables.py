@@ -49,7 +49,7 @@ def drawn_cost() -> str:
         lines.append((model, f"{temperature:g}", METHODS[method], len(pairs),
                       _difference(pairs, lambda row: row["excess"][1], 3),
                       _difference(pairs, lambda row: row["distinct"][0], 3),
-                      _difference(pairs, lambda row: 100 * row["n"] / length, 0)))  # fmt: skip
+                      _difference(pairs, lambda row: row["n"], 0, 100 / length)))  # fmt: skip
     header = ("model", "temperature", "mark", "pairs", "nats a token beyond what was drawn from",
               "share of distinct 4-grams", "length, per cent")  # fmt: skip
     said = "Differences from the unmarked texts of the same prompts, with 95 % intervals."
@@ -82,7 +82,10 @@ def _share(values: Sequence[float], level: int) -> str:
     return f"{count} of {len(values)} ({100 * low:.0f} - {100 * high:.0f} %)"
 
 
-def _difference(pairs: Sequence[tuple[Row, Row]], value: Callable[[Row], float], digits: int) -> str:
-    differences = [value(marked) - value(plain) for plain, marked in pairs]
+def _difference(
+    pairs: Sequence[tuple[Row, Row]], value: Callable[[Row], float], digits: int, scale: float = 1.0
+) -> str:
+    """The mean of marked minus unmarked, times `scale`, and its interval."""
+    differences = [scale * (value(marked) - value(plain)) for plain, marked in pairs]
     mean, error = statistics.mean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
     return f"{mean:+.{digits}f} ({mean - error:+.{digits}f} to {mean + error:+.{digits}f})"
