@@ -145,6 +145,14 @@ def test_drafts() -> None:
     assert result_of("drafts") == f"{row['speed_over_plain']:.1f}"
 
 
+def test_drawn_text() -> None:
+    chunks = [row for row in results("cost.json")["rows"] if row["method"] == "race" and row["temperature"] >= 0.7]
+    found = [p[2] >= 3 for chunk in chunks for n, p in zip(chunk["n"], chunk["p"], strict=True) if n >= 200]
+    assert (
+        f"of {len(found)} texts of 200 tokens that the recommended watermark marked, {sum(found)} are found" in README
+    )
+
+
 def test_times() -> None:
     rows = results("generate_cpu_float32.json")["rows"]
     alone = next(row["ratio"]["median"] for row in rows if row["mode"] == "kgw+caw")
