@@ -90,8 +90,8 @@ def start_server(arguments: argparse.Namespace, clients: int) -> tuple[subproces
     process = subprocess.Popen(command, env={**os.environ, "CAW_KEY": KEY}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if "listening on " in line:
-            return process, line.split("listening on ")[1].strip()
+        if "listening at " in line:
+            return process, line.split("listening at ")[1].strip()
     raise SystemExit("the server did not start")
 
 

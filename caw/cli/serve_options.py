@@ -131,7 +131,7 @@ def run(planned: Planned, directory: KeyDirectory, log: ReceiptLog, secret: byte
     from caw.serve.running import server_for
     from caw.serve.service import Service
 
-    server_for(Service(planned, directory, log, secret), lambda where: tell(f"listening on {where}")).run()
+    server_for(Service(planned, directory, log, secret), lambda where: tell(f"listening at {where}")).run()
 
 
 def tell_level(level: float | None) -> None:

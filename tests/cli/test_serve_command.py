@@ -90,9 +90,9 @@ def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
         said = []
         for line in server.stderr:
             said.append(line)
-            if "listening on " in line:
+            if "listening at " in line:
                 break
-        url = said[-1].split("listening on ")[1].strip()
+        url = said[-1].split("listening at ")[1].strip()
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60)
         answer = client.completions.create(model="tiny", prompt="the sky", max_tokens=9)
         server.send_signal(signal.SIGTERM)
@@ -129,9 +129,9 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
         said = []
         for line in server.stderr:
             said.append(line)
-            if "listening on " in line:
+            if "listening at " in line:
                 break
-        base = f"{said[-1].split('listening on ')[1].strip()}/v1"
+        base = f"{said[-1].split('listening at ')[1].strip()}/v1"
         with pytest.raises(openai.AuthenticationError):
             ask(base, "any")
         texts = [ask(base, token) for token in tokens.values()]

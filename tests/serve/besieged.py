@@ -70,14 +70,14 @@ class Besieged:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         assert self.listening.wait(120), "".join(self.said)
-        [line] = [line for line in self.said if "listening on " in line]
+        [line] = [line for line in self.said if "listening at " in line]
         self.port = int(line.rsplit(":", 1)[1])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said.append(line)
-            if "listening on " in line:
+            if "listening at " in line:
                 self.listening.set()
 
     def __enter__(self) -> Besieged:

@@ -68,7 +68,7 @@ def demo_server(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -
     said: list[str] = []
     for line in process.stderr:
         said.append(line)
-        if found := re.search(r"listening on (http://\S+)", line):
+        if found := re.search(r"listening at (http://\S+)", line):
             break
     else:
         pytest.fail(f"the server did not start: {''.join(said)}")
