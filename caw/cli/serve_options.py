@@ -131,6 +131,7 @@ def run(planned: Planned, directory: KeyDirectory, log: ReceiptLog, secret: byte
     from caw.serve.running import server_for
     from caw.serve.service import Service
 
+    # scripts that start a server wait for "listening at URL"
     server_for(Service(planned, directory, log, secret), lambda where: tell(f"listening at {where}")).run()
 
 
