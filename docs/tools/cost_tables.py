@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from result_files import as_table, read_result, source
-from scipy.stats import binomtest
+
+from caw.evaluation.metrics.accuracy import wilson
 
 FILE = "cost.json.xz"
 LENGTHS = (50, 100, 200, 300)  # of beginnings, before the whole text
@@ -78,7 +79,7 @@ def _share(values: Sequence[float], level: int) -> str:
     if not values:
         return ""
     count = sum(value >= level for value in values)
-    low, high = binomtest(count, len(values)).proportion_ci(method="wilson")
+    low, high = wilson(count, len(values))
     return f"{count} of {len(values)} ({100 * low:.0f} - {100 * high:.0f} %)"
 
 
