@@ -61,6 +61,7 @@ SUBJECTS = {
     "smollm2": Subject("smollm2-135m", None, True, "qwen05", "smollm2-135m"),
     "qwen05": Subject("qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", "file-fast", True, "smollm2", "qwen2.5-coder-0.5b"),
     "gemma270m": Subject("gemma3-270m.Q4_K_M.gguf", "file-fast", False, "smollm2"),
+    "qwen15": Subject("qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf", "file-fast", True, "smollm2", "qwen2.5-coder-1.5b"),
 }
 METHODS: dict[str, Callable[[str, Subject], dict[str, Any]]] = {
     "unmarked": lambda key, subject: {},
@@ -100,10 +101,11 @@ def _others(model: str, number: int, temperatures: tuple[float, ...], texts: int
 
 PLAN = [
     *_pairs("smollm2", 0), *_others("smollm2", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.7,), 50), *_pairs("smollm2", 1),
-    *_pairs("qwen05", 0, (1.0,), 50), *_others("smollm2", 0, (1.0,), 30), *_pairs("smollm2", 0, (0.3,), 50),
-    *_pairs("smollm2", 2), *_pairs("gemma270m", 0, texts=50), *_pairs("qwen05", 0, (0.3,), 30),
-    *_pairs("smollm2", 3), *_pairs("qwen05", 1, texts=50), *_others("qwen05", 0, (0.7,), 30), *_pairs("smollm2", 4),
-    *_pairs("smollm2", 5), *_pairs("gemma270m", 1, texts=50),
+    *_pairs("qwen05", 1), *_pairs("gemma270m", 0, texts=50), *_pairs("smollm2", 0, (0.3,), 50),
+    *_others("smollm2", 0, (1.0,), 30), *_pairs("qwen15", 0, (0.7,), 30), *_pairs("smollm2", 2),
+    *_others("qwen05", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.3,), 30), *_pairs("smollm2", 3), *_pairs("qwen05", 2),
+    *_pairs("smollm2", 4), *_pairs("gemma270m", 1, texts=50), *_pairs("smollm2", 5), *_pairs("qwen05", 3),
+    *_pairs("smollm2", 6), *_pairs("smollm2", 7),
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from caw.cli.detect_config import Normalize, read_key_list
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.cli.policy_choice import choose_watermark
 from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_text
 from caw.io.jsonl import Row, read_rows, text_field
@@ -71,7 +72,7 @@ def detect(
         str | None,
         typer.Option(help=f"Tokenizer of the text's model: {DEMO_MODEL}, a .gguf file, a folder or a hub id."),
     ] = None,
-    watermark: opt.MarkName = "kgw",
+    watermark: opt.MarkName = None,
     key: opt.Key = None,
     gamma: opt.Gamma = None,
     seeding: opt.Seeding = None,
@@ -186,16 +187,18 @@ def detect(
         if registry is not None or tenant is not None:
             others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
                       "regions": regions, "scores": scores, "html": html, "null-report": null,
-                      "power": power, "watermark": watermark != "kgw", **options}  # fmt: skip
+                      "power": power, "watermark": watermark is not None, **options}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(given, field)
             loaded, how = _tokenizer_for(items, tokenizer), {"fpr": fpr, "normalize": normalize}
             bad += deployed.test(found, items, loaded, how, prefix, receipt, as_json=as_json, single=input is None)
             raise typer.Exit(BAD_LINES if bad else 0)
-        marks = _watermarks(config, watermark, key, options)
+        told = None if receipt is None else read_receipts(receipt)
+        other = None if mode == "exact" else mode  # a mode of other systems is for their green lists
+        named = watermark if watermark or told is None else told.any.watermark
+        marks = _watermarks(config, choose_watermark(named, {**options, "mode": other}, policy, steps), key, options)
         test = {"fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
                 "regions": regions or None}  # fmt: skip
-        told = None if receipt is None else read_receipts(receipt)
         if told is not None:
             told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
             test = told.options(test)

@@ -24,7 +24,7 @@ from caw.cli.generate_prompts import (
     read_prompts,
 )
 from caw.cli.options import DECODING, panel
-from caw.cli.policy_choice import build_recommended, choose_policy, what_marks, what_recommended_marks
+from caw.cli.policy_choice import build_recommended, choose_policy, choose_watermark, what_marks, what_recommended_marks
 from caw.cli.quantization_option import DRAFTER_FLAG, DrafterQuantized, Quantized, check_second, prepare_place
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
@@ -202,7 +202,7 @@ def generate(
     ] = False,
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
     with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Include the prompt in each output line.")] = False,
-    watermark: opt.WatermarkName = "kgw",
+    watermark: opt.WatermarkName = None,
     key: opt.Key = None,
     gamma: opt.Gamma = None,
     delta: opt.Delta = None,
@@ -274,8 +274,8 @@ def generate(
 ) -> None:
     """Generate watermarked text from one prompt or from a JSONL file of prompts.
 
-    If the model has an evaluator, CAW adapts the mark's strength to each token's importance. Other models are marked at
-    full strength. A line on stderr says which.
+    Sampled texts are marked at no cost in quality, greedy ones no more strongly than detection needs and, if the model
+    has an evaluator, more gently where a token matters (CAW). A line on stderr says how.
 
     Each output line has id, text, tokens, finish_reason, prompt_digest, watermark, policy, key_id (never the key) and
     settings. It is written as soon as its text is finished; at the end the file is sorted into input order. The id is
@@ -309,9 +309,11 @@ def generate(
         of_mark = {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
                    "top-k-exp": top_k_exp, "strength-exp": strength_exp, "payload": payload,
                    "payload-bits": payload_bits, "variants": variants}  # fmt: skip
-        mark = opt.build_watermark(watermark, key, of_mark)
         of_policy = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta,
                      "evaluator": evaluator, "target": target}  # fmt: skip
+        mark = opt.build_watermark(
+            choose_watermark(watermark, {**of_mark, "weights": weights}, policy, of_policy), key, of_mark
+        )
         drawn = {"do_sample": sample, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
                  "seed": seed, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
                  "frequency_penalty": frequency_penalty}  # fmt: skip
@@ -321,7 +323,7 @@ def generate(
             mark, how = recommended_of(mark, policy, of_policy, model, of_sampling, detectable_at)
             family = mark.of(do_sample=bool(of_sampling.get("do_sample")))
             kind = "drawn" if of_sampling.get("do_sample") else "greedy"
-            marking = what_recommended_marks(mark, {kind: how}, model)
+            marking = what_recommended_marks(mark, {kind: how})
         else:
             chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
             how = opt.build_policy(chosen, of_policy, model)

@@ -14,6 +14,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.policy_choice import choose_watermark
 from caw.cli.registry_options import RegistryUrl, named, opened, read_time, shown_time
 from caw.requirements import require
 from caw.watermarks.keys import parse_key
@@ -42,8 +43,14 @@ def create(
         typer.Option(help="Marking key: environment variable that holds an existing key [a new random key]."),
     ] = None,
     watermark: Annotated[
-        str, opt.panel(opt.MARK, "Watermark of the key.", "--watermark", metavar="|".join(opt.WATERMARKS))
-    ] = "kgw",
+        str | None,
+        opt.panel(
+            opt.MARK,
+            "Watermark of the key [that of the keys that mark now; recommended; kgw if an option of kgw is given].",
+            "--watermark",
+            metavar="|".join(opt.WATERMARKS),
+        ),
+    ] = None,
     gamma: opt.Gamma = None,
     delta: opt.Delta = None,
     seeding: opt.Seeding = None,
@@ -87,7 +94,7 @@ def create(
             return
         mark = found.marking.create(
             tenant, key=given, not_before=window[0], not_after=window[1], public=public,
-            watermark=_made_with(watermark, options),
+            watermark=_watermark_of(found, watermark, options),
         )  # fmt: skip
         print(f"marking key {mark.id} of {tenant}, from {shown_time(mark.not_before)} UTC{_end(mark.not_after)}")
 
@@ -272,6 +279,17 @@ def upgrade(
             print(f"the registry has format {done.after} already")
         else:
             print(f"upgraded the registry from format {done.before} to {done.after}; {done.keys} keys mark with {mark}")
+
+
+def _watermark_of(found: Registry, name: str | None, options: dict[str, Any]) -> Watermark:
+    """Return the watermark of a new key under a placeholder key: one server marks with one, so that of the others."""
+    from caw.watermarks.names import watermark_from
+
+    now = found.database.clock()
+    valid = [each.watermark for each in found.marking.every() if each.state(now) == "valid"]
+    if valid and name is None and all(value is None for value in options.values()):
+        return watermark_from(valid[-1], 1)
+    return _made_with(choose_watermark(name, options), options)
 
 
 def _made_with(name: str, options: dict[str, Any]) -> Watermark:

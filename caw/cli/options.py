@@ -45,8 +45,13 @@ def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
 
 
 BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
-WatermarkName = Annotated[str, panel(MARK, "Watermark.", "--watermark", metavar="|".join([*WATERMARKS, "none"]))]
-MarkName = Annotated[str, panel(MARK, "Watermark to test for.", "--watermark", metavar="|".join(WATERMARKS))]
+OTHERWISE = "[recommended; kgw if a policy or an option of kgw is given]"
+WatermarkName = Annotated[
+    str | None, panel(MARK, f"Watermark {OTHERWISE}.", "--watermark", metavar="|".join([*WATERMARKS, "none"]))
+]
+MarkName = Annotated[
+    str | None, panel(MARK, f"Watermark to test for {OTHERWISE}.", "--watermark", metavar="|".join(WATERMARKS))
+]
 KEY_HELP = (
     "Secret key: an integer below 2^64, or text that is not a number. Prefer CAW_KEY, which stays out of the "
     "shell history: `read -rs CAW_KEY; export CAW_KEY`, or `export CAW_KEY=$(cat keyfile)`."

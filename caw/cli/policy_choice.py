@@ -1,4 +1,4 @@
-"""The default policy of `caw generate`, and the line that says how texts are marked."""
+"""The default watermark and policy of the commands, and the line that says how texts are marked."""
 
 from __future__ import annotations
 
@@ -18,6 +18,22 @@ CAW, PLAIN = "capacity", "fixed"
 NO_EVALUATOR = "this model has no evaluator, so every token is marked at full strength; see caw train-evaluator"
 # what says how strong a watermark is; the rest of its settings is in every output line
 STRONG = ("delta", "top_k", "depth")
+
+
+def choose_watermark(
+    name: str | None, options: Mapping[str, Any], policy: str | None = None, of_policy: Mapping[str, Any] | None = None
+) -> str:
+    """Return the watermark of a command: the one named by --watermark; otherwise recommended, or kgw if a policy or an
+    option that recommended has not is given.
+
+    A detector of recommended reads the texts of both under the same key, as long as kgw has its defaults.
+    """
+    if name is not None:
+        return name
+    given = {option for option, value in options.items() if value is not None}
+    steered = {option for option, value in (of_policy or {}).items() if value is not None} - set(TAKEN)
+    strange = given - set(opt.WATERMARK_OPTIONS["recommended"])
+    return "kgw" if strange or steered or policy is not None else "recommended"
 
 
 def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, marked: bool) -> tuple[str, str]:
@@ -54,16 +70,16 @@ def build_recommended(mark: Recommended, policy: str | None, options: Mapping[st
     return dataclasses.replace(mark, **given)
 
 
-def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy], model: str) -> str:
-    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of "drawn" and "greedy"."""
-    from caw.policies.recommended import NO_EVALUATOR, evaluator_of
+def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy]) -> str:
+    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of "drawn" and "greedy".
 
+    That a model has no evaluator is said by the library's warning.
+    """
     drawn = f"drawn texts with exp (variants {mark.variants}) at full strength, which costs no quality"
     parts = {"drawn": drawn}
     if "greedy" in policies:
         parts["greedy"] = what_marks(mark.greedy, policies["greedy"]).replace("marking", "greedy texts", 1)
-    line = f"marking {', '.join(parts[name] for name in policies)}"
-    return f"{line}: {NO_EVALUATOR}" if "greedy" in policies and evaluator_of(mark, model) is None else line
+    return f"marking {', '.join(parts[name] for name in policies)}"
 
 
 def what_marks(mark: Watermark, policy: Policy, remark: str = "") -> str:

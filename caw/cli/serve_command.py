@@ -121,11 +121,11 @@ def serve(
         }  # fmt: skip
         kept = None if registry is None else opened(registry)
         assert key is not None
-        mark = serving.watermark_of(kept, watermark, key, of_mark)
         of_policy = {
             "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
             "target": target,
         }  # fmt: skip
+        mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
             mark, marking = serving.recommended_of(mark, policy, of_policy, model, detectable_at)

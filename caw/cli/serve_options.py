@@ -10,7 +10,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.options import panel
-from caw.cli.policy_choice import build_recommended, what_recommended_marks
+from caw.cli.policy_choice import build_recommended, choose_watermark, what_recommended_marks
 from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ONLY = "default"  # id of the tenant where there is no registry
 
 WatermarkName = Annotated[
     str | None,
-    panel(opt.MARK, "Watermark [the registry keys' watermark; kgw].", "--watermark",
+    panel(opt.MARK, "Watermark [the registry keys' watermark; recommended; kgw if a policy or an option of kgw is given].", "--watermark",
           metavar="|".join(opt.WATERMARKS)),
 ]  # fmt: skip
 Host = Annotated[str, panel(SERVING, "Address to listen on; 127.0.0.1 accepts only local connections.", "--host")]
@@ -157,13 +157,17 @@ def tell_sampling(model: Any, sampling: str) -> None:
         tell(f"default sampling of requests: temperature 1; {suggested}, see --sampling")
 
 
-def watermark_of(found: Registry | None, name: str | None, key: str, options: dict[str, Any]) -> Watermark:
-    """Return the requested watermark, or that of the registry's active keys; kgw if there are none.
+def watermark_of(
+    found: Registry | None, name: str | None, key: str, options: dict[str, Any], policy: str | None,
+    of_policy: dict[str, Any],
+) -> Watermark:  # fmt: skip
+    """Return the requested watermark, or that of the registry's active keys; if there are none, that of
+    `choose_watermark`.
 
     Raises ValueError for none, and if an active key has another watermark: its texts would not be detected.
     """
     asked = name is not None or any(value is not None for value in options.values())
-    mark = opt.build_watermark(name or "kgw", key, options)
+    mark = opt.build_watermark(choose_watermark(name, options, policy, of_policy), key, options)
     if mark is None:
         raise ValueError("the server marks every response, got --watermark none; choose another")
     if found is None:
@@ -187,7 +191,7 @@ def recommended_of(
 
     mark = build_recommended(mark, policy, of_policy)
     policies = {kind: policy_for(mark, model, do_sample=kind == "drawn", level=level) for kind in ("drawn", "greedy")}
-    return mark, what_recommended_marks(mark, policies, model)
+    return mark, what_recommended_marks(mark, policies)
 
 
 def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:

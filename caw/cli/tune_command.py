@@ -57,7 +57,9 @@ def tune_command(
             "given.",
         ),
     ] = None,
-    watermark: opt.MarkName = "kgw",
+    watermark: Annotated[
+        str, opt.panel(opt.MARK, "Watermark whose strength is tuned.", "--watermark", metavar="kgw|unigram|exp|synthid")
+    ] = "kgw",
     key: opt.Key = None,
     gamma: opt.Gamma = None,
     delta: opt.Delta = None,

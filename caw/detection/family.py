@@ -7,8 +7,8 @@ import numpy as np
 from caw.watermarks import Watermark
 
 
-def family_wise(p_values: np.ndarray, n: int) -> np.ndarray:
-    """1 - (1 - p)^n, float64 of any shape: the chance that any of n independent keys gives p or less."""
+def family_wise(p_values: np.ndarray, n: int | np.ndarray) -> np.ndarray:
+    """1 - (1 - p)^n, float64 of any shape, n too: the chance that any of n independent keys gives p or less."""
     with np.errstate(divide="ignore"):  # p = 1
         corrected: np.ndarray = -np.expm1(n * np.log1p(-np.asarray(p_values, dtype=np.float64)))
     return corrected

@@ -10,7 +10,7 @@ itself: those p-values are uniform for every key.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import scipy  # its parts load when they are used: stats takes a second
 
 from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
+from caw.detection.family import family_wise
 from caw.detection.statistics import tails
 from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import score_stream
@@ -132,7 +133,41 @@ def null_report(
 
 
 def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return (p-values, randomised p-values) of texts, counting only evidence that no earlier text gave."""
+    """Return (p-values, randomised p-values) of texts, counting only evidence that no earlier text gave. Texts without
+    such evidence are left out.
+    """
+    found, randomised = _once_of_each(ids, detector, rng)
+    some = ~np.isnan(found)
+    return found[some], randomised[some]
+
+
+def _once_of_each(
+    ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same for each text, nan for texts without such evidence. Variants, and then families, are tried as the
+    detector tries them, but those without evidence count for none.
+    """
+    mark = detector.watermark
+    if mark.family == 1:
+        return _once_under_a_key(ids, detector, rng)
+    several = len(mark.parts) > 1
+    tried = mark.parts if several else [mark.variant(number) for number in range(mark.family)]
+    least, tests = np.full((2, len(ids)), np.nan), np.zeros(len(ids))
+    for each in tried:
+        weights = detector.weights
+        if several and isinstance(weights, TextWeights) and not weights.are_for(each):
+            weights = None
+        own = _once_of_each(ids, replace(detector, watermark=each, tokenizer=None, weights=weights), rng)
+        least = np.fmin(least, own)
+        tests += ~np.isnan(own[0])
+    found, randomised = family_wise(least, tests)
+    return found, randomised
+
+
+def _once_under_a_key(
+    ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same for a watermark with a single key."""
     # what another system counts, and mid-p values, promise no uniform law that could be checked
     values, evidence, counted = score_stream(detector.watermark, ids, "exact")
     assert evidence is not None
@@ -155,7 +190,10 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
         return found.p_values[some]
 
     p, step = tail(0.0), _step(detector.watermark)
-    return (p, p) if not step else (p, tail(step) + rng.random(len(p)) * (p - tail(step)))
+    randomised = p if not step else tail(step) + rng.random(len(p)) * (p - tail(step))
+    found = np.full((2, len(ids)), np.nan)
+    found[:, some] = p, randomised
+    return found[0], found[1]
 
 
 def _step(watermark: Watermark) -> float:

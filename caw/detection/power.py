@@ -80,8 +80,8 @@ def power_table(
 
     Returns:
         One row per length and rate, in that order. The expected rate is that of the exact test of green lists and
-        races: nan for a detector with weights, mid_p, mode "compat", regions or a payload, for SynthID and for two
-            keys.
+        races: nan for a detector with weights, mid_p, mode "compat", regions or a payload, for SynthID, for two keys
+            and where several variants or families are tried.
 
     Deterministic. Raises ValueError if nothing counts.
     """
@@ -107,7 +107,7 @@ def _expects(detector: Detector) -> bool:
     """Return whether `expected_power` applies: the exact test of green lists or of sums of Exponential(1)."""
     watermark = detector.watermark
     plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
-    plain = plain and not detector.regions
+    plain = plain and not detector.regions and watermark.family == 1
     race = watermark.null == "gamma" and watermark.null_moments == (1.0, 1.0)
     return plain and (isinstance(watermark, GreenList) or race)
 

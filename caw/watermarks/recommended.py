@@ -1,9 +1,11 @@
 """Recommended: one key for all texts. What is drawn is raced for at no cost, what is greedy gets green lists.
 
-Two families of marks under one secret, each with a key of its own (`keys.derive_key`):
+Two families of marks under one secret, separated by the domains that their keys are derived for (`keys.derive_key`):
 
     drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", variants=V), at full strength
-    greedy   KGW(key derived for domain `caw/recommended/greedy`), under CAW, until the text is detectable
+    greedy   KGW(the key itself, which KGW derives for `caw/kgw`), under CAW, until the text is detectable
+
+So whoever marked with KGW before finds those texts under the same key.
 
 A detector tests for both. Under the null their p-values are independent, so the smaller of two is p or less with
 probability 1 - (1 - p)^2: a text's p-value is that, and a greedy text has to reach 1 - (1 - p)^(1/2) alone.
@@ -27,7 +29,7 @@ from caw.watermarks.exp import EXP, MAX_VARIANTS
 from caw.watermarks.keys import derive_key
 from caw.watermarks.kgw import KGW
 
-DRAWN, GREEDY = b"caw/recommended/drawn", b"caw/recommended/greedy"
+DRAWN = b"caw/recommended/drawn"
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Recommended(Watermark):
     @cached_property
     def greedy(self) -> KGW:
         """The watermark of greedy texts."""
-        return KGW(derive_key(self.secret, GREEDY))
+        return KGW(self.secret)
 
     def of(self, *, do_sample: bool) -> EXP | KGW:
         """The watermark of a text."""

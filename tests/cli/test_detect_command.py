@@ -105,6 +105,7 @@ REFUSED = [
     (["--text", "x", "--payload-bits", "8", "--mode", "compat"], "payloads require mode 'exact'"),
     (["--null-report", "y", "--payload-bits", "8"], "do not support payloads"),
     (["--text", "x", "--regions", "--payload-bits", "8"], "do not support payloads"),
+    (["--text", "x", "--watermark", "recommended", "--mode", "compat"], "variants are tried in mode 'exact'"),
     (["--text", "x", "--regions", "--mode", "compat"], "--regions requires --mode exact"),
     (["--text", "x", "--config", "c.yaml", "--gamma", "0.5"], "--config defines"),
 ]
@@ -137,10 +138,12 @@ def test_null_report(model: str, tmp_path: Path) -> None:
 def test_power(tmp_path: Path) -> None:
     watermark = caw.KGW(key=KEY)
     source = corpus(tmp_path / "marked.jsonl", [marked_ids(watermark, 60)] * 3, "ids")
-    rows = lines("--power", source, "--field", "ids")
+    rows = lines("--watermark", "kgw", "--power", source, "--field", "ids")
     by = {(r["tokens"], r["fpr"]): r for r in rows}
     assert by[50, 1e-3]["measured"] == 1 and by[50, 1e-3]["expected"] > 0.9 and by[100, 1e-3]["measured"] is None
     assert "measured" in run("--power", source, "--field", "ids").stdout
+    first = lines("--power", source, "--field", "ids")[2]  # of the recommended watermark: nothing is expected of it
+    assert (first["measured"], first["expected"]) == (1, None)
 
 
 def test_regions_page_and_mid_p(tmp_path: Path) -> None:
@@ -203,6 +206,7 @@ def test_what_a_table_says_of_each_text(tmp_path: Path, monkeypatch: pytest.Monk
     assert "payload (least certain bit)" in shown and "77 (100 %)" in shown
     (one, *_) = lines(*source, "--payload-bits", "8")
     assert one["payload"] == 77 and one["message"].endswith("payload 77")
+    source += ["--watermark", "kgw"]
     plain = run(*source).stdout
     assert "payload" not in plain and "too short to decide" in plain and "tokens scored" in plain
     assert "mostly repetition: repeated text counts once" in plain and "7 of 198" in plain
@@ -220,11 +224,12 @@ def test_regions_say_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.Mon
     ids = [*range(400, 2400), *marked_ids(caw.KGW(key=KEY), 80), *range(2400, 3400)]
     source = ["--input", corpus(tmp_path / "ids.jsonl", [ids, ids[:300]], "ids"), "--field", "ids"]
     page = tmp_path / "page.html"
-    found, nothing = lines(*source, "--regions", "--html", str(page))
+    kgw = [*source, "--watermark", "kgw"]
+    found, nothing = lines(*kgw, "--regions", "--html", str(page))
     assert found["is_watermarked"] and found["text_p_value"] > 1e-3 and found["message"].startswith("watermarked in a")
     assert not nothing["is_watermarked"] and nothing["regions"] == []
     assert "A part of this text carries the mark" in page.read_text()
-    shown = run(*source, "--regions").stdout
+    shown = run(*kgw, "--regions").stdout
     p, where = f"{found['p_value']:.2g}", found["regions"][0]
     assert p in shown and "corrected p-value" in shown and f"marked: tokens {where['start']} to {where['end']}" in shown
     assert "1 of 2 texts are watermarked" in shown

@@ -32,8 +32,8 @@ def detect_json(*arguments: str, **settings: Any) -> list[dict[str, Any]]:
 
 
 def test_detect_agrees_with_the_library(model: str, marked: str, tmp_path: Path) -> None:
-    expected = caw.detect(marked, load_tokenizer(model), caw.KGW(key=KEY), fpr=1e-4)
-    assert expected.is_watermarked
+    expected = caw.detect(marked, load_tokenizer(model), caw.Recommended(key=KEY), fpr=1e-4)
+    assert expected.is_watermarked and expected.family == "kgw"
     [line] = detect_json("--text", marked, "--tokenizer", model, "--fpr", "1e-4")
     assert (line["p_value"], line["z_score"]) == (expected.p_value, expected.z_score)
     assert line["is_watermarked"] is True and line["key_id"] == caw.KGW(key=KEY).key_id and "token_ids" not in line

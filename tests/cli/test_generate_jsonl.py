@@ -64,7 +64,7 @@ def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> 
     source.write_text(
         f'{{"prompt": "the sky"}}\n{{broken\n{{"text": "x"}}\n{{"prompt": ""}}\n{long}\n{{"prompt": "b"}}\n'
     )
-    result = generate(model, "--input", str(source), "--output", str(out))
+    result = generate(model, "--input", str(source), "--output", str(out), "--watermark", "kgw")
     assert result.exit_code == 1
     assert sorted(line["id"] for line in read(out)) == [1, 6]
     *complaints, marks = result.stderr.splitlines()
@@ -101,7 +101,7 @@ def test_a_prompt_that_leaves_little_room_is_warned_about(model: str, tmp_path: 
     tokenizer = tiny_tokenizer()
     prompt = tokenizer.decode(tokenizer("the sky " * 600)["input_ids"][:count])
     source.write_text(json.dumps({"prompt": prompt}) + "\n")
-    result = generate(model, "--input", str(source))
+    result = generate(model, "--input", str(source), "--watermark", "kgw")
     assert result.exit_code == 0
     assert re.findall(r"line 1: warning: the prompt has \d+ tokens", result.stderr) and result.stderr.count("\n") == 2
     assert len(json.loads(result.stdout)["tokens"]) <= 12

@@ -58,13 +58,14 @@ def test_the_line_names_what_decides(mark: Any, said: str) -> None:
 
 def test_a_model_without_evaluator_is_marked_fully_and_says_so(model: str, tmp_path: Path) -> None:
     prompts, output = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
-    done = generate(model, "-i", str(prompts), "-o", str(output))
+    kgw = ["--watermark", "kgw"]
+    done = generate(model, "-i", str(prompts), "-o", str(output), *kgw)
     expected = f"caw: marking with kgw (delta 4), policy fixed (strength 1): {NO_EVALUATOR}\n"
     assert (done.exit_code, done.stderr) == (0, expected)
     lines = output.read_text().splitlines(keepends=True)
     assert json.loads(lines[0])["policy"] == {"name": "fixed", "strength": 1.0}
     output.write_text("".join(lines[:1]))
-    again = generate(model, "-i", str(prompts), "-o", str(output), "--resume")
+    again = generate(model, "-i", str(prompts), "-o", str(output), "--resume", *kgw)
     assert again.stderr.endswith(expected) and output.read_text() == "".join(lines)
 
 
@@ -75,7 +76,7 @@ def test_a_model_with_evaluator_is_marked_by_caw(
     for place in ("caw.evaluator.shipped_for", "caw.evaluator.network.shipped_for"):
         monkeypatch.setattr(place, lambda name: evaluator)
     output = tmp_path / "out.jsonl"
-    done = generate(model, "--prompt", "the sky", "-o", str(output))
+    done = generate(model, "--prompt", "the sky", "-o", str(output), "--watermark", "kgw")
     numbers = {"theta": defaults.THETA, "beta": defaults.BETA}
     assert done.exit_code == 0 and "policy capacity" in done.stderr and "theta 0.9, beta 2" in done.stderr
     assert json.loads(output.read_text())["policy"] == {"name": "capacity", "evaluator": evaluator, **numbers}

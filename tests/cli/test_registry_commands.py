@@ -151,7 +151,7 @@ def test_texts_are_tested_under_the_keys_of_a_registry(caw: Any, model: str, tmp
 def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
     """Before a model is loaded, which this one could not be."""
     caw("keys", "create", "acme", "--watermark", "exp", "--top-k-exp", "3")
-    caw("keys", "create", "acme", "--from", "2090-01-01")
+    caw("keys", "create", "acme", "--watermark", "kgw", "--from", "2090-01-01")
     serve = ("serve", "--model", "no-such-model", "--registry", caw.url)
     asked = [caw(*serve, "--policy", "fixed", "--detectable-at", level).stderr for level in ("2e-3", "1e-3")]
     assert "--detectable-at 0.002 is above 0.001" in asked[0] and "above" not in asked[1]
@@ -162,7 +162,9 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
         in caw(*serve, "--policy", "fixed", "--watermark", "exp", "--top-k-exp", "5").stderr
     )
     assert_refused(caw(*serve, "--watermark", "kgw"), "one server marks with one watermark, got KGW(")
-    caw("keys", "create", "globex")
+    caw("keys", "create", "globex")  # like the key that marks now
+    assert "marking with exp (top_k 3)" in caw(*serve, "--policy", "fixed").stderr
+    caw("keys", "create", "globex", "--watermark", "kgw")
     assert_refused(caw(*serve), "one server marks with one watermark, got EXP(")
 
 

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 from caw.detection import Detector
-from caw.detection.null_rates import null_report, plot_qq, rates_of
+from caw.detection.null_rates import _once, null_report, plot_qq, rates_of
 from caw.detection.weights import TokenWeights
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW, SynthID
+from caw.watermarks import EXP, KGW, Recommended, SynthID
 
 
 def texts(count: int, vocab_size: int) -> list[np.ndarray]:
@@ -30,14 +30,31 @@ def test_rates_and_clopper_pearson_intervals() -> None:
 
 @pytest.mark.parametrize(
     "watermark",
-    [KGW(key=1), EXP(key=1, context_width=1), SynthID("k", ngram_len=3, reading="mean")],
-    ids=lambda w: w.name,
+    [
+        KGW(key=1),
+        EXP(key=1, context_width=1),
+        SynthID("k", ngram_len=3, reading="mean"),
+        EXP(key=1, context_width=1, variants=5),
+        Recommended(key=1, variants=3),
+    ],
+    ids=lambda w: f"{w.name}-{w.family}",
 )
 def test_evidence_counted_once_in_the_corpus_is_uniform_for_one_key(watermark: KGW) -> None:
     report = null_report(texts(400, 2000), Detector(None, watermark))
     assert report.texts == 400 and report.once_texts <= 400
     assert report.uniform_p > 1e-6 and all(r.holds for r in report.once)
     assert report.p_values.shape == (400,) and "p_values" not in report.as_dict()
+
+
+def test_a_family_of_keys_is_the_likeliest_of_them_corrected() -> None:
+    """Of the first text all evidence is new, so that `once` has the p-value that the detector gives it."""
+    for mark in (EXP(key=1, variants=5), Recommended(key=1, variants=3)):
+        for text in texts(5, 2000):
+            p, same = _once([text], Detector(None, mark), np.random.default_rng(0))
+            assert_close(p, [Detector(None, mark)(text.tolist()).p_value], "tail")
+            assert len(same) == 1
+    p, same = _once([np.arange(3), np.arange(3)], Detector(None, Recommended(key=1)), np.random.default_rng(0))
+    assert len(p) == 1  # no race in three tokens, and the second text has nothing new for the green list
 
 
 @pytest.mark.parametrize("options", [{"mode": "compat"}, {"mid_p": True}])
