@@ -25,7 +25,8 @@ ONLY = "default"  # id of the tenant where there is no registry
 
 WatermarkName = Annotated[
     str | None,
-    panel(opt.MARK, "Watermark [the registry keys' watermark; recommended; kgw if a policy or its option is given].", "--watermark",
+    panel(opt.MARK, "Watermark [the registry keys' watermark; recommended; kgw if a policy or its option is given].",
+          "--watermark",
           metavar="|".join(opt.WATERMARKS)),
 ]  # fmt: skip
 Host = Annotated[str, panel(SERVING, "Address to listen on; 127.0.0.1 accepts only local connections.", "--host")]
