@@ -1,4 +1,4 @@
-"""`caw demo`: plain, KGW and CAW outputs of one prompt, side by side."""
+"""`caw demo`: plain, KGW, CAW and drawn outputs of one prompt, side by side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def demo(
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
-    """Generate plain, KGW and CAW outputs of one prompt, and show tokens, p-values and speed.
+    """Generate plain, KGW, CAW and drawn outputs of one prompt, and show tokens, p-values and speed.
 
     Without --key or CAW_KEY a public demo key is used. Never use that key for anything else.
 
@@ -73,7 +73,7 @@ def demo(
         device = prepare_place(model, device, threads, dtype, quantization)
         with doing(f"loading {model}"):
             network, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
-        with doing("generating three texts"):
+        with doing("generating four texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
             result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)
         render(result, Console())

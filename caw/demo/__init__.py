@@ -1,1 +1,1 @@
-"""The demo: three outputs of one prompt, on a terminal or as a page."""
+"""The demo: four outputs of one prompt, on a terminal or as a page."""

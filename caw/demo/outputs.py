@@ -1,7 +1,8 @@
-"""The demo: plain, KGW and CAW outputs of one prompt, with the watermark's effect on each token and the detector's
-results.
+"""The demo: plain, KGW, CAW and drawn outputs of one prompt, with the watermark's effect on each token and the
+detector's results.
 
-plain  the model alone         KGW  every token at full strength         CAW  strength looked up one token ahead
+plain   the model alone        CAW    strength looked up one token ahead
+KGW     every token at full strength        drawn  at a temperature, by the key instead of random numbers
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from caw.decoding.trace import SequenceTrace
 from caw.detection import DetectionResult, detect
 from caw.entrance import generate
 from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.watermarks import Recommended
 from caw.watermarks.green_list import GreenList
 
 Kind = Literal["marked", "kept", "protected", "green", "plain"]
+TEMPERATURE = 0.7
 WARM_UP_TOKENS = 4  # the first forwards allocate memory, which would make the first text look slow
 
 
@@ -46,7 +49,7 @@ class DemoText:
 
 @dataclass(frozen=True)
 class Demo:
-    """Three outputs of one prompt."""
+    """Four outputs of one prompt."""
 
     model: str
     prompt: str
@@ -66,9 +69,10 @@ def run_demo(
     chat: bool = True,
     fpr: float = 1e-3,
 ) -> Demo:
-    """Generate the three texts, one after the other and alone, so that their speeds are comparable.
+    """Generate the four texts, one after the other and alone, so that their speeds are comparable.
 
-    Greedy. Every p-value comes from the text alone, by `detect` with the same key; plain is tested like the others.
+    Greedy but for the drawn one, which `caw.Recommended` marks under the same key. Every p-value comes from the text
+    alone, by `detect` with that key; plain is tested like the greedy ones.
     """
     name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
     generate(model, tokenizer, prompt, watermark=watermark, policy=policy, max_new_tokens=WARM_UP_TOKENS, chat=chat)
@@ -90,6 +94,16 @@ def run_demo(
                 single=out.trace[0].single_candidate_share if mark else math.nan,
             )
         )  # fmt: skip
+    race = Recommended(watermark.secret)
+    out = generate(
+        model, tokenizer, prompt, watermark=race, do_sample=True, temperature=TEMPERATURE,
+        max_new_tokens=max_new_tokens, chat=chat,
+    )  # fmt: skip
+    assert out.trace is not None
+    words = tuple(DemoToken(text, "plain", "drawn by the key") for text in pieces(tokenizer, out.trace[0].tokens))
+    subtitle = f"at temperature {TEMPERATURE:g}, by the key: no likelihood changes"
+    found = detect(out.texts[0], tokenizer, race, fpr=fpr)
+    texts.append(DemoText("drawn", subtitle, words, found, out.tokens_per_second, 0, 0, math.nan))
     return Demo(name, prompt, watermark, policy, tuple(texts))
 
 

@@ -47,11 +47,11 @@ def page(demo: Demo) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>caw demo: one prompt, three texts</title>
+<title>caw demo: one prompt, four texts</title>
 <style>{STYLE}</style>
 </head>
 <body>
-<h1>One prompt, three texts</h1>
+<h1>One prompt, four texts</h1>
 <p class="soft">{escape(INTRODUCTION)} {escape(P_VALUE)}</p>
 <p><strong>Prompt</strong> {escape(visible(demo.prompt))}</p>
 <p class="soft">{escape(settings(demo))}</p>

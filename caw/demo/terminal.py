@@ -13,7 +13,7 @@ from caw.demo.outputs import Demo, DemoText, Kind
 from caw.demo.wording import INTRODUCTION, P_VALUE, facts, legend, settings
 from caw.io.show import visible
 
-SIDE_BY_SIDE = 132  # terminal columns from which three texts stand beside each other
+BESIDE = {200: 4, 100: 2}  # terminal columns from which so many texts stand beside each other
 STYLES: dict[Kind, str] = {
     "marked": "bold black on green",
     "kept": "bold black on bright_cyan",
@@ -29,8 +29,9 @@ def render(demo: Demo, console: Console) -> None:
     console.print(Text.assemble(("prompt  ", "bold"), visible(demo.prompt)))
     console.print(Text.assemble(("model   ", "bold"), settings(demo)))
     panels = [_panel(text) for text in demo.texts]
-    if console.width >= SIDE_BY_SIDE:
-        console.print(Columns(panels, equal=True, expand=True, width=console.width // 3 - 1))
+    beside = next((count for least, count in BESIDE.items() if console.width >= least), 1)
+    if beside > 1:
+        console.print(Columns(panels, equal=True, expand=True, width=console.width // beside - 1))
     else:
         console.print(*panels, sep="\n")
     console.print(_legend(demo))

@@ -43,7 +43,7 @@ def policy() -> caw.CapacityPolicy:
 
 
 @pytest.fixture(scope="module")
-def three(loaded: tuple[Any, Any], policy: caw.CapacityPolicy) -> Demo:
+def four(loaded: tuple[Any, Any], policy: caw.CapacityPolicy) -> Demo:
     torch.set_num_threads(1)
     model, tokenizer = loaded
     watermark = caw.KGW(key=1, delta=5.0)
@@ -54,33 +54,45 @@ def three(loaded: tuple[Any, Any], policy: caw.CapacityPolicy) -> Demo:
     return run_demo(model, tokenizer, PROMPT, watermark, policy, max_new_tokens=TOKENS)
 
 
-def test_three_texts_are_those_of_the_library(loaded: tuple[Any, Any], three: Demo) -> None:
+def test_greedy_texts_are_those_of_the_library(loaded: tuple[Any, Any], four: Demo) -> None:
     model, tokenizer = loaded
     runs: list[tuple[Any, Any]] = [
-        (None, None), (three.watermark, caw.FixedStrength(1.0)), (three.watermark, three.policy),
+        (None, None), (four.watermark, caw.FixedStrength(1.0)), (four.watermark, four.policy),
     ]  # fmt: skip
-    for text, (watermark, policy) in zip(three.texts, runs, strict=True):
+    for text, (watermark, policy) in zip(four.texts[:3], runs, strict=True):
         out = caw.generate(
             model, tokenizer, PROMPT, watermark=watermark, policy=policy, max_new_tokens=TOKENS, chat=True
         )
         assert out.trace is not None
         assert "".join(t.text for t in text.tokens) == out.texts[0]
-        assert text.detection == caw.detect(out.texts[0], tokenizer, three.watermark)
+        assert text.detection == caw.detect(out.texts[0], tokenizer, four.watermark)
         assert text.changed == sum(c > 0 for c in out.trace[0].choice)
-        theta = three.policy.theta
-        assert text.protected == (sum(c > theta for c in out.trace[0].capacity) if policy is three.policy else 0)
-    assert [t.title for t in three.texts] == ["plain", "KGW", "CAW"]
-    assert three.texts[0].changed == 0 < three.texts[1].changed
-    assert not three.texts[0].detection.is_watermarked and three.texts[1].detection.is_watermarked
-    assert all(t.tokens_per_second > 0 for t in three.texts)
+        theta = four.policy.theta
+        assert text.protected == (sum(c > theta for c in out.trace[0].capacity) if policy is four.policy else 0)
+    assert [t.title for t in four.texts] == ["plain", "KGW", "CAW", "drawn"]
+    assert four.texts[0].changed == 0 < four.texts[1].changed
+    assert not four.texts[0].detection.is_watermarked and four.texts[1].detection.is_watermarked
+    assert all(t.tokens_per_second > 0 for t in four.texts)
 
 
-def test_kinds(three: Demo) -> None:
-    plain, kgw, caw_text = ({t.kind for t in text.tokens} for text in three.texts)
+def test_the_drawn_text_is_that_of_the_recommended_watermark(loaded: tuple[Any, Any], four: Demo) -> None:
+    model, tokenizer = loaded
+    race = caw.Recommended(1)
+    out = caw.generate(
+        model, tokenizer, PROMPT, watermark=race, do_sample=True, temperature=0.7, max_new_tokens=TOKENS, chat=True
+    )
+    text = four.texts[3]
+    assert "".join(t.text for t in text.tokens) == out.texts[0]
+    assert text.detection == caw.detect(out.texts[0], tokenizer, race) and {t.kind for t in text.tokens} == {"plain"}
+    assert ("score / counted" in dict(facts(text))) == (text.detection.family == "exp")
+
+
+def test_kinds(four: Demo) -> None:
+    plain, kgw, caw_text, _ = ({t.kind for t in text.tokens} for text in four.texts)
     assert plain == {"plain", "green"}
     assert kgw == {"plain", "green", "marked"}
     assert {"marked", "kept", "protected"} <= caw_text
-    assert {kind for kind, _ in legend(three)} == (plain | kgw | caw_text) - {"plain"}
+    assert {kind for kind, _ in legend(four)} == (plain | kgw | caw_text) - {"plain"}
 
 
 def test_show() -> None:
@@ -102,19 +114,21 @@ def test_pieces_show_characters_of_several_tokens_once(loaded: tuple[Any, Any]) 
         assert "".join(pieces(tokenizer, ids[:end])) == tokenizer.decode(ids[:end])
 
 
-@pytest.mark.parametrize("width", [60, 100, 160])
-def test_terminal(three: Demo, width: int) -> None:
+@pytest.mark.parametrize("width", [60, 99, 100, 200])
+def test_terminal(four: Demo, width: int) -> None:
     stream = io.StringIO()
-    render(three, Console(file=stream, width=width, color_system=None))
+    render(four, Console(file=stream, width=width, color_system=None))
     shown = stream.getvalue()
     assert max(map(cell_len, shown.split("\n"))) <= width
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)  # a model must not steer the terminal
-    for text in three.texts:
+    for text in four.texts:
         for name, value in facts(text):
             assert name in shown and value in shown
-    assert "kept" in shown and "p-value" in shown and three.watermark.key_id in shown
+    assert "kept" in shown and "p-value" in shown and four.watermark.key_id in shown
     side_by_side = any("plain:" in line and "CAW:" in line for line in shown.splitlines())
-    assert side_by_side == (width >= 132)
+    assert side_by_side == (width >= 200)
+    pairs = any("plain:" in line and "KGW:" in line for line in shown.splitlines())
+    assert pairs == (width >= 100)
 
 
 class Page(HTMLParser):
@@ -141,8 +155,8 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_page_is_escaped_and_self_contained(three: Demo) -> None:
-    html = page(three)
+def test_page_is_escaped_and_self_contained(four: Demo) -> None:
+    html = page(four)
     parsed = Page()
     parsed.feed(html)
     parsed.close()
@@ -152,16 +166,16 @@ def test_page_is_escaped_and_self_contained(three: Demo) -> None:
     assert {name for name, _ in parsed.attributes} <= {"lang", "charset", "name", "content", "class", "title"}
     assert not re.search(r"url\(|@import|https?:", html)
     assert PROMPT in parsed.text
-    for text in three.texts:
+    for text in four.texts:
         assert visible("".join(t.text for t in text.tokens)) in parsed.text
-    assert html.count('class="marked"') == sum(t.changed for t in three.texts) + 1  # one in the legend
+    assert html.count('class="marked"') == sum(t.changed for t in four.texts) + 1  # one in the legend
     html.encode("utf-8")
 
 
-def test_page_escapes_what_a_model_says(three: Demo) -> None:
+def test_page_escapes_what_a_model_says(four: Demo) -> None:
     evil = DemoToken("</div><script>alert(1)</script>&", "marked", '"><img src=x>')
     plain = DemoToken("<i>", "plain", "")
-    html = page(replace(three, texts=(replace(three.texts[0], tokens=(evil, plain)),)))
+    html = page(replace(four, texts=(replace(four.texts[0], tokens=(evil, plain)),)))
     parsed = Page()
     parsed.feed(html)
     assert not {"script", "img", "i"} & set(parsed.tags) and parsed.open == []
@@ -197,8 +211,8 @@ def test_refusals(options: list[str], expected: str, tmp_path: Path, monkeypatch
 
 @pytest.mark.slow(seconds=20)
 def test_the_real_demo(demo_model: Any) -> None:
-    """What README promises of `caw demo`: both marked texts are found, the plain one is not."""
+    """What README promises of `caw demo`: all marked texts are found, the plain one is not."""
     made = shown()  # the fixture has made sure that the model is there
     verdicts = re.findall(r"<dt>verdict</dt><dd[^>]*>([^<]*)</dd>", made.page)
-    assert verdicts == ["no watermark found", "watermarked", "watermarked"]
+    assert verdicts == ["no watermark found", *["watermarked"] * 3]
     assert "Traceback" not in made.result.stderr and "kept" in made.result.stdout
