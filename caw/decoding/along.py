@@ -26,7 +26,6 @@ from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
 from caw.decoding.trace import TokenTrace
-from caw.policies import CapacityPolicy
 from caw.record import Record
 from caw.watermarks.base import MISSING
 
@@ -230,7 +229,7 @@ class _Chooser:
         """Choose at every place whose distributions are known. window: logits [N, V] from position `start` on."""
         plan, history = self.plan, self.plan.history
         first, last = self.next, start + window.shape[0] - 1 - (prompt - 1)  # places with a distribution of their own
-        looks = isinstance(plan.policy, CapacityPolicy) and plan.policy.network.spec.next
+        looks = plan.looks_ahead
         until = last if looks else last + 1
         until = min(until, len(self.text))
         if until <= first or not strengths:
@@ -255,11 +254,10 @@ class _Chooser:
             texts.rows.factors.fill_(strength)
             choosing.steer()
             ladder = choosing.ladder(state)
-            if plan.looks_ahead:
+            if looks:
                 capacity, sigma, choice = choosing.evaluate_and_select(state, ladder, following)
             else:
-                sigma, choice = choosing.choose(state, ladder)
-                capacity = torch.full_like(sigma, torch.nan)
+                capacity, sigma, choice = choosing.choose(state, ladder, traced=True)
             columns = (choice, ladder.counts, capacity, sigma, entropy)
             rows = zip(
                 range(first, until), *(column.tolist() for column in columns), ladder.candidates.tolist(), strict=True

@@ -314,10 +314,7 @@ class Chooser:
         choosing.texts.refused.zero_()  # of a choice that raised
         choosing.steer()
         ladder = choosing.ladder(state)
-        if choosing.rules.looks_ahead:
-            choice = choosing.evaluate_and_select(state, ladder, record)[2]
-        else:
-            choice = choosing.choose(state, ladder)[1]
+        choice = choosing.choose(state, ladder).candidate
         self._check_strengths(choosing, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
         if self._history:  # nothing else reads it
@@ -431,7 +428,7 @@ class Chooser:
     def _check_window(self) -> None:
         """Raise ValueError for an evaluator that reads what no engine has: the position behind the original token."""
         policy = self.policy
-        if self.watermark is not None and isinstance(policy, CapacityPolicy) and policy.network.spec.next:
+        if self.watermark is not None and isinstance(policy, CapacityPolicy) and policy.looks_ahead:
             window = policy.network.spec.previous, policy.network.spec.next
             raise ValueError(
                 f"the policy's evaluator must not read the next position, got one of window {window}; use one trained "

@@ -14,6 +14,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -63,7 +64,13 @@ class Rules:
 
     @property
     def looks_ahead(self) -> bool:
+        """Whether the candidates go through the model before the choice."""
         return self.watermark is not None and self.policy.looks_ahead
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluator gives the strengths."""
+        return self.watermark is not None and self.policy.reads_capacity
 
     @property
     def reader(self) -> Watermark | None:
@@ -79,6 +86,15 @@ class Rules:
     def max_strength(self) -> float:
         """Maximum strength of any text."""
         return self.limits.greatest(self.policy.greatest)
+
+
+class Choice(NamedTuple):
+    """capacity: float32 [B], NaN where no evaluator was asked. strength: float32 [B]. candidate: int64 [B], index
+    of the one that it selects."""
+
+    capacity: torch.Tensor
+    strength: torch.Tensor
+    candidate: torch.Tensor
 
 
 class Choosing:
@@ -100,7 +116,7 @@ class Choosing:
         self.watermark, self.policy, self.limits, self.loop = rules.watermark, rules.policy, rules.limits, rules.loop
         self.kernels, self.warper = rules.kernels, self.warper_of(rules.warper)
         self.max_strength, self.own_strength = rules.max_strength, rules.policy.max_strength
-        self.unbounded = rules.watermark is not None and not rules.looks_ahead and not is_bounded(rules.policy)
+        self.unbounded = rules.watermark is not None and not rules.evaluates and not is_bounded(rules.policy)
         self.noise = GumbelNoise.on(device, native=rules.kernels.native) if rules.limits.samples else None
         self.evaluator = _evaluator_on(device, rules.policy)
         self.races = may_race(rules.watermark, rules.policy)
@@ -267,16 +283,22 @@ class Choosing:
 
     # Strength, and the candidate it selects ----------------------------------------------------------------------
 
-    def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (strength float32 [B], index of the candidate int64 [B]) by a policy that needs no look-ahead."""
-        if self.watermark is None:
+    def choose(self, state: DecodeState, ladder: Ladder, *, traced: bool = False) -> Choice:
+        """Choose by a policy that needs no look-ahead.
+
+        traced: ask the evaluator also where every text has a single candidate, whose strength means nothing. Without an
+        evaluator, capacities are NaN.
+        """
+        if self.rules.evaluates and (traced or self.worth_doing(self.texts.active & (ladder.counts > 1))):
+            return self.evaluate_and_select(state, ladder)
+        if self.watermark is None or self.rules.evaluates:
             strength = torch.zeros_like(state.pending_strength)
         else:
             strength = self.own_strengths(state) * self.texts.factors
-        return strength, self.select(ladder, strength)
+        return Choice(torch.full_like(strength, torch.nan), strength, self.select(ladder, strength))
 
     def own_strengths(self, state: DecodeState) -> torch.Tensor:
-        """Strengths by a policy that needs no look-ahead, before factors, float32 [B].
+        """Strengths by a policy without an evaluator, before factors, float32 [B].
 
         Strengths out of range are noted in `Texts.refused`; nothing is read back.
         """
@@ -286,18 +308,17 @@ class Choosing:
             self.texts.refuse(strength, self.own_strength, state.current.logsumexp.isfinite())
         return strength
 
-    def evaluate_and_select(
-        self, state: DecodeState, ladder: Ladder, following: Record
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token; the strength it
-        gets; the candidate that it selects. A row that waits keeps the capacity and strength its token was chosen with.
+    def evaluate_and_select(self, state: DecodeState, ladder: Ladder, following: Record | None = None) -> Choice:
+        """Choose by the capacity of position i from the records of i - N-, …, i, i + 1 given the original token. A row
+        that waits keeps the capacity and strength its token was chosen with.
 
-        following: record of i + 1; means nothing to an evaluator that does not read it.
+        following: record of i + 1; None for an evaluator that does not read it.
         """
         evaluator, policy, factors = self.evaluator, self.policy, self.texts.factors
         assert isinstance(policy, CapacityPolicy) and evaluator is not None
         spec = evaluator.spec
-        window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
+        behind = [following] if spec.next and following is not None else []
+        window = [*reversed(state.history[: spec.previous]), state.current, *behind]
         capacity, strength, choice = self.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
             state.pending, state.pending_strength, state.pending_capacity, factors, spec.k,
@@ -308,7 +329,7 @@ class Choosing:
             own = self.loop.weigh(strength, capacity, factors * self.own_strength)
             strength = torch.where(state.pending >= 0, strength, own)
             choice = self.select(ladder, strength)
-        return capacity, strength, choice
+        return Choice(capacity, strength, choice)
 
     def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
         """Index of the candidate that a strength (float32 [B]) chooses, int64 [B]."""

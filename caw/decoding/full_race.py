@@ -26,8 +26,8 @@ def runs_full_race(watermark: Watermark | None, policy: Policy | None) -> bool:
 
 
 def may_race(watermark: Watermark | None, policy: Policy) -> bool:
-    """Tell whether a token of strength 1 races at full strength: policies that look ahead use the ladder."""
-    return watermark is not None and watermark.races_whole and not policy.looks_ahead
+    """Tell whether a token of strength 1 races at full strength: policies that read capacities use the ladder."""
+    return watermark is not None and watermark.races_whole and not policy.reads_capacity
 
 
 def only_races(watermark: Watermark | None, policy: Policy) -> bool:

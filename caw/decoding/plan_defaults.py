@@ -54,10 +54,17 @@ def history_needed(policy: Policy) -> int:
 def checked(policy: Policy) -> Policy:
     """Return the policy; raise TypeError or ValueError unless steps can compute its strength."""
     check_declared(policy)
-    if policy.looks_ahead and type(policy).strength is not CapacityPolicy.strength:
+    reads = policy.reads_capacity or policy.looks_ahead
+    if reads and type(policy).strength is not CapacityPolicy.strength:
         raise TypeError(
-            "a policy that looks ahead must be a CapacityPolicy with its own strength formula, "
-            f"{type(policy).__name__} has another; give it looks_ahead = False, or change theta, beta or the evaluator"
+            "a policy that reads capacities must be a CapacityPolicy with its own strength formula, "
+            f"{type(policy).__name__} has another; give it reads_capacity = False, or change theta, beta or the "
+            "evaluator"
+        )
+    if reads and isinstance(policy, CapacityPolicy) and policy.network.spec.next and not policy.looks_ahead:
+        raise ValueError(
+            f"a policy whose evaluator reads the next position must look ahead, {type(policy).__name__} has "
+            "looks_ahead = False; leave it out, or use an evaluator of window (1, 0)"
         )
     return policy
 

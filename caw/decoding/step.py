@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from caw.decoding.choosing import Choosing
+from caw.decoding.choosing import Choice, Choosing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.row_tensors import RowMarks
@@ -91,17 +91,16 @@ class Step(ABC):
 
     def choose_first(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
         """Choose, then forward the chosen token alone."""
-        strength, choice = self.choose(state, ladder)
+        capacity, strength, choice = self.choose(state, ladder)
         emitted = self.choosing.texts.active.clone()
-        capacity = torch.full_like(strength, torch.nan)
         result = self.emit(state, ladder, choice, strength, capacity, emitted, 1)
         logits, first = self.forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
         self.commit(state, cache, logits, first, self.record(logits, first), torch.zeros_like(choice), emitted)
         return result
 
-    def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (strength, choice) of a position by a policy that needs no look-ahead."""
-        return self.choosing.choose(state, ladder)
+    def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
+        """Choose at a position by a policy that needs no look-ahead."""
+        return self.choosing.choose(state, ladder, traced=self.settings.return_trace)
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
         """Records of logits [N, V], or of some rows (int64 [B]) of them."""

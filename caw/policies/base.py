@@ -21,7 +21,7 @@ class Signals:
 
     current: record of p_i: the 100 greatest logits with their ids and probabilities.
     logits: float32 [B, V], the logits it was taken from, before temperature, top-k and top-p.
-    capacity: float32 [B] in (0, 1), the predicted importance of the token; None unless the policy looks ahead.
+    capacity: float32 [B] in (0, 1), the predicted importance of the token; None unless the policy reads it.
     """
 
     current: Record
@@ -32,7 +32,9 @@ class Signals:
 class Policy(ABC):
     """Decides the strength of each token.
 
-    looks_ahead: whether it needs `Signals.capacity`; the candidates then go through the model before the choice.
+    reads_capacity: whether it needs `Signals.capacity`, which its evaluator predicts.
+    looks_ahead: whether that evaluator reads what follows the token; the candidates then go through the model before
+    the choice.
     target: p-value that texts should reach, or a `Target`; its law multiplies strengths by a factor that depends on the
     text so far. None = no target.
 
@@ -40,8 +42,12 @@ class Policy(ABC):
     row's strength must depend on that row alone and not on chance, so that a batch gives what each prompt alone gives.
     """
 
-    looks_ahead: bool = False
+    reads_capacity: bool = False
     target: Target | float | None = None
+
+    @property
+    def looks_ahead(self) -> bool:
+        return False
 
     @property
     @abstractmethod

@@ -41,7 +41,7 @@ class CapacityPolicy(Policy):
     target: Target | float | None = None
     network: Evaluator = field(init=False, repr=False, compare=False)
 
-    looks_ahead = True
+    reads_capacity = True
 
     def __post_init__(self) -> None:
         require_number("theta", self.theta, 0, 1, closed=True)
@@ -58,6 +58,11 @@ class CapacityPolicy(Policy):
         object.__setattr__(self, "network", network)
         if self.beta is None:
             object.__setattr__(self, "beta", default_beta(network))
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the evaluator reads the position behind the token: the only place that decides it."""
+        return self.reads_capacity and self.network.spec.next > 0
 
     @property
     def max_strength(self) -> float:

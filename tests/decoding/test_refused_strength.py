@@ -118,5 +118,7 @@ def test_a_formula_that_steps_would_not_use_is_refused() -> None:
         def strength(self, signals: Signals) -> torch.Tensor:
             return super().strength(signals) ** 2
 
-    with pytest.raises(TypeError, match=r"a policy that looks ahead must be a CapacityPolicy .* Squared has another"):
+    with pytest.raises(
+        TypeError, match=r"a policy that reads capacities must be a CapacityPolicy .* Squared has another"
+    ):
         caw.generate(model, tokenizer, [[5, 6, 7]], watermark=caw.KGW(key=3), policy=Squared(policy_of(model).network))

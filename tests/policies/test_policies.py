@@ -106,6 +106,13 @@ def test_capacity_is_importance() -> None:
     assert policy.looks_ahead and policy.max_strength == float(got[3])
 
 
+@pytest.mark.parametrize(("previous", "following"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)])
+def test_it_looks_ahead_if_its_evaluator_reads_what_follows(previous: int, following: int) -> None:
+    policy = CapacityPolicy(Evaluator(FeatureSpec(previous, following), hidden=4))
+    assert policy.reads_capacity and policy.looks_ahead == (following > 0)
+    assert not FixedStrength(1.0).looks_ahead and not FixedStrength(1.0).reads_capacity
+
+
 def test_capacity_policy_takes_an_evaluator_or_says_what_it_found() -> None:
     assert CapacityPolicy(NETWORK).network is NETWORK
     with pytest.raises(FileNotFoundError, match="evaluator must be"):

@@ -74,7 +74,9 @@ class FusedStep(FixedStep):
             )
         else:
             rungs = self.rungs_of(state, 1)
-            result, chosen, moved = self.decide(state, rungs, [], rungs.candidates.shape[1])
+            window = self._window(state) if self.plan.evaluates else []
+            result, chosen, moved = self.decide(state, rungs, window, rungs.candidates.shape[1])
+            chosen = torch.zeros_like(chosen) if window else chosen  # the token alone is forwarded
             logits = self.logits(cache, result.tokens[:, None]).view(state.batch, 1, -1)
             following = self.record(logits[:, 0])
         active = self.choosing.texts.active
@@ -93,7 +95,7 @@ class FusedStep(FixedStep):
         first = torch.arange(batch, device=logits.device) * width if batch * width > ALL_ROWS else None
         following = self.record(logits, first)
         probs, ids = (t.view(batch, -1, t.shape[1])[:, 0] for t in (following.probs, following.ids))
-        result, chosen, moved = self.decide(state, rungs, self._window(state, probs, ids), width)
+        result, chosen, moved = self.decide(state, rungs, self._window(state, (probs, ids)), width)
         if first is not None:
             following = self.record(logits, first + chosen)
         return result, chosen, moved, logits.view(batch, width, -1), following
@@ -108,18 +110,18 @@ class FusedStep(FixedStep):
         packed = pack(rungs.carried, torch.where(several, counts.clamp_max(width), 1), budget)
         logits = forward_rows(self.model, cache, packed.tokens, packed.rows, packed.slots, cache.capacity)
         following = self.record(logits)
-        window = self._window(state, following.probs[packed.first], following.ids[packed.first])
+        window = self._window(state, (following.probs[packed.first], following.ids[packed.first]))
         result, chosen, moved = self.decide(state, rungs, window, width, packed.carried)
         rows = packed.first + chosen
         of_each = logits.index_select(0, rows)[:, None].expand(-1, width, -1)
         return result, chosen, moved, of_each, following.take(rows)
 
-    def _window(self, state: DecodeState, probs: torch.Tensor, ids: torch.Tensor) -> Window:
-        """Return what the evaluator reads, oldest first; probs, ids: of the originals' records."""
+    def _window(self, state: DecodeState, following: tuple[torch.Tensor, torch.Tensor] | None = None) -> Window:
+        """Return what the evaluator reads, oldest first. following: of the originals' records, if it reads them."""
         assert self.choosing.evaluator is not None
         spec = self.choosing.evaluator.spec
         before = [*reversed(state.history[: spec.previous]), state.current]
-        return [*((record.probs, record.ids) for record in before), *[(probs, ids)][: spec.next]]
+        return [*((record.probs, record.ids) for record in before), *([following] if spec.next and following else [])]
 
     def rungs_of(self, state: DecodeState, slots: int) -> Rungs:
         """Build the ladder of each row, with its first `slots` candidates or the one that waits."""
@@ -188,7 +190,7 @@ class FusedStep(FixedStep):
             ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
             carried,
         )  # fmt: skip
-        ring.forwarded = width if window else 1
+        ring.forwarded = width if self.plan.looks_ahead else 1
         seen = rungs.candidates, shown, strength, capacity
         return StepResult(emitted, tokens, choice, *seen, broken, ring.forwarded), chosen, moved
 

@@ -60,12 +60,16 @@ class OutputRing:
         self.cursor.add_(1).remainder_(self.size)
 
     def amend(self, result: StepResult) -> None:
-        """Replace candidates and choice in the trace of the last result written."""
+        """Replace candidates, choice and capacity in the trace of the last result written."""
         if self.trace:
             last = (self.cursor - 1).remainder_(self.size)
             token = self.integers.index_select(0, last)[0, :, :1]
             row = torch.cat([token, result.choice[:, None], result.counts[:, None], result.candidates], dim=1)
             self.integers.index_copy_(0, last, row[None])
+            assert self.floats is not None
+            numbers = self.floats.index_select(0, last)[0]
+            numbers[:, 1] = result.capacity
+            self.floats.index_copy_(0, last, numbers[None])
 
     def read(self, integers: torch.Tensor, floats: torch.Tensor | None, steps: int) -> list[StepResult]:
         """Return the first `steps` results from copies of `integers` and `floats`."""

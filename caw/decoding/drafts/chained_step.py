@@ -16,6 +16,7 @@ import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.fused_step import FusedStep, Rungs, Window
+from caw.decoding.choosing import Choice
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.forward.branching import forward_chained
 from caw.decoding.forward.sibling_cache import SiblingCache
@@ -31,13 +32,13 @@ from caw.policies.gate import Gate
 class ChainedStep(FixedStep):
     """proposer: what is drafted. guesses: int64 [B, drafts], the tokens, -1 = none; set by whoever calls the step.
 
-    peeked: the next position's ladder, once `peek` has looked at it, until it is used. picked: the strength and choice
-    int64 [B] found with it, where no look-ahead is needed. The decision behind a draft takes them as they are: chosen
+    peeked: the next position's ladder, once `peek` has looked at it, until it is used. picked: the choice found with
+    it, where no look-ahead is needed. The decision behind a draft takes them as they are: chosen
     again, by other code, a token might not be the draft whose keys and values are committed.
     """
 
     peeked: Any = None
-    picked: tuple[torch.Tensor, torch.Tensor] | None = None
+    picked: Choice | None = None
 
     def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts, marks: RowMarks | None = None) -> None:
         super().__init__(model, plan, texts, marks)
@@ -74,7 +75,7 @@ class ChainedStep(FixedStep):
         """Drop what `peek` found."""
         self.peeked = self.picked = None
 
-    def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
+    def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
         return super().choose(state, ladder) if self.picked is None else self.picked
 
     def peek(self, state: DecodeState) -> torch.Tensor:
@@ -86,7 +87,7 @@ class ChainedStep(FixedStep):
         if self.plan.looks_ahead or self.choosing.watermark is None:
             return ladder.candidates[:, 0]
         self.picked = super().choose(state, ladder)
-        return ladder.candidates.gather(1, self.picked[1][:, None])[:, 0]
+        return ladder.candidates.gather(1, self.picked.candidate[:, None])[:, 0]
 
 
 class ChainedFixedStep(ChainedStep):
@@ -125,7 +126,7 @@ class ChainedFusedStep(ChainedStep, FusedStep):
         return self._wanted(state, ladder)
 
     def gate(self, state: DecodeState) -> tuple[Gate, torch.Tensor]:
-        return super().gate(state) if self.picked is None else (Gate(1.0), self.picked[0])
+        return super().gate(state) if self.picked is None else (Gate(1.0), self.picked.strength)
 
     def decide(
         self,
@@ -139,10 +140,12 @@ class ChainedFusedStep(ChainedStep, FusedStep):
         if self.picked is None:
             return super().decide(state, rungs, window, width, carried)
         assert rungs.counts is not None and self.ring is not None
-        choice = self.picked[1]
+        choice = self.picked.candidate
         only = rungs.candidates.gather(1, choice[:, None]).expand_as(rungs.candidates).contiguous()
         told = rungs._replace(candidates=only, counts=torch.ones_like(rungs.counts))
-        result, chosen, moved = super().decide(state, told, window, width, carried)
-        shown = replace(result, choice=choice, candidates=rungs.candidates, counts=rungs.counts)
+        result, chosen, moved = super().decide(state, told, [], width, carried)
+        shown = replace(
+            result, choice=choice, candidates=rungs.candidates, counts=rungs.counts, capacity=self.picked.capacity
+        )
         self.ring.amend(shown)
         return shown, chosen, moved

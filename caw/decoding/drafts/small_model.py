@@ -1,8 +1,9 @@
 """Drafts by a smaller model of the same vocabulary, which decodes a few tokens ahead.
 
 It climbs the ladder of the call's watermark, under the text's own key where it has one and times its strength factor,
-so it expects marked tokens too; under a policy that looks ahead with what the evaluator says of its own distributions
-(`ForeseeingFollower`). It knows nothing of sampling, targets and contexts that are not marked again.
+so it expects marked tokens too. A policy's evaluator reads the small model's own distributions; if the policy looks
+ahead, also those behind each original token (`ForeseeingFollower`). It knows nothing of sampling, targets and contexts
+that are not marked again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ModelDrafter:
 
     def follow_row(self, prompt: Sequence[int], row: RowSettings) -> ModelFollower:
         """For a new text with these settings of its own."""
-        kind = ForeseeingFollower if isinstance(self.policy, CapacityPolicy) else ModelFollower
+        kind = ForeseeingFollower if self.policy is not None and self.policy.looks_ahead else ModelFollower
         return kind(self, prompt, row)
 
     def learn(self, tokens: Sequence[int]) -> None:
@@ -110,21 +111,37 @@ class ModelFollower:
 
     def after(self, token: int, most: int) -> Guess:
         drafter, found, most = self.drafter, [token], self._room([token], most)
+        records: list[Record] = []  # of the places that the evaluator reads, the newest first
         with drafter.at_work():
-            for _ in range(most):
-                logits = self._read([*self.tokens, *found])[:, 0]
-                found.append(self._choose(logits, [*self.tokens[self.prompt :], *found]))
+            for number in range(most):
+                logits = self._read([*self.tokens, *found], 0 if number else self._previous)
+                if self.watermark is not None:
+                    new = [record_of(logits[:, back]) for back in range(logits.shape[1])]
+                    records = [*new, *records][: 1 + self._previous]
+                found.append(self._choose(logits[:, 0], records, [*self.tokens[self.prompt :], *found]))
         return Guess(found[1:])
 
-    def _choose(self, logits: torch.Tensor, generated: Sequence[int]) -> int:
-        """Return the token that would be next, from logits float32 [1, V] and the new tokens so far."""
+    def _choose(self, logits: torch.Tensor, records: Sequence[Record], generated: Sequence[int]) -> int:
+        """Return the token that would be next, from logits float32 [1, V] and the new tokens so far.
+
+        records: of the logits, then of the places before.
+        """
         policy = self.drafter.policy
         if self.watermark is None or policy is None:
             return int(logits.argmax())
-        record = record_of(logits)
-        strength = policy.strength(Signals(record, logits)) * self.factor
-        ladder = self._ladder(record, logits, generated)
+        capacity = None
+        if isinstance(policy, CapacityPolicy):
+            network = policy.network
+            capacity = network(network.spec.assemble(records[::-1], network.token_class))
+        strength = policy.strength(Signals(records[0], logits, capacity)) * self.factor
+        ladder = self._ladder(records[0], logits, generated)
         return int(ladder.candidates[0, int(ladder.select(strength))])
+
+    @property
+    def _previous(self) -> int:
+        """N-, the earlier places that the policy's evaluator reads."""
+        policy = self.drafter.policy
+        return policy.network.spec.previous if isinstance(policy, CapacityPolicy) else 0
 
     def _ladder(self, record: Record, logits: torch.Tensor, generated: Sequence[int]) -> Ladder:
         """Build the next token's ladder from logits float32 [1, V], their record and the new tokens so far."""
@@ -181,7 +198,7 @@ class ForeseeingFollower(ModelFollower):
         drafter, most, root = self.drafter, self._room(candidates, most), 0
         if most < 1:
             return 0, Guess()
-        previous = self._network.spec.previous
+        previous = self._previous
         with drafter.at_work():
             logits = self._read([*self.tokens, candidates[0]], 1 + previous)
             records = [record_of(logits[:, back]) for back in range(2 + previous)]

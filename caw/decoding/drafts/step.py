@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from caw.decoding.choosing import Choice
 from caw.decoding.drafts.ahead import Ahead
 from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
@@ -61,6 +62,7 @@ class DraftStep(EagerStep):
         self._ahead: Ahead | None = None
         # of the rows that go on without a forward: their numbers int64 [M], and of all rows those of logits and places
         self._walking: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self._picked: Choice | None = None  # what they take next, where no look-ahead is needed
         self._carried, self._guessed = 0, 0.0  # rows of the last forward, and seconds that guessing took
         self._saves: dict[int, float] = {}  # by row with a text, see `saved_by_each`
 
@@ -96,28 +98,32 @@ class DraftStep(EagerStep):
         with _only(texts, state, ahead.waiting()):
             self.choosing.steer()
             ladder = self.ladder(state)
-            tokens = ladder.candidates[:, 0]
+            tokens, picked = ladder.candidates[:, 0], None
             if self.plan.looks_ahead:
                 tokens = torch.where(state.pending >= 0, state.pending, tokens)
             else:
-                tokens = ladder.candidates.gather(1, self.choose(state, ladder)[1][:, None])[:, 0]
+                picked = self.choose(state, ladder)
+                tokens = ladder.candidates.gather(1, picked.candidate[:, None])[:, 0]
             known, rows, places = ahead.find(tokens)
             texts.active &= known
             if not texts.active.any():
                 return None
             step = self.look_ahead if self.plan.looks_ahead else self.choose_first
             state.pending.masked_fill_(~texts.active, 0)  # nothing is evaluated for a row that waits
-            self.slots, self._walking = 1, (texts.active.nonzero()[:, 0], rows, places)
+            self.slots, self._walking, self._picked = 1, (texts.active.nonzero()[:, 0], rows, places), picked
             try:
                 result = step(state, cache, ladder)
             finally:
-                self.slots, self._walking = self.plan.slots, None
+                self.slots, self._walking, self._picked = self.plan.slots, None, None
         texts.finish(result.tokens, result.emitted)
         ahead.advance(result.emitted, tokens, state.pending)
         for sequence, moved in zip(self.rows, result.emitted.tolist(), strict=True):
             if moved and sequence is not None and sequence.trace.drafts is not None:
                 sequence.trace.drafts.accepted += 1
         return result
+
+    def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
+        return super().choose(state, ladder) if self._picked is None else self._picked
 
     def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
         self._ladder = ladder, self.choosing.texts.factors

@@ -1,0 +1,179 @@
+"""Evaluators that do not read the next position: one token a forward, and the tokens of the look-ahead all the same."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+from decoding.architectures import EOS, build, prompt
+from decoding.capturing import HostData, fake_step, replays_go_on_as, started
+from decoding.drafts.guessing import Knowing
+from decoding.mixing import ROWS, rows_for, texts
+from decoding.running import Run, run
+from decoding.test_step import WATERMARKS, capacity_policy
+from pairwise import pairwise
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import caw
+from caw import ops
+from caw.decoding.choosing import Choosing
+from caw.decoding.drafts.small_model import ModelDrafter
+from caw.decoding.plan_defaults import checked
+from caw.testing import assert_close
+
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
+WINDOWS = [(0, 0), (1, 0)]
+SLOTS = 32  # as many as any ladder here has rungs: with fewer a look-ahead would wait, and only cost steps
+
+
+class Forced(caw.CapacityPolicy):
+    """Looks ahead although its evaluator does not read what it sees."""
+
+    looks_ahead = True  # type: ignore[assignment]
+
+
+def both(model: Any, window: tuple[int, int], **more: Any) -> tuple[caw.CapacityPolicy, caw.CapacityPolicy]:
+    """The policy, and the same one with its look-ahead forced."""
+    network = capacity_policy(model, window).network
+    return tuple(kind(network, 0.8, 1.5, **more) for kind in (caw.CapacityPolicy, Forced))  # type: ignore[return-value]
+
+
+def alike(done: Run, forced: Run) -> None:
+    """The same tokens, choices and strengths; some tokens changed, some protected."""
+    assert done.tokens == forced.tokens and done.reasons == forced.reasons
+    assert 0 < done.changed < sum(map(len, done.tokens))
+    for ours, theirs in zip(done.traces, forced.traces, strict=True):
+        assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
+        assert_close(ours.strength, theirs.strength, "capacity")
+        assert_close(ours.capacity, theirs.capacity, "capacity")
+        assert not any(map(math.isnan, ours.capacity)), "every token has one"
+
+
+def rows_of(done: Run) -> int:
+    """Rows of candidates that all forwards carried."""
+    return sum(sum(active) * forwarded for active, _, _, forwarded in done.steps)
+
+
+@pytest.mark.parametrize("branching, watermark, window", pairwise(["tree", "sequential", "batch"], WATERMARKS, WINDOWS))
+def test_the_tokens_are_those_of_a_look_ahead(
+    llama: Any, branching: str, watermark: str, window: tuple[int, int]
+) -> None:
+    """In every branching, in a batch whose places are filled again; each forward carries a token a text."""
+    mark, (policy, forced) = WATERMARKS[watermark], both(llama, window)
+    given: dict[str, Any] = {"batch": 2, "budgets": [12, 7, 12, 9], "eos_token_ids": (2,), "branching": branching}
+    done = run(llama, PROMPTS, mark, policy, **given)
+    ahead = run(llama, PROMPTS, mark, forced, slots=SLOTS, **given)
+    alike(done, ahead)
+    assert {forwarded for *_, forwarded in done.steps} == {1}
+    assert rows_of(done) < rows_of(ahead)
+    assert len(done.steps) == len(ahead.steps)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "temperature": 1.2, "top_p": 0.9, "seed": 11}], ids=str)
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_captured_steps(llama: Any, window: tuple[int, int], fused: bool, sampling: dict[str, Any]) -> None:
+    """The steps that a CUDA graph could hold, by two operators and by the whole loop."""
+    policy, forced = both(llama, window)
+    kernels = None if fused else ops.references()
+    given: dict[str, Any] = {"batch": 3, "eos_token_ids": (2,), "kernels": kernels, **sampling}
+    for mark in (WATERMARKS["lefthash"], WATERMARKS["top_k"]):
+        eager = run(llama, PROMPTS, mark, policy, **given)
+        done = run(llama, PROMPTS, mark, policy, fixed=True, **given)
+        alike(eager, run(llama, PROMPTS, mark, forced, slots=SLOTS, **given))
+        assert done.tokens == eager.tokens
+        assert {forwarded for *_, forwarded in done.steps} == {1}
+        for ours, theirs in zip(done.traces, eager.traces, strict=True):
+            assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
+            assert_close(ours.capacity, theirs.capacity, "capacity")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_nothing_is_read_back_and_a_replay_goes_on(llama: Any, window: tuple[int, int]) -> None:
+    policy = both(llama, window)[0]
+    decoder, step = started(llama, PROMPTS[:3], WATERMARKS["top_k"], policy)
+    mode = FakeTensorMode()
+    fake = fake_step(decoder, step, mode)
+    with mode, HostData() as watched, decoder.attention:
+        fake()
+        fake()
+    assert not watched.moves
+    replays_go_on_as([started(llama, PROMPTS[:3], WATERMARKS["top_k"], policy) for _ in range(2)])
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_drafts(llama: Any, window: tuple[int, int], fixed: bool) -> None:
+    """A draft is the token that will be chosen, behind which the next decision needs no forward."""
+    mark, (policy, forced) = WATERMARKS["lefthash"], both(llama, window)
+    rows = rows_for(mark, ROWS)
+    prompts = PROMPTS[: len(rows)] if len(rows) <= len(PROMPTS) else [prompt(3 + n, n) for n in range(len(rows))]
+    given: dict[str, Any] = {"rows": rows, "batch": 3, "eos_token_ids": (EOS,), "max_new_tokens": 14, "fixed": fixed}
+    plain = run(llama, prompts, mark, policy, **given)
+    ahead = run(llama, prompts, mark, forced, slots=SLOTS, **given)
+    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), ["right", "right", "last wrong", "empty"])
+    done = run(llama, prompts, mark, policy, speculate=drafter, **given)
+    assert texts(done) == texts(plain) == texts(ahead)
+    for ours, theirs in zip(done.traces, plain.traces, strict=True):
+        assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
+        for name in ("strength", "capacity"):
+            assert_close(getattr(ours, name), getattr(theirs, name), "capacity")
+    passes = sum(trace.drafts.passes for trace in done.traces)
+    accepted = sum(trace.drafts.accepted for trace in done.traces)
+    assert passes + accepted == sum(map(len, done.tokens)) and accepted > 0
+    if not fixed:  # no original beside the draft, no second candidate
+        assert sum(trace.drafts.rows for trace in done.traces) == passes + sum(t.drafts.drafted for t in done.traces)
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_smaller_model_expects_the_marks(window: tuple[int, int]) -> None:
+    """A copy of the model knows what its evaluator will say, so it is always right."""
+    model, mark = build("qwen3"), caw.KGW(key=3, delta=6.0)
+    policy = both(model, window)[0]
+    drafter = ModelDrafter(copy.deepcopy(model), mark, policy, cost=0.01)
+    plain, done = (
+        run(model, PROMPTS[:1] + PROMPTS[2:], mark, policy, max_new_tokens=16, speculate=speculate)
+        for speculate in (None, drafter)
+    )
+    assert texts(done) == texts(plain) and plain.changed > 0
+    for trace in done.traces:
+        assert trace.drafts.drafted and trace.drafts.acceptance == 1.0
+
+
+def test_a_target(llama: Any) -> None:
+    policy, forced = both(llama, (1, 0), target=0.01)
+    given: dict[str, Any] = {"max_new_tokens": 24}
+    mark = WATERMARKS["unigram"]
+    alike(run(llama, PROMPTS, mark, policy, **given), run(llama, PROMPTS, mark, forced, slots=SLOTS, **given))
+
+
+def test_an_evaluator_of_the_next_position_cannot_be_told_not_to_look(llama: Any) -> None:
+    class Blind(caw.CapacityPolicy):
+        looks_ahead = False  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match="must look ahead, Blind has looks_ahead = False"):
+        checked(Blind(capacity_policy(llama, (1, 1)).network))
+    assert checked(Blind(capacity_policy(llama, (1, 0)).network)).reads_capacity
+
+
+def test_the_evaluator_is_asked_only_where_there_is_a_choice(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a trace a position of one candidate needs no capacity."""
+    policy, asked = both(llama, (1, 0))[0], []
+    found = Choosing.evaluate_and_select
+
+    def counted(self: Choosing, *given: Any) -> Any:
+        asked.append(1)
+        return found(self, *given)
+
+    monkeypatch.setattr(Choosing, "evaluate_and_select", counted)
+    given: dict[str, Any] = {"max_new_tokens": 16}
+    traced = run(llama, PROMPTS[:1], WATERMARKS["lefthash"], policy, **given)
+    everywhere, single = len(asked), sum(len(candidates) == 1 for candidates in traced.traces[0].candidates)
+    asked.clear()
+    plain = run(llama, PROMPTS[:1], WATERMARKS["lefthash"], policy, return_trace=False, **given)
+    assert plain.tokens == traced.tokens and everywhere == 16
+    assert len(asked) == 16 - single < 16
