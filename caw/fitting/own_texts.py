@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from caw.decoding.prompts import encode_prompts
-from caw.entrance import generate
+from caw.entrance import iter_generate
 from caw.fitting.labels import EncodedText
 from caw.fitting.settings import OwnTexts
 from caw.io.inputs import open_input
 from caw.io.jsonl import Row, read_rows, text_field
-from caw.io.progress import naming
+from caw.io.progress import Bar
 from caw.models.facts import ModelFacts
 
 T = TypeVar("T")
+BATCH = 32  # texts written at once: more read the weights less often, and gain little beyond
 EVERYDAY = Path(__file__).parent / "everyday_prompts.jsonl"
 
 
@@ -32,30 +33,42 @@ class OwnText:
     temperature: float | None = None
 
 
-def own_texts(model: Any, tokenizer: Any, settings: OwnTexts, *, progress: bool = True) -> list[OwnText]:
-    """Return the model's continuations of the prompts, greedy and sampled, and existing texts.
+def own_texts(
+    model: Any, tokenizer: Any, settings: OwnTexts, *, done: Collection[int] = (), progress: bool = True
+) -> Iterator[tuple[int, OwnText]]:
+    """Yield the model's continuations of the prompts, greedy and sampled, and existing texts, each with its number, as
+    they are finished. A text without new tokens is yielded too.
+
+    done: numbers of texts that are not needed.
 
     Deterministic for the settings. Raises FileNotFoundError, or ValueError naming file and line, for invalid prompts or
     texts.
     """
-    facts, found = ModelFacts.of(model, tokenizer), list[OwnText]()
+    facts, number = ModelFacts.of(model, tokenizer), 0
+    existing = settings.written and _each(settings.written, lambda line: _written(line, tokenizer, facts))
     if settings.continues:
         prompts = _each(settings.prompts or EVERYDAY, lambda line: text_field(line, "prompt"))[: settings.count]
         chat = bool(getattr(tokenizer, "chat_template", None)) if settings.chat is None else settings.chat
         ids = encode_prompts(tokenizer, prompts, facts, chat=chat)
         for temperature in dict.fromkeys((None, settings.temperature)):
-            with naming(
-                "writing greedy texts" if temperature is None else f"writing texts at temperature {temperature:g}"
-            ):
-                out = generate(
-                    model, tokenizer, ids, max_new_tokens=settings.max_new_tokens, do_sample=temperature is not None,
-                    temperature=temperature or 1.0, seed=settings.seed, return_trace=False, progress=progress,
-                )  # fmt: skip
-            for prompt, given, written in zip(prompts, ids, out.sequences, strict=True):
-                found.append(OwnText(EncodedText.unlabelled(_name(prompt), given, written), temperature))
-    if settings.written is not None:
-        found += _each(settings.written, lambda line: _written(line, tokenizer, facts))
-    return [text for text in found if len(text.coded.ids) > text.coded.first]
+            missing = [i for i in range(len(prompts)) if number + i not in done]
+            how = "greedy texts" if temperature is None else f"texts at temperature {temperature:g}"
+            if missing:
+                with Bar(
+                    len(prompts), f"writing {how}", "texts", enabled=progress, announced=True,
+                    done=len(prompts) - len(missing),
+                ) as bar:  # fmt: skip
+                    for out in iter_generate(
+                        model, tokenizer, [ids[i] for i in missing], max_new_tokens=settings.max_new_tokens,
+                        do_sample=temperature is not None, temperature=temperature or 1.0, seed=settings.seed,
+                        return_trace=False, batch_size=BATCH,
+                    ):  # fmt: skip
+                        i = missing[out.index]
+                        coded = EncodedText.unlabelled(_name(prompts[i]), ids[i], out.tokens)
+                        yield number + i, OwnText(coded, temperature)
+                        bar(len(out.tokens))
+            number += len(prompts)
+    yield from ((number + i, text) for i, text in enumerate(existing or []) if number + i not in done)
 
 
 def sources(settings: OwnTexts) -> list[Path]:

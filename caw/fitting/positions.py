@@ -49,7 +49,8 @@ class Positions:
         folder.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "meta.json").unlink(missing_ok=True)
+        for name in ("meta.json", "bounds.npy"):
+            (folder / name).unlink(missing_ok=True)
         bounds = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         arrays: dict[str, np.ndarray] = {}
         for names, count in ((ROW_ARRAYS, int(bounds[-1])), (TOKEN_ARRAYS, tokens)):
@@ -60,13 +61,26 @@ class Positions:
                 _take_room(path)
         return cls(arrays, bounds, {})
 
+    def begin(self, folder: Path) -> None:
+        """Say that all but the records is there, so that an interrupted pass may be `resumed`."""
+        with naming(folder / "bounds.npy"):
+            np.save(folder / "bounds.npy", self.bounds)
+
+    @classmethod
+    def resumed(cls, folder: Path) -> Positions | None:
+        """Open the arrays that an interrupted pass began, for writing; None if there are none."""
+        paths = {name: folder / f"{name}.npy" for name in (*ROW_ARRAYS, *TOKEN_ARRAYS, "bounds")}
+        if not all(path.is_file() for path in paths.values()):
+            return None
+        bounds = np.load(paths.pop("bounds"))
+        return cls({name: np.lib.format.open_memmap(path, mode="r+") for name, path in paths.items()}, bounds, {})
+
     def close(self, folder: Path, meta: dict[str, Any]) -> Positions:
         """Flush, write `meta.json` and open the folder for reading."""
         for array in self.arrays.values():
             assert isinstance(array, np.memmap)
             array.flush()
-        with naming(folder / "bounds.npy"):
-            np.save(folder / "bounds.npy", self.bounds)
+        self.begin(folder)
         write_text(folder / "meta.json", json.dumps({"version": VERSION, **meta}, indent=1) + "\n")
         return Positions.open(folder)
 

@@ -16,6 +16,7 @@ from caw.models.shared_prefix import SharedPrefix
 from caw.models.teacher import forward
 
 BATCH_TOKENS = 512
+FORWARD = 24  # tokens that cost as much as beginning another forward, which reads all weights
 
 Change = tuple[int, int]  # place, the token that stands there instead
 
@@ -55,9 +56,14 @@ def _groups(
     first = 0
     while first < len(places):
         last, begin = first + 1, places[first]
-        while (
-            last < len(places) and (last + 1 - first) * (min(length, places[last] + 1 + behind) - begin) <= batch_tokens
-        ):
+        while last < len(places):
+            now, more = (
+                rows * (min(length, places[first + rows - 1] + 1 + behind) - begin)
+                for rows in (last - first, last + 1 - first)
+            )
+            alone = min(length, places[last] + 1 + behind) - places[last]
+            if more > batch_tokens or more > now + alone + FORWARD:  # what is read again would cost more than a forward
+                break
             last += 1
         yield first, last, min(length, places[last - 1] + 1 + behind)
         first = last

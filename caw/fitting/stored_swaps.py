@@ -1,7 +1,7 @@
 """A model's own texts, their swaps and the surrounding records, stored in a folder: each is computed once.
 
 Stored next to positions (`positions.py`): `made_from.json`, `texts.jsonl`, and `swaps.jsonl`, one line per text.
-Measuring takes longest; after an interruption it continues.
+After an interruption, writing texts and measuring swaps continue.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy as np
 from caw.fitting.labels import EncodedText
 from caw.fitting.own_texts import OwnText, digest, own_texts
 from caw.fitting.positions import Positions
-from caw.fitting.recording import record_encoded
+from caw.fitting.recording import begin_store, first_kept, meta_of, store_rows
 from caw.fitting.settings import OwnTexts, Reading
 from caw.fitting.swaps import SwapSettings, measure_swaps
+from caw.fitting.text_reader import reader_for
 from caw.io.files import write_text
 from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar, doing, silent
@@ -28,6 +29,8 @@ from caw.models import load_model
 from caw.models.ends import end_token_ids
 
 MADE_FROM, TEXTS, SWAPS = "made_from.json", "texts.jsonl", "swaps.jsonl"
+VERSION = 2
+MADE_BY = "caw train-evaluator"
 DIGITS = 5  # of the nats that are kept
 
 
@@ -44,14 +47,14 @@ def stored_swaps(
     with contextlib.ExitStack() as stack:
         folder = Path(reading.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="caw-swaps-")))
         made_from = {
-            "model": str(reading.model), "dtype": reading.dtype, "quantization": reading.quantization,
-            "texts_sha256": digest(texts), "swaps": settings_of(swaps),
+            "swaps_version": VERSION, "model": str(reading.model), "dtype": reading.dtype,
+            "quantization": reading.quantization, "texts_sha256": digest(texts), "swaps": settings_of(swaps),
         }  # fmt: skip
         _check_folder(folder, made_from)
         if not (folder / "meta.json").is_file():
             _record(reading, texts, swaps, folder, made_from, progress)
         positions = Positions.open(folder)
-        lines = _lines(folder / SWAPS)
+        lines = sorted(_lines(folder / SWAPS), key=lambda line: line["id"])
         lengths = np.bincount(np.asarray(positions.arrays["document"]), minlength=len(lines))
         firsts = np.concatenate([[0], np.cumsum(lengths)])
         tokens = [np.asarray(line["place"], np.int64) + firsts[line["id"]] for line in lines]
@@ -97,39 +100,44 @@ def _record(
         model, tokenizer = load_model(
             reading.model, device=reading.device, dtype=reading.dtype, quantization=reading.quantization
         )
-    if not (folder / TEXTS).exists():
-        _write_texts(folder / TEXTS, own_texts(model, tokenizer, texts, progress=progress))
-    written, ends = _read_texts(folder / TEXTS), end_token_ids(model, tokenizer)
+    written, ends = _texts(model, tokenizer, texts, folder / TEXTS, progress), end_token_ids(model, tokenizer)
+    coded, reader = [text.coded for text in written], reader_for(model)
+    store = Positions.resumed(folder) or begin_store(coded, folder)
     with (
-        JsonlWriter(folder / SWAPS, resume=True, keep=lambda line: line["id"], made_by="caw train-evaluator") as writer,
+        JsonlWriter(folder / SWAPS, resume=True, keep=lambda line: line["id"], made_by=MADE_BY) as writer,
         Bar(
             len(written), "measuring swaps", "texts", enabled=progress, announced=True, done=len(set(writer.existing))
         ) as advance,
     ):
         done = set(writer.existing)
         for i, text in enumerate(written):
-            if i not in done:
-                found = measure_swaps(model, text.coded, swaps, text.temperature, ends)
+            start, first = int(store.bounds[i]), first_kept(text.coded)
+            if i in done and store.arrays["logsumexp"][start]:
+                continue
+            logits = reader.read(text.coded.ids, first, text.coded.text.name)
+            store_rows(store, logits, start, text.coded.text.name)
+            if i not in done:  # a record is there before the line that says so
+                own = logits[text.coded.first - first :]
+                found = measure_swaps(reader, text.coded, own, swaps, text.temperature, ends)
                 falls = found.falls.round(DIGITS).tolist()
                 writer.write({"id": i, "place": found.place.tolist(), "token": found.token.tolist(), "falls": falls})
                 advance()
-    about = {**made_from, "written_tokens": sum(len(text.coded.key) for text in written)}
-    record_encoded(model, [text.coded for text in written], folder, about, progress=progress)
+    about = {**made_from, "written_tokens": sum(len(text.key) for text in coded)}
+    store.close(folder, meta_of(model, coded, store, about))
 
 
-def _write_texts(path: Path, texts: Sequence[OwnText]) -> None:
-    lines = (
-        {"name": t.coded.text.name, "ids": t.coded.ids, "first": t.coded.first, "temperature": t.temperature}
-        for t in texts
-    )
-    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _read_texts(path: Path) -> list[OwnText]:
-    return [
+def _texts(model: Any, tokenizer: Any, texts: OwnTexts, path: Path, progress: bool) -> list[OwnText]:
+    """Return the texts that are stored, once all are; those that are missing are written first."""
+    with JsonlWriter(path, resume=True, keep=lambda line: line["id"], made_by=MADE_BY) as writer:
+        for i, text in own_texts(model, tokenizer, texts, done=set(writer.existing), progress=progress):
+            coded = text.coded
+            line = {"name": coded.text.name, "ids": coded.ids, "first": coded.first, "temperature": text.temperature}
+            writer.write({"id": i, **line})
+    found = [
         OwnText(EncodedText.unlabelled(t["name"], t["ids"][: t["first"]], t["ids"][t["first"] :]), t["temperature"])
-        for t in _lines(path)
+        for t in sorted(_lines(path), key=lambda line: line["id"])
     ]
+    return [text for text in found if len(text.coded.ids) > text.coded.first]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

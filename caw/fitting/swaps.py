@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
 from caw.checks import require_int, require_number
 from caw.fitting.labels import EncodedText
-from caw.fitting.replacing import BATCH_TOKENS, replaced_logits
+from caw.fitting.replacing import BATCH_TOKENS
 from caw.fitting.settings import HORIZON, KEYS_PER_TEXT
-from caw.models.teacher import check_lengths, read_and_keep, token_log_probs
+from caw.fitting.text_reader import TextReader
+from caw.models.teacher import token_log_probs
 from caw.policies.base import MAX_STRENGTH
 from caw.record import Record
 from caw.watermarks import KGW, Watermark
@@ -33,8 +33,8 @@ class SwapSettings:
     """Which swaps to measure, and how.
 
     watermark: what marks; its key is replaced by random ones. strength: the greatest of the policy, which multiplies
-    delta or top_k. keys: random keys a text. places: the most places of a text that are looked at, a run that starts
-    anywhere; None = all. horizon: following tokens that harm is summed over. seed: of keys, noise and runs.
+    delta or top_k. keys: random keys a text. places: the most places of a text that are looked at, drawn
+    at random; None = all. horizon: following tokens that harm is summed over. seed: of keys, noise and places.
     batch_tokens: tokens of a forward.
 
     Raises TypeError or ValueError naming the argument.
@@ -77,8 +77,9 @@ class Swaps:
 
 @torch.inference_mode()
 def measure_swaps(
-    model: Any,
+    reader: TextReader,
     text: EncodedText,
+    logits: torch.Tensor,
     settings: SwapSettings,
     temperature: float | None = None,
     ends: Collection[int] = (),
@@ -86,7 +87,9 @@ def measure_swaps(
     """Measure the swaps of one text written by the model, and their harm.
 
     Args:
+        reader: has just read the text.
         text: a prompt and what was written behind it (`EncodedText.unlabelled`).
+        logits: float [n, V] of its written places, and of the one behind it.
         temperature: at which it was sampled, without top-k or top-p; None = greedily.
         ends: ids that end a text. No swap makes or removes one, as marks do not decide where a text ends.
 
@@ -94,27 +97,22 @@ def measure_swaps(
     stands there (in a greedy text, one that is not its likeliest). A sampled token was chosen by some noise: noise that
     would have chosen it is drawn.
 
-    Deterministic for the seed and the text. Raises ValueError for a text longer than the model's positions and for
-    logits that are not finite.
+    Deterministic for the seed and the text.
     """
     count = len(text.ids) - text.first - settings.horizon
     nothing = np.zeros(0, np.int64)
     if count < 1:
         return Swaps(nothing, nothing, np.zeros((0, settings.horizon)))
-    check_lengths(model, [text.ids], [text.text.name])
-    logits, read = read_and_keep(model, text.ids)
-    if not bool(logits.isfinite().all()):
-        raise ValueError(f"expected finite logits, the model gives others on {text.text.name}; use float32")
-    ids = torch.tensor(text.ids, device=logits.device)
-    place, token = _swapped(logits[text.first - 1 :], ids[text.first :], count, settings, temperature, ends)
+    written = torch.tensor(text.ids[text.first :], device=logits.device)
+    place, token = _swapped(logits, written, count, settings, temperature, ends)
     # keys agree on many swaps: each is measured once
     changes, of_change = np.unique(np.stack([place, token], axis=1), axis=0, return_inverse=True)
     rows = [(text.first + int(p), int(t)) for p, t in changes]
-    plain = token_log_probs(logits[:-1], ids[1:])  # entry j: of token j + 1
+    plain = token_log_probs(logits[:-1], written)
     falls = np.zeros((len(rows), settings.horizon))
-    for i, after in replaced_logits(model, text.ids, rows, read, settings.horizon, settings.batch_tokens):
-        here = slice(rows[i][0], rows[i][0] + len(after))
-        falls[i] = (plain[here] - token_log_probs(after, ids[1:][here])).cpu().numpy()
+    for i, after in reader.changed(rows, settings.horizon, settings.batch_tokens):
+        here = slice(rows[i][0] - text.first + 1, rows[i][0] - text.first + 1 + len(after))
+        falls[i] = (plain[here] - token_log_probs(after, written[here])).cpu().numpy()
     return Swaps(place, token, falls[of_change.reshape(-1)])
 
 
@@ -133,12 +131,10 @@ def _swapped(
     watermark = settings.watermark.with_vocabulary(logits.shape[1])
     keyed = [watermark.with_key(int(key)) for key in rng.integers(KEYS, size=settings.keys)]
     noise = torch.Generator().manual_seed(int(rng.integers(KEYS)))
-    begin = int(rng.integers(max(count - (settings.places or count), 0) + 1))
-    end = min(count, begin + (settings.places or count))
+    places = torch.from_numpy(np.sort(rng.permutation(count)[: settings.places])).to(written.device)
     context, stops = watermark.contexts(written), torch.tensor(list(ends), dtype=torch.int64, device=written.device)
     found: list[torch.Tensor] = []
-    for start in range(begin, end, ROWS):
-        here = slice(start, min(start + ROWS, end))
+    for here in places.split(ROWS):
         own = written[here]
         position = _position(logits[here].float(), own, context[here], temperature, noise, stops)
         for each in keyed:
@@ -147,7 +143,7 @@ def _swapped(
             chosen = ladder.candidates.gather(1, ladder.select(strength)[:, None])[:, 0]
             swapped = (chosen != own) & (ladder.candidates[:, 0] == own) & ~torch.isin(own, stops)
             rows = swapped.nonzero()[:, 0]
-            found.append(torch.stack([rows + start, chosen[rows]], dim=1))
+            found.append(torch.stack([here[rows], chosen[rows]], dim=1))
     swaps = torch.cat(found).cpu().numpy()
     swaps = swaps[np.argsort(swaps[:, 0], kind="stable")]
     return swaps[:, 0], swaps[:, 1]

@@ -19,6 +19,13 @@ def tiny():
     return tiny_model(len(tokenizer)), tokenizer
 
 
+def listed(model, tokenizer, settings, **options):
+    """The texts in their order; none twice."""
+    found = dict(pairs := list(own_texts(model, tokenizer, settings, **options)))
+    assert len(found) == len(pairs)
+    return [found[number] for number in sorted(found)]
+
+
 def lines(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -27,7 +34,7 @@ def lines(path, *rows):
 def test_the_models_own_continuations(tiny, tmp_path):
     prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"}, {"prompt": "a small text"}, {"prompt": "unused"})
     settings = OwnTexts(prompts, count=2, chat=False, max_new_tokens=7, temperature=0.5, seed=3)
-    found = own_texts(*tiny, settings)
+    found = listed(*tiny, settings)
     given = ["the sky", "a small text"]
     greedy = caw.generate(*tiny, given, max_new_tokens=7)
     sampled = caw.generate(*tiny, given, max_new_tokens=7, do_sample=True, temperature=0.5, seed=3)
@@ -37,18 +44,29 @@ def test_the_models_own_continuations(tiny, tmp_path):
         assert list(text.coded.ids[text.coded.first :]) == out and text.temperature == temperature
     first, second, third, fourth = (text.coded.text.name for text in found)
     assert (first, second) == (third, fourth) and first != second, "texts of a prompt are in one part of the split"
-    assert [t.coded.ids for t in own_texts(*tiny, OwnTexts(prompts, 2, False, None, 7, None))] == [
+    assert [t.coded.ids for t in listed(*tiny, OwnTexts(prompts, 2, False, None, 7, None))] == [
         t.coded.ids for t in found[:2]
     ]
+
+
+@pytest.mark.parametrize("done", [{0}, {1, 2}, {0, 1, 2, 3}, {4}])
+def test_only_missing_texts_are_written(tiny, tmp_path, done):
+    """Under their own numbers, and as they would be with the others."""
+    prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"}, {"prompt": "a small text"})
+    written = lines(tmp_path / "w.jsonl", {"prompt": "the sky", "tokens": [6]})
+    settings = OwnTexts(prompts, None, False, written, 7, 0.5)
+    every = dict(own_texts(*tiny, settings))
+    found = dict(own_texts(*tiny, settings, done=done))
+    assert set(every) == set(range(5)) and found == {n: text for n, text in every.items() if n not in done}
 
 
 def test_prompts_are_wrapped_if_the_model_has_a_template(tiny, tmp_path):
     model, tokenizer = tiny
     prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"})
     settings = OwnTexts(prompts, max_new_tokens=2, temperature=None)
-    (text,) = own_texts(model, tokenizer, settings)
+    (text,) = listed(model, tokenizer, settings)
     assert tokenizer.decode(text.coded.ids[: text.coded.first]) == "<user>the sky<assistant>"
-    (text,) = own_texts(model, tiny_tokenizer(chat=False), settings)
+    (text,) = listed(model, tiny_tokenizer(chat=False), settings)
     assert tokenizer.decode(text.coded.ids[: text.coded.first]) == "the sky"
 
 
@@ -68,11 +86,12 @@ def test_texts_that_caw_generate_wrote(tiny, tmp_path):
         {"id": 3, "prompt": "a text", "text": " is blue"},
         {"id": 4, "prompt": "nothing was written", "tokens": []},
     )
-    own, *found = own_texts(*tiny, OwnTexts(prompts, None, False, written, 2, None))
-    assert [list(t.coded.ids[t.coded.first :]) for t in found[:2]] == [[4, 5], [6]] and len(found) == 3
-    assert [t.temperature for t in found] == [None, 0.5, None]
+    own, *found = listed(*tiny, OwnTexts(prompts, None, False, written, 2, None))
+    assert [list(t.coded.ids[t.coded.first :]) for t in found[:2]] == [[4, 5], [6]] and len(found) == 4
+    assert [t.temperature for t in found] == [None, 0.5, None, None]
     assert found[0].coded.first > found[1].coded.first == own.coded.first, "the first has the chat template"
     assert own.coded.text.name == found[0].coded.text.name == found[1].coded.text.name != found[2].coded.text.name
+    assert len(found[3].coded.ids) == found[3].coded.first
     text = found[2].coded
     assert tiny[1].decode(text.ids[text.first :]) == " is blue"
 
@@ -89,14 +108,14 @@ def test_texts_that_caw_generate_wrote(tiny, tmp_path):
 def test_bad_lines_are_named(line, expected, tiny, tmp_path):
     prompts, written = lines(tmp_path / "p.jsonl", {"prompt": "the sky"}), lines(tmp_path / "w.jsonl", line)
     with pytest.raises(ValueError, match=expected):
-        own_texts(*tiny, OwnTexts(prompts, None, False, written, 1, None))
+        listed(*tiny, OwnTexts(prompts, None, False, written, 1, None))
 
 
 def test_no_prompts(tiny, tmp_path):
     with pytest.raises(ValueError, match="must have at least one line"):
-        own_texts(*tiny, OwnTexts(lines(tmp_path / "p.jsonl")))
+        listed(*tiny, OwnTexts(lines(tmp_path / "p.jsonl")))
     with pytest.raises(FileNotFoundError):
-        own_texts(*tiny, OwnTexts(tmp_path / "none.jsonl"))
+        listed(*tiny, OwnTexts(tmp_path / "none.jsonl"))
 
 
 def test_the_digest_knows_what_texts_are_made_from(tmp_path):

@@ -13,6 +13,7 @@ from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.fitting import self_training as module
+from caw.fitting import stored_swaps as stored
 from caw.fitting.fit_damage import fit_damage
 from caw.fitting.metrics import auroc, document_interval, gain_interval
 from caw.fitting.positions import Positions
@@ -73,6 +74,40 @@ def test_from_prompts_to_weights(setup, tmp_path):
         labelled, bound = label_swaps(positions, harm)
         assert abs(float(labelled.key[labelled.part == "train"].mean()) - 0.1) < 0.02
         assert np.array_equal(labelled.key, harm > bound)
+
+
+@pytest.mark.parametrize("when", ["writing", "measuring", "storing"])
+def test_an_interrupted_run_continues(setup, tmp_path, when, monkeypatch):
+    """What was made is not made again, and the folder is that of a run that was not interrupted."""
+    reading, texts = setup
+    whole, broken = (replace(reading, folder=tmp_path / name) for name in ("whole", "broken"))
+    with stored_swaps(whole, texts, SWAPS, progress=False) as (_, harm):
+        pass
+    made = {"writing": 0, "measuring": 0, "storing": 0}
+
+    class Interrupted(Exception):
+        pass
+
+    def counting(name, original):
+        def call(*given, **options):
+            made[name] += 1
+            if made[name] == 9 and name == when and not made.get("again"):
+                raise Interrupted
+            return original(*given, **options)
+
+        return call
+
+    monkeypatch.setattr(stored.EncodedText, "unlabelled", counting("writing", stored.EncodedText.unlabelled))
+    monkeypatch.setattr(stored, "measure_swaps", counting("measuring", stored.measure_swaps))
+    monkeypatch.setattr(stored, "store_rows", counting("storing", stored.store_rows))
+    with pytest.raises(Interrupted), stored_swaps(broken, texts, SWAPS, progress=False):
+        pass
+    made.update(again=1, measuring=0, storing=0)
+    with stored_swaps(broken, texts, SWAPS, progress=False) as (_, again):
+        assert np.array_equal(harm, again)
+    assert made["measuring"] == made["storing"] == (48 if when == "writing" else 40)
+    for name, array in Positions.open(whole.folder).arrays.items():
+        assert np.array_equal(array, Positions.open(broken.folder).arrays[name]), name
 
 
 @pytest.mark.parametrize("learner", ["network", "regression"])
