@@ -125,7 +125,8 @@ EvaluatorName = Annotated[
 ]
 
 Device = Annotated[str | None, panel(RUNNING, "Device: cpu, cuda, cuda:1, ... [cuda if available].", "--device")]
-DType = Annotated[str, panel(RUNNING, "Data type of the model.", "--dtype", metavar="auto|" + "|".join(DTYPES))]
+DTYPE_NAMES = "auto|" + "|".join(DTYPES)
+DType = Annotated[str, panel(RUNNING, "Data type of the model.", "--dtype", metavar=DTYPE_NAMES)]
 
 
 def quieten(context: typer.Context, on: bool) -> None:

@@ -125,7 +125,12 @@ def train_evaluator_command(
     seed: Annotated[
         int, opt.panel(TRAINING, "Random seed of the training, and with --self also of texts and swaps.")
     ] = 0,
-    dtype: opt.DType = "float32",
+    dtype: Annotated[
+        str | None,
+        opt.panel(
+            opt.RUNNING, "Data type of the model [float32; auto with --self].", "--dtype", metavar=opt.DTYPE_NAMES
+        ),
+    ] = None,
     quantization: Quantized = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
@@ -142,7 +147,8 @@ def train_evaluator_command(
     Examples:
 
     - caw train-evaluator --model smollm2-135m --labels labels.jsonl --data-dir data --output my.safetensors
-    - caw train-evaluator --model ./my-model --self --output my.safetensors
+    - caw train-evaluator --model ./my-model --self --positions measured --output my.safetensors
+    - caw train-evaluator --model my.gguf --quantization file-fast --self --positions measured -o my.safetensors
     - caw train-evaluator --model ./my-model --self --prompts prompts.jsonl --texts written.jsonl -o my.safetensors
     - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
     """
@@ -168,6 +174,7 @@ def train_evaluator_command(
             specs = [replace(specs[0], transform=cast(Transform, transform))]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
+        dtype = dtype or ("auto" if self_ else "float32")
         place = prepare_place(model, device, threads, dtype, quantization)
         reading = Reading(model, template, prefix, positions, place, dtype, quantization)
         how: dict[str, Any] = {"spec": specs, "settings": settings, "command": shlex.join(["caw", *sys.argv[1:]])}

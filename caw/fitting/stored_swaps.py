@@ -122,7 +122,8 @@ def _record(
                 falls = found.falls.round(DIGITS).tolist()
                 writer.write({"id": i, "place": found.place.tolist(), "token": found.token.tolist(), "falls": falls})
                 advance()
-    about = {**made_from, "written_tokens": sum(len(text.key) for text in coded)}
+    about = {name: value for name, value in made_from.items() if name != "dtype"}  # that which "auto" became
+    about["written_tokens"] = sum(len(text.key) for text in coded)
     store.close(folder, meta_of(model, coded, store, about))
 
 

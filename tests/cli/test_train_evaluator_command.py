@@ -56,10 +56,11 @@ def test_without_labels(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ends == [
         f"loading {model}: done", "writing greedy texts: 20 of 20 texts",
         "writing texts at temperature 0.7: 20 of 20 texts",
-        "measuring swaps: 60 of 60 texts", "reading texts: 60 of 60 texts", "training: 9 of 9 networks",
+        "measuring swaps: 60 of 60 texts", "training: 9 of 9 networks",
         "fitting a regression: 6 of 6 penalties", "measuring on held-out prompts: done",
     ]  # fmt: skip
     made = json.loads(weights.with_suffix(".json").read_text())
+    assert made["dtype"] in ("float32", "bfloat16"), "the one that it was read in"
     assert f"{made['metrics']['evaluators']['capacity']['auroc']:.3f}" in result.stdout and "entropy" in result.stdout
     assert made["data"]["documents"] == 60 and made["data"]["settings"]["horizon"] == 2
     table = tmp_path / "table.safetensors"
