@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import caw
 from caw.evaluator import Evaluator, shipped, shipped_for, warn_of_other_model
 from caw.evaluator.network import WEIGHTS_FOLDER
 from caw.evaluator.token_classes import LINE_BREAK
@@ -20,6 +21,7 @@ from caw.fitting.train import predict
 
 NAMES = shipped()
 OF_DAMAGE = [name for name in NAMES if name.endswith("-damage")]
+OF_ENGINES = {name: name.rpartition("-window")[2] for name in NAMES if "-window" in name}
 OF_HARM = [name for name in NAMES if name.endswith("-self")]
 # AUROC of 20 of the 109 test documents drawn at random has standard deviation 0.012 around the figure of all; times 4
 INTERVAL = 0.048
@@ -63,11 +65,28 @@ def test_an_evaluator_reads_another_model_with_that_models_token_classes(held_ou
 def test_loads_by_name(name):
     evaluator = Evaluator.load(name)
     evaluator.spec.check_decodable()
-    assert (evaluator.spec.previous, evaluator.spec.next, evaluator.spec.k) == (1, 1, 100)
+    window = OF_ENGINES.get(name, "11")
+    assert [evaluator.spec.previous, evaluator.spec.next] == [int(number) for number in window]
+    assert evaluator.spec.k == (25 if name in OF_ENGINES else 100)
     capacity = evaluator(torch.randn(5, evaluator.spec.size))
     assert bool(((capacity >= 0) & (capacity <= 1)).all())
     assert (WEIGHTS_FOLDER / f"{name}.safetensors").stat().st_size < 1_000_000
     warn_of_other_model(evaluator, evaluator.provenance["model"])
+
+
+@pytest.mark.parametrize("name", OF_ENGINES)
+def test_other_engines_take_those_that_do_not_look_ahead(name):
+    """They are nobody's default: with a look-ahead the model's own evaluator ranks better."""
+    evaluator, model = Evaluator.load(name), name.rpartition("-window")[0]
+    policy, size = caw.CapacityPolicy(name), len(evaluator.token_class)
+    assert not policy.looks_ahead and policy.beta == caw.CapacityPolicy(model).beta
+    chooser = caw.Chooser(caw.KGW(key=1), policy, vocab_size=size)
+    assert chooser.history == evaluator.spec.previous
+    with pytest.raises(ValueError, match="must not read the next position"):
+        caw.Chooser(caw.KGW(key=1), caw.CapacityPolicy(model), vocab_size=size)
+    assert shipped_for(evaluator.provenance["model"]) == model
+    ours, own = (Evaluator.load(each).provenance["metrics"]["auroc_ci"] for each in (name, model))
+    assert 0.9 < ours[0] < own[0]
 
 
 @pytest.mark.parametrize("name", OF_DAMAGE)

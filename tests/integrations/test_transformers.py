@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import VOCAB, build, prompt, tokenizer
+from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
 from transformers import GenerationConfig, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
@@ -77,6 +77,24 @@ def test_a_target_and_rows_of_their_own(llama: Any) -> None:
     made = llama.generate(**padded(), logits_processor=[processor], max_new_tokens=NEW)[:, 9:].tolist()
     expected = [by_caw(llama, MARKS["kgw"], **DRAWN)[0], by_caw(llama, caw.KGW(key=9))[1]]
     assert [row[: len(ids)] for row, ids in zip(made, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize("window", [(0, 0), (1, 0)])
+def test_an_evaluator_of_what_an_engine_knows(llama: Any, window: tuple[int, int]) -> None:
+    """What follows the original token is not known here; nor is what comes before the first, but of one-token prompts
+    there is none."""
+    policy = caw.CapacityPolicy(spread_evaluator(llama, *window), 0.8, 1.5)
+    processor = LogitsProcessor(llama, MARKS["kgw"], policy, settings=caw.RowSettings(max_new_tokens=NEW))
+    made = llama.generate(torch.tensor([[5]]), logits_processor=[processor], max_new_tokens=NEW, do_sample=False)
+    out = caw.generate(llama, tokenizer(), [[5]], watermark=MARKS["kgw"], policy=policy, max_new_tokens=NEW,
+                       return_trace=True)  # fmt: skip
+    expected = out.sequences[0]
+    assert made[0, 1 : 1 + len(expected)].tolist() == expected
+    assert 0 < sum(choice > 0 for choice in out.trace[0].choice) < len(expected)
+    if window == (0, 0):
+        assert processed(llama, MARKS["kgw"], policy) == by_caw(llama, MARKS["kgw"], policy)
+    with pytest.raises(ValueError, match="must not read the next position"):
+        processed(llama, MARKS["kgw"], caw.CapacityPolicy(spread_evaluator(llama)))
 
 
 def test_several_texts_of_a_prompt(llama: Any) -> None:

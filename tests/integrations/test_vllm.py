@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, tokenizer
+from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, tokenizer
 
 import caw
 from caw.integrations import profiles, vllm
@@ -418,6 +418,32 @@ def test_a_policy_that_reads_the_next_position_is_said_at_start(installed: Path)
     installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
     with pytest.raises(ValueError, match="must not read the next position"):
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
+
+
+@pytest.mark.parametrize("window", [(0, 0), (1, 0)])
+def test_v1_an_evaluator_of_what_an_engine_knows(llama: Any, installed: Path, window: tuple[int, int]) -> None:
+    """A prompt of one token has no position before, here and in `generate`; of others the engine does not show it."""
+    path, network = installed.parent / "own.safetensors", spread_evaluator(llama, *window)
+    network.save(path)
+    said = {"name": "capacity", "evaluator": str(path), "theta": 0.8, "beta": 1.5}
+    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": said}}}))
+    runner = V1(llama)
+    assert [chooser.history for chooser in choosers(runner.processor)] == [window[0]]
+    for ids in ([5], [60], PROMPTS[0]):
+        request = runner.add(parameters(profile="kgw"), ids)
+        for _ in range(14):
+            runner.step()
+        runner.remove(request, condense=True)
+        expected = caw.generate(
+            llama, tokenizer(), [ids], watermark=caw.KGW(KEY, delta=3.0), max_new_tokens=14,
+            policy=caw.CapacityPolicy(network, 0.8, 1.5), return_trace=True,
+        )  # fmt: skip
+        if len(ids) == 1 or not window[0]:
+            made = expected.sequences[0]
+            assert request.output[: len(made)] == made
+            assert 0 < sum(choice > 0 for choice in expected.trace[0].choice) < len(made)
+        else:
+            assert len(request.output) == 14
 
 
 def test_keys_are_read_and_never_shown(installed: Path, tmp_path: Path) -> None:
