@@ -29,6 +29,7 @@ class Guard:
             receipt names the error.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.
         horizon: maximum tokens of a rollout.
+        rollouts: maximum rollouts of a text, which bound what it costs.
         strengths: factors of the policy's strength, ascending; the next one is used when the one before is not enough.
         rise: for "healed", the maximum mean rise of the copied tokens' cost, in nats per token.
 
@@ -40,6 +41,7 @@ class Guard:
     horizon: int = 24
     strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
     rise: float = 0.1
+    rollouts: int = 64
 
     def __post_init__(self) -> None:
         name = self.keeps.partition(":")[0] if isinstance(self.keeps, str) else ""
@@ -55,6 +57,7 @@ class Guard:
             raise ValueError(f"keeps must name the fields of JSON, got {shown(self.keeps)}; use e.g. 'json:name,unit'")
         require_int("rejoin", self.rejoin, 2, 64)
         require_int("horizon", self.horizon, self.rejoin, 1 << 16)
+        require_int("rollouts", self.rollouts, 1, 1 << 16)
         given = self.strengths
         if isinstance(given, str) or not isinstance(given, Sequence) or not 1 <= len(given) <= MAX_STRENGTHS:
             raise TypeError(

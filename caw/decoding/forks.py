@@ -47,7 +47,7 @@ class Stem:
     """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved.
 
     records: of the text that was decoded with it, those of the positions `history` before its first token, and on.
-    text: its tokens. Both are empty where steps are captured.
+    text: its tokens. Both are empty where steps are captured. closed: nobody needs forks of it any more.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -56,11 +56,12 @@ class Stem:
     start: int = 0
     records: list[Record] = field(default_factory=list)
     text: list[int] = field(default_factory=list)
+    closed: bool = False
 
-    def clear(self) -> None:
-        """Forget the text: its tensors are freed."""
+    def close(self) -> None:
+        """Forget the text, whose tensors are freed; forks of it that still wait end without a token."""
         self.ids, self.shared, self.own, self.start = [], None, [], 0
-        self.records, self.text = [], []
+        self.records, self.text, self.closed = [], [], True
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,12 @@ class ForkDecoder(Decoder):
 
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Fill empty rows: with prompts, with forks, and for a moment with texts that are only read."""
+        late = [isinstance(request, Fork) and request.stem.closed for _, request in pairs]
+        for (index, request), gone in zip(pairs, late, strict=True):
+            if gone:
+                self.read.append(ActiveSequence(index, request, (), finish_reason="closed"))
+        left = [each for each, gone in zip(zip(numbers, pairs, strict=True), late, strict=True) if not gone]
+        numbers, pairs = [number for number, _ in left], [pair for _, pair in left]
         known = [
             isinstance(request, Reading) or (isinstance(request, Fork) and bool(request.begun and request.stem.ids))
             for _, request in pairs

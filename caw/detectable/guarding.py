@@ -1,14 +1,14 @@
 """Guarded texts: each is made unmarked, and its search (`search.py`) changes it until it is detected.
 
 The searches of all texts share the decoder: what one asks for, rollouts and readings, joins the batch ahead of the
-texts that wait, and is sent back when all of it is there.
+texts that wait, and each is sent back as soon as it is there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from caw.decoding.decoder import Decoder
@@ -33,14 +33,12 @@ FEW = 4  # rollouts of a text at once, where others share the batch that this kn
 
 @dataclass
 class _Text:
-    """A text in progress. asked: how many sequences it waits for; found: those that are there, by their order."""
+    """A text in progress. asked: how many sequences it has asked for."""
 
     place: int
     search: Any
     stem: Stem
-    started: bool = False
     asked: int = 1
-    found: dict[int, ActiveSequence] = field(default_factory=dict)
 
 
 class GuardedTexts(Attempts):
@@ -64,7 +62,8 @@ class GuardedTexts(Attempts):
         for place, request in enumerate(requests):
             search = Search(request, guard, self.strengths, trial, stops, settings, self.together)
             text = _Text(place, search.run(), search.stem)
-            first += next(text.search)
+            [whole] = next(text.search)
+            first.append(whole)
             self.texts.append(text)
             self.owners.append((text, 0))
         self.first = first
@@ -92,32 +91,32 @@ class GuardedTexts(Attempts):
 
     def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished | None:
         text, number = self.owners[sequence.index]
-        text.found[number] = sequence
-        if len(text.found) < text.asked:
+        if text.stem.closed:  # a rollout that nobody needs any more
             return None
-        answers = [text.found[number] for number in range(text.asked)]
-        if not text.started and answers[0].error:
-            text.stem.clear()
-            self.open -= 1
-            return Finished(text.place, answers[0])
-        text.started, text.found = True, {}
+        if number == 0 and sequence.error:
+            return self._close(text, Finished(text.place, sequence))
         try:
-            asked = text.search.send(answers)
+            asked = text.search.send((number, sequence))
         except StopIteration as done:
             return self._finish(text, done.value)
-        text.asked = len(asked)
-        for number, request in reversed(list(enumerate(asked))):  # each goes before all others
+        numbered = list(enumerate(asked, text.asked))
+        text.asked += len(asked)
+        for number, request in reversed(numbered):  # each goes before all others
             self.owners.append((text, number))
             add(request, ahead=True)
         return None
 
     def _finish(self, text: _Text, ended: Ended) -> Finished:
-        text.stem.clear()
-        self.open -= 1
         sequence, found = ended.sequence, ended.verdict.found
         chosen = Candidate(ended.text, ended.strength, ended.verdict, sequence.request, sequence)
         detector = self.trial.under(sequence.request.row.key)
         receipt = write_receipt(chosen, 1, detector, self.policy, self.trial.edits, ended.kept)
         if not found and self.settings.on_undetected == "drop":
             sequence.withhold()
-        return Finished(text.place, sequence, receipt, lost=not found and self.settings.on_undetected == "raise")
+        lost = not found and self.settings.on_undetected == "raise"
+        return self._close(text, Finished(text.place, sequence, receipt, lost=lost))
+
+    def _close(self, text: _Text, finished: Finished) -> Finished:
+        text.stem.close()
+        self.open -= 1
+        return finished

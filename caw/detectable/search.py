@@ -5,14 +5,15 @@ the best first: the text is forked with the changed token, and the unmarked mode
 of the unmarked text. Patches at different places are put together, as long as the text keeps what it must and the
 detector's p-value falls, until it is detected.
 
-Every rollout begins in the unmarked text, so none waits for another one: how many are made at once changes no text,
-only how many are made in vain. Every text is tested as it would leave, by the detector; nothing here reads a right
-answer.
+Every rollout begins in the unmarked text, so none waits for another one, and they are judged in the order in which they
+were proposed: how many are made at once changes no text, only how many are made in vain. Every text is tested as it
+would leave, by the detector; nothing here reads a right answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -43,7 +44,9 @@ HEALINGS = 24  # of a text, after which it is given up
 GIVEN_UP = 6  # patched texts that are read to see whether they healed
 LEAST_LOST = 0.3  # nats; a cheaper change is not better
 
-Asked = Generator[list[Request], list[ActiveSequence], "Ended"]
+# A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)
+Numbered = tuple[int, ActiveSequence]
+Asked = Generator[list[Request], Numbered, "Ended"]
 
 
 @dataclass
@@ -99,7 +102,7 @@ class Rollout(Fork):
     possible: Callable[[Sequence[int]], bool] | None = field(default=None, repr=False, compare=False)
 
     def over(self, tokens: Sequence[int]) -> bool:
-        if rejoined(self.old, tokens, self.place, self.count) is not None:
+        if self.stem.closed or rejoined(self.old, tokens, self.place, self.count) is not None:
             return True
         if hopeless(self.old, tokens, self.place, self.count, self.horizon):
             return True
@@ -107,11 +110,11 @@ class Rollout(Fork):
 
 
 class Search:
-    """A generator (`run`) that yields requests and is sent their sequences.
+    """A generator (`run`) that yields requests and is sent their sequences, in any order.
 
     Args:
         request: of the text. strengths: factors of the policy's strength that its watermark can have. together: returns
-            how many rollouts to ask for at once.
+            how many rollouts to make at once.
     """
 
     def __init__(
@@ -126,11 +129,14 @@ class Search:
         self.reader, self.error, self.rollouts = guard.reader, "", 0
         self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
         self.kept: dict[str, bool] = {}  # what the reader said of each text
+        self.asking: list[Request] = []
+        self.requests = 0  # asked for so far
+        self.arrived: dict[int, ActiveSequence] = {}
 
     # The search -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Asked:
-        [whole] = yield [self._fork(saves=True)]
+        whole = yield from self._answer(self._ask(self._fork(saves=True)))
         self.unmarked = whole
         base = self._version(whole.tokens)
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
@@ -149,17 +155,22 @@ class Search:
         return self._ended(base, _Progress(base) if nothing else done)
 
     def _try(
-        self, base: Version, reading: TextReading, state: _Progress, proposals: list[MarkedChoice]
-    ) -> Generator[list[Request], list[ActiveSequence], None]:
-        """Roll proposals out, in order, until the text is detected."""
-        while proposals and not state.over:
-            size = self.together()  # some in vain: a row more costs little, an empty one as much
-            wave, proposals = proposals[:size], proposals[size:]
-            made = yield [self._rollout(base, choice) for choice in wave]
-            for choice, sequence in zip(wave, made, strict=True):  # one after the other, as if made so
-                if not state.over and not any(one.patch.covers(choice.place) for one in state.taken):
-                    self.rollouts += 1
-                    yield from self._tried(base, reading, state, self._rolled(base, choice, sequence))
+        self, base: Version, reading: TextReading, state: _Progress, proposals: Sequence[MarkedChoice]
+    ) -> Generator[list[Request], Numbered, None]:
+        """Roll proposals out, in order, until the text is detected or has had all its rollouts."""
+        waiting, flying = deque(proposals), deque[tuple[MarkedChoice, int | None]]()
+        while (waiting or flying) and not state.over and self.rollouts < self.guard.rollouts:
+            room = min(max(self.together(), 1), self.guard.rollouts - self.rollouts)
+            while waiting and len(flying) < room:  # some in vain: a row more costs little, an empty one as much
+                choice = waiting.popleft()
+                flying.append((choice, None if state.covers(choice) else self._ask(self._rollout(base, choice))))
+            choice, number = flying.popleft()
+            if state.covers(choice):  # now; one that was asked for meanwhile is left alone, as if it had not been
+                continue
+            number = self._ask(self._rollout(base, choice)) if number is None else number
+            sequence = yield from self._answer(number)
+            self.rollouts += 1
+            yield from self._tried(base, reading, state, self._rolled(base, choice, sequence))
         if not state.over and state.rolled and not self.guard.heals:
             most = most_gain([(one.patch, one.gain) for one in state.rolled])
             trial = [state.rolled[number] for number in most]
@@ -169,7 +180,7 @@ class Search:
 
     def _tried(
         self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
-    ) -> Generator[list[Request], list[ActiveSequence], None]:
+    ) -> Generator[list[Request], Numbered, None]:
         """Add a patch, in place of those that it meets, if the p-value falls."""
         if one is None:
             return
@@ -183,7 +194,7 @@ class Search:
 
     def _heal(
         self, base: Version, reading: TextReading, state: _Progress
-    ) -> Generator[list[Request], list[ActiveSequence], None]:
+    ) -> Generator[list[Request], Numbered, None]:
         """Leave patches out until the text heals; as long as others can take their places, look on."""
         while state.taken and state.healings < HEALINGS:
             before, state.healings = state.taken, state.healings + 1
@@ -201,12 +212,26 @@ class Search:
 
     def _read(
         self, tokens: Sequence[int], since: int, strengths: Sequence[float]
-    ) -> Generator[list[Request], list[ActiveSequence], TextReading]:
-        [answer] = yield [self._reading(tokens, since, strengths)]
+    ) -> Generator[list[Request], Numbered, TextReading]:
+        answer = yield from self._answer(self._ask(self._reading(tokens, since, strengths)))
         assert isinstance(answer, ReadSequence) and answer.reading is not None
         return answer.reading
 
     # What is asked of the decoder -------------------------------------------------------------------------------------
+
+    def _ask(self, request: Request) -> int:
+        """Ask for a sequence with the next answer that is waited for; return the number of the request."""
+        self.asking.append(request)
+        self.requests += 1
+        return self.requests - 1
+
+    def _answer(self, number: int) -> Generator[list[Request], Numbered, ActiveSequence]:
+        """Wait for a sequence; others may come first."""
+        while number not in self.arrived:
+            asking, self.asking = self.asking, []
+            other, sequence = yield asking
+            self.arrived[other] = sequence
+        return self.arrived.pop(number)
 
     def _fork(self, **fields: Any) -> Fork:
         asked = self.asked
@@ -339,7 +364,7 @@ class Search:
 
     def _healed(
         self, base: Version, reading: TextReading, taken: list[Rolled]
-    ) -> Generator[list[Request], list[ActiveSequence], tuple[Version, list[Rolled]]]:
+    ) -> Generator[list[Request], Numbered, tuple[Version, list[Rolled]]]:
         """Drop patches until the model itself would go on as the copied tokens do."""
         for _ in range(GIVEN_UP):
             if not taken:
@@ -393,6 +418,10 @@ class _Progress:
     rolled: list[Rolled] = field(default_factory=list)
     healed: _Progress | None = None
     healings: int = 0
+
+    def covers(self, choice: MarkedChoice) -> bool:
+        """Whether a patch that is taken changes the place of a choice."""
+        return any(one.patch.covers(choice.place) for one in self.taken)
 
     @property
     def over(self) -> bool:
