@@ -163,7 +163,7 @@ def _others(
 ) -> tuple[list[MarkedChoice], list[MarkedChoice]]:  # fmt: skip
     """Tokens that show more of the key than the text's own, at the places of choices and at all others.
 
-    Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`, elsewhere one. record: of the text's
+    Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`. record: of the text's
     places. level: of those elsewhere, which no strength chooses.
     """
     mark = marks.of(request.row.key, request.variant(marks.family), do_sample=False)
@@ -188,7 +188,7 @@ def _others(
             for token, logit, value in zip(ids[1:], logits, shown[1:], strict=True)
             if value > shown[0] and token not in but and top - logit <= MOST_LOST
         ]
-        for token, lost in more[: EACH if choice else 1]:
+        for token, lost in more[:EACH]:
             if choice:
                 trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
                 found[0].append(dataclasses.replace(choice, token=token, lost=lost, trace=trace))

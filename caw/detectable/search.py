@@ -148,6 +148,7 @@ class Search:
         beyond = [] if self.guard.heals else reading.beyond
         for proposals in (reading.choices, reading.others, beyond):
             yield from self._try(base, reading, state, self._ordered(base, proposals) if not state.over else [])
+        yield from self._try(base, reading, state, state.covered, again=True)
         if self.guard.heals and not state.over:
             yield from self._heal(base, reading, state)
         done = (state.healed or _Progress(base)) if self.guard.heals else state
@@ -155,28 +156,61 @@ class Search:
         return self._ended(base, _Progress(base) if nothing else done)
 
     def _try(
-        self, base: Version, reading: TextReading, state: _Progress, proposals: Sequence[MarkedChoice]
-    ) -> Generator[list[Request], Numbered, None]:
-        """Roll proposals out, in order, until the text is detected or has had all its rollouts."""
+        self, base: Version, reading: TextReading, state: _Progress, proposals: Sequence[MarkedChoice], *,
+        again: bool = False,
+    ) -> Generator[list[Request], Numbered, None]:  # fmt: skip
+        """Roll proposals out, in order, until the text is detected or has had all its rollouts.
+
+        One whose place a patch that is taken has changed already is left for later, `again`: it may do better.
+        """
         waiting, flying = deque(proposals), deque[tuple[MarkedChoice, int | None]]()
         while (waiting or flying) and not state.over and self.rollouts < self.guard.rollouts:
             room = min(max(self.together(), 1), self.guard.rollouts - self.rollouts)
             while waiting and len(flying) < room:  # some in vain: a row more costs little, an empty one as much
-                choice = waiting.popleft()
-                flying.append((choice, None if state.covers(choice) else self._ask(self._rollout(base, choice))))
+                choice, number = waiting.popleft(), None
+                if again or not state.covers(choice):
+                    number = self._ask(self._rollout(base, choice))
+                flying.append((choice, number))
             choice, number = flying.popleft()
-            if state.covers(choice):  # now; one that was asked for meanwhile is left alone, as if it had not been
+            if not again and state.covers(choice):  # now; what was asked meanwhile counts as if it had not been
+                state.covered.append(choice)
                 continue
             number = self._ask(self._rollout(base, choice)) if number is None else number
             sequence = yield from self._answer(number)
             self.rollouts += 1
             yield from self._tried(base, reading, state, self._rolled(base, choice, sequence))
         if not state.over and state.rolled and not self.guard.heals:
-            most = most_gain([(one.patch, one.gain) for one in state.rolled])
-            trial = [state.rolled[number] for number in most]
-            version = self._allowed(spliced(base.tokens, [one.patch for one in trial]))
-            if version is not None and version.verdict.result.p_value < state.best.verdict.result.p_value:
-                state.best, state.taken = version, trial
+            self._recombine(base, state)
+
+    def _recombine(self, base: Version, state: _Progress) -> None:
+        """Put patches together anew, those that gain the most first, beside those that are taken and without them."""
+        most = most_gain([(one.patch, one.gain) for one in state.rolled])
+        order = sorted(state.rolled, key=lambda one: -one.gain)
+        for begun in ([state.rolled[number] for number in most], list(state.taken), []):
+            taken, best = begun, base
+            if begun:
+                version = self._allowed(spliced(base.tokens, [one.patch for one in begun]))
+                if version is None:
+                    continue
+                best = version
+            before: list[Rolled] | None = None
+            while before != taken and not best.verdict.found:
+                before = taken
+                for one in order:
+                    if not best.verdict.found and one not in taken:
+                        best, taken = self._with(base, best, taken, one)
+            if best.verdict.result.p_value < state.best.verdict.result.p_value:
+                state.best, state.taken = best, taken
+            if state.over:
+                return
+
+    def _with(self, base: Version, best: Version, taken: list[Rolled], one: Rolled) -> tuple[Version, list[Rolled]]:
+        """Add a patch to a text, in place of those that it meets, if the p-value falls."""
+        trial = [*(other for other in taken if not one.patch.meets(other.patch)), one]
+        version = self._allowed(spliced(base.tokens, [each.patch for each in trial]))
+        if version is not None and version.verdict.result.p_value < best.verdict.result.p_value:
+            return version, trial
+        return best, taken
 
     def _tried(
         self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
@@ -185,10 +219,7 @@ class Search:
         if one is None:
             return
         state.rolled.append(one)
-        trial = [*(other for other in state.taken if not one.patch.meets(other.patch)), one]
-        version = self._allowed(spliced(base.tokens, [each.patch for each in trial]))
-        if version is not None and version.verdict.result.p_value < state.best.verdict.result.p_value:
-            state.best, state.taken = version, trial
+        state.best, state.taken = self._with(base, state.best, state.taken, one)
         if self.guard.heals and state.best.verdict.found:
             yield from self._heal(base, reading, state)
 
@@ -330,6 +361,12 @@ class Search:
 
         One that would have gone on behind the budget is cut there, as the unmarked text was.
         """
+        known = tuple(tokens)
+        if known not in self.versions:
+            self.versions[known] = self._checked(tokens)
+        return self.versions[known]
+
+    def _checked(self, tokens: Sequence[int]) -> Version | None:
         if self.unmarked.finish_reason == "length":
             tokens = tokens[: self.asked.budget]
         visible, whole = self._visible(tokens), self._visible(self.unmarked.tokens)
@@ -410,12 +447,13 @@ class Search:
 @dataclass
 class _Progress:
     """How far a search has come. best: the unmarked text with the patches `taken`. rolled: all patches that may be
-    taken. healed: the best text that the model itself would go on with, None = no patch. healings: how many were tried.
+    taken. covered: proposals at places that others have changed. healed: the best text that the model itself would go on with, None = no patch. healings: how many were tried.
     """
 
     best: Version
     taken: list[Rolled] = field(default_factory=list)
     rolled: list[Rolled] = field(default_factory=list)
+    covered: list[MarkedChoice] = field(default_factory=list)
     healed: _Progress | None = None
     healings: int = 0
 
