@@ -74,13 +74,16 @@ class Attention {
     int64_t from, to, floats;
     std::vector<Part> parts;
     std::vector<Group> groups;
+    // Parts that read the same keys, worked on together: those of job j are jobs[j] to jobs[j + 1] of `order`.
+    std::vector<int64_t> order, jobs;
   };
 
   Attention(const Shape& shape, std::vector<int64_t> lengths, bool is_packed, std::vector<int64_t> cache);
   void cut(std::optional<int64_t> window);
   Block block(int64_t from, int64_t to, std::optional<int64_t> window) const;
+  void join(Block& block) const;
   void pack(const AttentionInputs& in, int64_t from, int64_t to, float* packed) const;
-  void run_parts(const AttentionInputs& in, const Block& block, int64_t begin, int64_t end, const float* packed,
+  void run_jobs(const AttentionInputs& in, const Block& block, int64_t begin, int64_t end, const float* packed,
       float* results) const;
   void merge(const AttentionInputs& in, const Block& block, int64_t b, int64_t h, int64_t c, const float* results,
       const float* query) const;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kSpan = 512;
 constexpr int64_t kPositions = 64;  // sequences at a time where each row is one
+constexpr int64_t kJoined = 8;      // of them, tokens of a prompt that read their keys together
 
 }  // namespace
 
@@ -81,7 +82,7 @@ void Attention::cut(std::optional<int64_t> window) {
 // The parts of sequences `from` to `to`. Heads come one after another where many positions read the same keys: those of
 // one stay in the cache.
 Attention::Block Attention::block(int64_t from, int64_t to, std::optional<int64_t> window) const {
-  Block made{from, to, 0, {}, {}};
+  Block made{from, to, 0, {}, {}, {}, {}};
   const int64_t by_head = !cache_.empty(), count = to - from, kv_heads = shape_.kv_heads;
   made.groups.assign(size_t(count * kv_heads), {0, 0});
   for (int64_t i = 0; i < count * kv_heads; ++i) {
@@ -96,7 +97,35 @@ Attention::Block Attention::block(int64_t from, int64_t to, std::optional<int64_
       ++group.count;
     }
   }
+  join(made);
   return made;
+}
+
+// Tokens of a prompt that follow each other read the same keys, but for the last few.
+void Attention::join(Block& block) const {
+  std::vector<std::vector<int64_t>> jobs;
+  std::vector<size_t> open;  // of the (head, cache row) in hand
+  for (int64_t i = 0; i < int64_t(block.parts.size()); ++i) {
+    const Part& part = block.parts[size_t(i)];
+    const auto fits = [&](size_t job) {
+      const Part& other = block.parts[size_t(jobs[job].front())];
+      return other.begin == part.begin && other.head == part.head &&
+          cache_row(other.sequence) == cache_row(part.sequence) && int64_t(jobs[job].size()) < kJoined;
+    };
+    const auto found = cache_.empty() ? open.end() : std::find_if(open.begin(), open.end(), fits);
+    if (found != open.end()) {
+      jobs[*found].push_back(i);
+      continue;
+    }
+    if (!open.empty() && block.parts[size_t(jobs[open.front()].front())].head != part.head) open.clear();
+    open.push_back(jobs.size());
+    jobs.push_back({i});
+  }
+  for (const auto& job : jobs) {
+    block.jobs.push_back(int64_t(block.order.size()));
+    block.order.insert(block.order.end(), job.begin(), job.end());
+  }
+  block.jobs.push_back(int64_t(block.order.size()));
 }
 
 void Attention::prepare(Room& room) const {
@@ -113,8 +142,8 @@ void Attention::run(Team& team, const AttentionInputs& in, Room& room) const {
     const auto query = [&](int64_t b, int64_t h, int64_t c) { return packed + (row(b, h, c) - first_row) * padded_; };
     team.each(block.to - block.from,
         [&](int64_t first, int64_t last) { pack(in, block.from + first, block.from + last, query(block.from + first, 0, 0)); });
-    team.each(int64_t(block.parts.size()),
-        [&](int64_t begin, int64_t end) { run_parts(in, block, begin, end, packed, results); });
+    team.each(int64_t(block.jobs.size()) - 1,
+        [&](int64_t begin, int64_t end) { run_jobs(in, block, begin, end, packed, results); });
     team.each(block.to - block.from, [&](int64_t first, int64_t last) {
       for (int64_t b = block.from + first; b < block.from + last; ++b)
         for (int64_t h = 0; h < shape_.heads; ++h)
@@ -134,26 +163,36 @@ void Attention::pack(const AttentionInputs& in, int64_t from, int64_t to, float*
       }
 }
 
-// What the parts `begin` to `end` give: rows not normalised, their greatest scores and sums.
-void Attention::run_parts(const AttentionInputs& in, const Block& block, int64_t begin, int64_t end, const float* packed,
+// What the jobs `begin` to `end` give: rows not normalised, their greatest scores and sums.
+void Attention::run_jobs(const AttentionInputs& in, const Block& block, int64_t begin, int64_t end, const float* packed,
     float* results) const {
   thread_local Aligned<float> scratch;
+  thread_local std::vector<AttendRow> rows_of_job;
+  std::vector<AttendRow>& rows = rows_of_job;
   const int64_t first_row = first_[size_t(block.from)] * shape_.heads;
-  for (int64_t i = begin; i < end; ++i) {
-    const Part& part = block.parts[size_t(i)];
-    const int64_t queries = rows(part.sequence);
-    scratch.resize(attend_scratch(queries, padded_));
-    // where the keys or values of a part begin; null behind this thread's last
-    const auto start = [&](int64_t p, const Kept& of) -> const void* {
-      if (p >= end) return nullptr;
-      const Part& at = block.parts[size_t(p)];
+  const auto part_of = [&](int64_t place) -> const Part& { return block.parts[size_t(block.order[size_t(place)])]; };
+  for (int64_t job = begin; job < end; ++job) {
+    const int64_t from = block.jobs[size_t(job)], to = block.jobs[size_t(job + 1)];
+    rows.clear();
+    int64_t most = 0;
+    for (int64_t i = from; i < to; ++i) {
+      const Part& part = part_of(i);
+      const int64_t queries = this->rows(part.sequence), row = this->row(part.sequence, part.head * group(), 0) - first_row;
+      float* out = results + part.at;
+      most = std::max(most, part.end - part.begin);
+      for (int64_t r = 0; r < queries; ++r)
+        rows.push_back({packed + (row + r) * padded_, part.end - part.begin, out + r * padded_, out + queries * padded_ + r,
+            out + queries * (padded_ + 1) + r});
+    }
+    scratch.resize(attend_scratch(int64_t(rows.size()), padded_));
+    // where the keys or values of a job begin; null behind this thread's last
+    const auto start = [&](int64_t j, const Kept& of) -> const void* {
+      if (j >= end) return nullptr;
+      const Part& at = part_of(block.jobs[size_t(j)]);
       return offset_bytes(of.data, cache_row(at.sequence) * of.row + at.head * of.head + at.begin * of.token, shape_.type);
     };
-    float* out = results + part.at;
-    const int64_t row = this->row(part.sequence, part.head * group(), 0) - first_row;
-    const AttendTask task{packed + row * padded_, start(i, in.k), start(i, in.v), in.k.token, in.v.token,
-        part.end - part.begin, shape_.type, int(queries), shape_.dim, padded_, in.softcap, start(i + 1, in.k),
-        start(i + 1, in.v), out, out + queries * padded_, out + queries * (padded_ + 1)};
+    const AttendTask task{rows.data(), int(rows.size()), start(job, in.k), start(job, in.v), in.k.token, in.v.token, most,
+        shape_.type, shape_.dim, padded_, in.softcap, start(job + 1, in.k), start(job + 1, in.v)};
     kernels().attend(task, scratch.data());
   }
 }

@@ -18,17 +18,24 @@ constexpr int64_t kMaxDim = 512;  // head dim of sibling_attention, after paddin
 constexpr int64_t kTile = 64;     // keys scored before the running maximum is updated
 constexpr int kSecondLevel = 2;   // __builtin_prefetch's locality
 
-// One KV head's share of sibling_attention: `rows` packed queries over the keys [0, count).
+// A query of an AttendTask, and where its results go.
+struct AttendRow {
+  const float* q;       // [padded], scaled
+  int64_t count;        // it reads the keys [0, count)
+  float* out;           // [padded], not normalised
+  float *peak, *total;  // greatest score, sum of exp(score - peak)
+};
+
+// One KV head's share of sibling_attention: queries that read the same keys, some perhaps fewer of them.
 struct AttendTask {
-  const float* q;  // [rows, padded], scaled
+  const AttendRow* row;
+  int rows;
   const void *k, *v;
-  int64_t k_stride, v_stride, count;  // strides between tokens, in elements
-  int dtype, rows;
+  int64_t k_stride, v_stride, count;  // strides between tokens, in elements; count: the most that a row reads
+  int dtype;
   int64_t dim, padded;
   float softcap;  // 0 = none
   const void *next_k, *next_v;  // what is read after these keys, to prefetch it; null = unknown
-  float* out;     // [rows, padded], not normalised
-  float *peak, *total;  // [rows]: greatest score, sum of exp(score - peak)
 };
 
 // What a look at a row of logits says. kept: elements above -inf. ordered: none is NaN. top: the greatest.
@@ -109,7 +116,7 @@ inline float least_drawn(float kth, float top, float reach) {
 }
 inline int64_t selfhash_scratch(int64_t count, int64_t window) { return 4 * (count + window + kScorePad); }
 
-inline int64_t attend_scratch(int64_t rows, int64_t padded) { return 2 * kTile * padded + rows * kTile; }
+inline int64_t attend_scratch(int64_t rows, int64_t padded) { return 3 * kTile * padded + rows * (kTile + 1); }
 
 extern const Kernels kGeneric, kAvx2, kAvx512;
 
