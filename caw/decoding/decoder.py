@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from caw.decoding.forward.spread_cache import SpreadCache
 from caw.decoding.model_lock import model_lock
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
+from caw.decoding.portions import Portions
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
 from caw.decoding.request import Request
@@ -73,6 +75,7 @@ class Decoder:
         self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, kept)
         self.state = make_state(plan) if kept is None else kept.state
         self.rows: list[Row] = [None] * plan.batch
+        self.portions, self.portioned = Portions(plan), plan.portioned
 
     def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:
         """Decode every request and yield texts as they finish. More may join meanwhile: `waiting.add`.
@@ -91,12 +94,16 @@ class Decoder:
         self.waiting.begin()
         steps = self.steps()
         try:
-            while self.waiting.more(idle=all(row is None for row in self.rows)):
+            while self.waiting.more(idle=not self.busy and not self.portions):
                 with self.lock, self._on_device(), self.mode, self.attention, self.linears:
                     self._refill()
+                    self._read_on()
                     self._read_again()
+                    before = time.perf_counter()
                     # texts that are only read may be all there is
-                    results = steps.advance(self.rows) if any(row is not None for row in self.rows) else ()
+                    results = steps.advance(self.rows) if self.busy else ()
+                    if self.busy:
+                        self.portions.stepped(time.perf_counter() - before)
                 yield from self._without_steps()
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
@@ -120,9 +127,15 @@ class Decoder:
         device = self.plan.facts.device
         return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a text is being decoded."""
+        return any(row is not None for row in self.rows)
+
     def _refill(self) -> None:
         """Prefill waiting prompts into empty rows."""
-        free = [number for number, row in enumerate(self.rows) if row is None]
+        taken = self.portions.rows
+        free = [number for number, row in enumerate(self.rows) if row is None and number not in taken]
         next_ones = self.waiting.take(len(free))
         if next_ones:
             self._fill(free[: len(next_ones)], next_ones)
@@ -130,11 +143,27 @@ class Decoder:
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Prefill prompts into these empty rows; pairs: the number and the request of each."""
         plan = self.plan
+        if self.portioned and (self.busy or self.portions) and not self.waiting.shared:
+            for number, pair in zip(numbers, pairs, strict=True):
+                self.portions.add(number, pair)
+            return
+        before = time.perf_counter()
         logits, records = prefill(
             self.model, self.cache, numbers, [request.known for _, request in pairs], plan.history, self.waiting.shared,
             plan.prompt_cache, whole=plan.limit is not None,
         )  # fmt: skip
+        self.portions.took(sum(len(request.known) for _, request in pairs), time.perf_counter() - before)
         self._begin(numbers, pairs, logits, records)
+
+    def _read_on(self) -> None:
+        """Read a portion of the prompts that have begun; the first one's rest if nothing else is to do."""
+        if not self.portions:
+            return
+        before = time.perf_counter()
+        tokens, done = self.portions.read(self.model, self.cache, self.portions.size() if self.busy else None)
+        self.portions.took(tokens, time.perf_counter() - before)
+        for one in done:
+            self._begin([one.row], [one.pair], one.logits, one.records)
 
     def _begin(
         self,

@@ -111,6 +111,7 @@ class ForkDecoder(Decoder):
         self.reading = dataclasses.replace(plan, warper=make_warper(plan.limits))
         self.read: list[ActiveSequence] = []  # sequences that ended without a step
         self.held: list[list[int]] = [[] for _ in range(plan.batch)]  # ids whose keys and values are in each row
+        self.portioned = False  # whose row is copied has been read whole
         self.ragged = not plan.captured and plan.why_no_drafts in ("", NEVER) and self.cache.packs
         if isinstance(self.step, DraftStep):
             own = self.step.proposer

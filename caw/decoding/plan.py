@@ -45,6 +45,7 @@ class Plan(Rules):
     keep_rows: never drop empty rows, so that row b stays sequence b. keep_mode: compute in the mode the model is in,
         with dropout if that is train mode.
     spare_memory: bytes that decoding leaves for a prompt cache; None = unknown.
+    portioned: read a prompt in portions between steps while other texts are decoded, where that changes no bit.
     """
 
     facts: ModelFacts
@@ -61,6 +62,7 @@ class Plan(Rules):
     keep_mode: bool
     spare_memory: int | None
     prompt_cache: PromptCache | None
+    portioned: bool = False
 
     @property
     def drafts(self) -> int:

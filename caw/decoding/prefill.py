@@ -61,12 +61,19 @@ def prefill(
             keep(cache, {rows[i]: prompts[i] for i in group}, found, shared, kept)
     logits |= copy_equals(cache, rows, prompts, shared, first, logits)
     stacked = torch.stack([logits[i][: history + 1] for i in range(len(rows))])  # [R, history + 1, V]
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-    records = []
-    for back in range(history + 1):
-        record = Record.from_logits(stacked[:, back], kernels=cache.kernels)
-        records.append(record.where(lengths - 1 - back < 0, Record.empty(len(rows), device)))
-    return stacked[:, 0], records
+    return first_records(cache, stacked, [len(p) for p in prompts])
+
+
+def first_records(
+    cache: SiblingCache, logits: torch.Tensor, lengths: Sequence[int]
+) -> tuple[torch.Tensor, list[Record]]:
+    """Return logits [R, V] and records of what `read` found, [R, history + 1, V], of prompts of these lengths."""
+    device = cache.lengths.device
+    given, records = torch.tensor(lengths, device=device), []
+    for back in range(logits.shape[1]):
+        record = Record.from_logits(logits[:, back], kernels=cache.kernels)
+        records.append(record.where(given - 1 - back < 0, Record.empty(len(lengths), device)))
+    return logits[:, 0], records
 
 
 MIN_SHARED = 32  # a shorter beginning is not worth a separate forward

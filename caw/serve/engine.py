@@ -12,6 +12,7 @@ from typing import Any
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import Plan
+from caw.decoding.portions import may_portion
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.warping import Warping
@@ -69,7 +70,7 @@ class Engine:
         self, model: Any, plan: Plan, most: int, *, shared: bool = False, kind: type[Decoder] = Decoder
     ) -> None:
         self.kind = kind
-        self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True)
+        self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True, portioned=may_portion(plan))
         if not plan.captured:  # a captured step cannot ask what a text may go on with
             own = plan.warper
             if isinstance(own, Warping):
@@ -172,7 +173,8 @@ class Engine:
     def _rows_held(self) -> Counter[str]:
         """Return the number of batch rows of each tenant."""
         assert self._decoder is not None
-        return Counter(self._tenant_of(row.index) for row in self._decoder.rows if row is not None)
+        numbers = [row.index for row in self._decoder.rows if row is not None] + self._decoder.portions.numbers
+        return Counter(map(self._tenant_of, numbers))
 
     def _gone(self, number: int) -> bool:
         """Return whether a request was abandoned; it is then dropped."""

@@ -1,0 +1,120 @@
+"""Prompts that are read in portions between steps, so that a long one does not stall the texts beside it.
+
+A portion is as long as the time of a few steps allows, by what steps and reading took lately. Where it ends changes no
+bit: keys, values and logits of a token are the same in however many portions its prompt is read (row-invariant
+arithmetic), which is why there are none where a library's own attention or products are used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.plan import Plan
+from caw.decoding.prefill import first_records
+from caw.decoding.reading import CHUNK, read
+from caw.decoding.request import Request
+from caw.record import Record
+
+STEPS = 2.0  # that a portion may take as long as
+LEAST = 64  # tokens of a portion: fewer take nearly as long
+WEIGHT = 0.2  # of the newest time in the mean
+
+
+def may_portion(plan: Plan) -> bool:
+    """Tell whether a prompt's bits do not depend on the portions that it is read in."""
+    own = plan.settings.prefill_attention == "sdpa" and plan.kernels.native and not plan.captured
+    return own and plan.facts.device.type == "cpu" and plan.limit is None and plan.prompt_cache is None
+
+
+@dataclass
+class Begun:
+    """A prompt that is being read: its row, the number and the request of its text, its ids, and how many are read."""
+
+    row: int
+    pair: tuple[int, Request]
+    ids: list[int]
+    read: int = 0
+
+
+@dataclass
+class Read:
+    """A prompt that was read: logits [1, V] of its first new position, and records from there back."""
+
+    row: int
+    pair: tuple[int, Request]
+    logits: torch.Tensor
+    records: list[Record]
+
+
+class Portions:
+    """The prompts that are being read, first come, first read."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.history, self.device = plan.history, plan.facts.device
+        self.begun: deque[Begun] = deque()
+        self.step, self.token = 0.0, 0.0  # seconds of a step and of reading a token, 0 = unknown
+
+    def __bool__(self) -> bool:
+        return bool(self.begun)
+
+    @property
+    def rows(self) -> set[int]:
+        """Rows of the prompts that are being read."""
+        return {one.row for one in self.begun}
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of their requests."""
+        return [one.pair[0] for one in self.begun]
+
+    def add(self, row: int, pair: tuple[int, Request]) -> None:
+        """Take a prompt for an empty row."""
+        self.begun.append(Begun(row, pair, list(pair[1].known)))
+
+    def stepped(self, seconds: float) -> None:
+        """Hear what a step took."""
+        self.step = _mean(self.step, seconds)
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Hear what reading took."""
+        if tokens >= LEAST:
+            self.token = _mean(self.token, seconds / tokens)
+
+    def size(self) -> int:
+        """Tokens of the next portion."""
+        if not self.step or not self.token:
+            return LEAST
+        return max(LEAST, min(CHUNK, int(STEPS * self.step / self.token)))
+
+    def read(self, model: Any, cache: SiblingCache, most: int | None) -> tuple[int, list[Read]]:
+        """Read at most `most` tokens, None = the rest of the first prompt; return how many, and the prompts that end.
+
+        Their last positions are read together, as their distributions are wanted.
+        """
+        count, done = 0, list[Read]()
+        while self.begun and (most is None or count < most):
+            one = self.begun[0]
+            length = len(one.ids)
+            end = length if most is None else min(one.read + most - count, length)
+            end = end if end + self.history < length else length
+            row = torch.tensor([one.row], device=self.device)
+            last = end == length
+            logits = read(model, cache, row, [one.ids[:end]], self.history if last else 0, one.read, CHUNK)
+            count, one.read = count + end - one.read, end
+            if last:
+                self.begun.popleft()
+                done.append(Read(one.row, one.pair, *first_records(cache, logits, [length])))
+            else:
+                cache.lengths[row] = 0  # a row without a text reads no prefix
+            if most is None:
+                break
+        return count, done
+
+
+def _mean(before: float, now: float) -> float:
+    return before + WEIGHT * (now - before) if before else now

@@ -1,0 +1,110 @@
+"""Prompts read in portions between steps: the same texts, and the others go on meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, policy_of, prompt
+from decoding.running import make_decoder
+
+import caw
+from caw import ops
+from caw.decoding import portions
+from caw.decoding.decoder import Decoder
+from caw.decoding.portions import Portions, may_portion
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowSettings
+
+needs_extension = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+
+def decoder_of(model: Any, batch: int, portioned: bool, **settings: Any) -> Decoder:
+    made = make_decoder(model, caw.KGW(key=3, delta=3.0), policy_of(model), batch, 160, **settings)
+    assert may_portion(made.plan)
+    plan = dataclasses.replace(made.plan, keep_rows=True, portioned=portioned)
+    return Decoder(model, plan)
+
+
+def texts_of(decoder: Decoder, prompts: list[list[int]], budgets: list[int], sampling: bool) -> list[list[int]]:
+    row = RowSettings(seed=7, do_sample=sampling)
+    found = decoder.run(requests_for(prompts, budgets, [row] * len(prompts)))
+    tokens = {one.index: one.tokens for one in found}
+    return [tokens[number] for number in range(len(prompts))]
+
+
+@needs_extension
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sampling", [False, True])
+def test_portions_change_no_text(
+    name: str, dtype: torch.dtype, sampling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long and short prompts through three rows, in portions of a few tokens that differ."""
+    model = build(name).to(dtype)
+    own, sizes = random.Random(4), list[int]()
+    lengths = [1, 2, 3, 50, 9, 70, 17, 64, 4]
+    prompts = [prompt(length, number) for number, length in enumerate(lengths)]
+    budgets = [14, 9, 20, 12, 3, 25, 8, 14, 6]
+    settings = {"do_sample": sampling, "speculate": None}
+
+    def size(self: Portions) -> int:
+        sizes.append(own.choice((1, 2, 5, 16, 33)))
+        return sizes[-1]
+
+    monkeypatch.setattr(Portions, "size", size)
+    whole = texts_of(decoder_of(model, 3, False, **settings), prompts, budgets, sampling)
+    assert not sizes
+    assert texts_of(decoder_of(model, 3, True, **settings), prompts, budgets, sampling) == whole
+    assert len(sizes) > 20
+
+
+@needs_extension
+def test_others_go_on_between_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt of 90 tokens is read ten at a time, and the text beside it gets a token after each portion."""
+    model = build("llama")
+    decoder = decoder_of(model, 2, True)
+    monkeypatch.setattr(Portions, "size", lambda self: 10)
+    order: list[int] = []
+    prompts, row = [prompt(5, 1), prompt(90, 2)], RowSettings(seed=1)
+    first, second = requests_for(prompts, [30, 4], [row, row])
+
+    def on_token(sequence: Any) -> bool:
+        order.append(sequence.index)
+        if len(order) == 2:
+            decoder.waiting.add(second)
+        return False
+
+    list(decoder.run([first], on_token))
+    assert order.index(1) == 2 + 9  # of its nine portions the last is followed by a step of both
+    assert order.count(0) == 30
+    assert order.count(1) == 4
+
+
+def test_sizes_follow_what_steps_and_reading_take() -> None:
+    """Twice a step's time, but no less than pays and no more than a chunk."""
+    own = Portions.__new__(Portions)
+    own.step, own.token = 0.0, 0.0
+    assert own.size() == portions.LEAST
+    own.stepped(0.05)
+    assert own.size() == portions.LEAST
+    own.took(1, 1.0)  # too few to say anything
+    own.took(100, 0.1)
+    assert own.size() == 100
+    own.step = 10.0
+    assert own.size() == 2048
+    own.step = 1e-6
+    assert own.size() == portions.LEAST
+
+
+@needs_extension
+def test_where_portions_could_change_bits_there_are_none() -> None:
+    model = build("llama")
+    plain = make_decoder(model).plan
+    assert may_portion(plain)
+    assert not may_portion(make_decoder(model, prefill_attention="eager").plan)
+    assert not may_portion(make_decoder(model, fixed=True).plan)
+    assert not may_portion(make_decoder(model, prompt_cache=caw.PromptCache()).plan)
