@@ -15,6 +15,7 @@ from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
 from caw.evaluator.network import check_serves
 from caw.io.show import shown
+from caw.io.vocabulary import names_tokens
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
@@ -103,21 +104,23 @@ def check_arguments(
 
 
 def settle(
-    facts: ModelFacts, watermark: Any, policy: Any, *, do_sample: bool | None, level: float | None
+    facts: ModelFacts, watermark: Any, policy: Any, tokenizer: Any, *, do_sample: bool | None, level: float | None
 ) -> tuple[Any, Any]:
     """Return (watermark, policy) of the texts of a call; those given, unless the watermark is a `Recommended`.
 
-    do_sample: whether texts are drawn; None = some are and others not, so that the Recommended itself is returned with
-    its policy for greedy texts. level: p-value at which texts are tested, None = they are not.
+    tokenizer: the model's, None = there is none. do_sample: whether texts are drawn; None = some are and others not, so
+    that the Recommended itself is returned with its policy for greedy texts. level: p-value at which texts are tested,
+    None = they are not.
 
-    Raises ValueError for a policy beside a Recommended. Warns about greedy texts of a model without an evaluator.
+    Raises ValueError for a policy beside a Recommended. Warns about greedy texts that no evaluator serves.
     """
     if not isinstance(watermark, Recommended):
         return watermark, policy
     refuse_policy(policy)
-    if not do_sample and evaluator_of(watermark, facts.name) is None:
+    classes = names_tokens(tokenizer)
+    if not do_sample and evaluator_of(watermark, facts.name, classes=classes) is None:
         warn_caller(NO_EVALUATOR)
-    own = policy_for(watermark, facts.name, do_sample=bool(do_sample), level=level)
+    own = policy_for(watermark, facts.name, do_sample=bool(do_sample), level=level, classes=classes)
     return watermark if do_sample is None else watermark.of(do_sample=do_sample), own
 
 
@@ -131,7 +134,9 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
-        check_serves(policy.network, model_name, tokenizer)
+        given, policy = policy, policy.serving(tokenizer)
+        if policy is given:
+            check_serves(policy.network, model_name, tokenizer)
     target = read_target(policy.target)
     if target is not None and target.weights is not None and tokenizer is not None:
         table = target.weights if isinstance(target.weights, TokenWeights) else TokenWeights.load(target.weights)

@@ -87,7 +87,9 @@ def decode(
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
         facts = _facts(model, generation_config)
-        watermark, policy = settle(facts, watermark, policy, do_sample=bool(generation_config.do_sample), level=None)
+        watermark, policy = settle(
+            facts, watermark, policy, None, do_sample=bool(generation_config.do_sample), level=None
+        )
         policy = check_policy(policy, facts.name)
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))

@@ -121,7 +121,9 @@ def stream_results(
         reader = watermark  # what detectors read: the caller's
         if isinstance(watermark, Recommended):
             settings, accepted = greedy_if_one_token(settings), accepted.changed(greedy_if_one_token)
-        watermark, policy = settle(facts, watermark, policy, do_sample=settings.do_sample, level=settings.detectable_at)
+        watermark, policy = settle(
+            facts, watermark, policy, tokenizer, do_sample=settings.do_sample, level=settings.detectable_at
+        )
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache, settings.applied())
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:

@@ -23,14 +23,13 @@ def model() -> Any:
 def test_drawn_texts_are_the_races_and_greedy_ones_the_lists(model: Any) -> None:
     drawn = generate(model, watermark=MARK, max_new_tokens=30, **DRAWN)
     assert drawn.sequences == generate(model, watermark=MARK.drawn, max_new_tokens=30, **DRAWN).sequences
-    with pytest.warns(UserWarning, match="this model has no evaluator, so greedy texts are marked at strength 1 until"):
-        greedy = generate(model, watermark=MARK, max_new_tokens=30)
+    greedy = generate(model, watermark=MARK, max_new_tokens=30)
     policy = policy_for(MARK, "", do_sample=False)
+    assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "universal"
     assert greedy.sequences == generate(model, watermark=MARK.greedy, policy=policy, max_new_tokens=30).sequences
     assert greedy.sequences != generate(model, max_new_tokens=30).sequences
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 @pytest.mark.parametrize(("sampling", "family"), [({}, "kgw"), (DRAWN, "exp")])
 def test_tests_are_by_the_detector_of_both(model: Any, sampling: dict[str, Any], family: str) -> None:
     out = generate(model, watermark=MARK, max_new_tokens=100, detectable_at=1e-2, **sampling)
@@ -50,7 +49,6 @@ def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
         generate(model, watermark=MARK, detectable_at=1e-2, best_of=2, max_attempts=4, **DRAWN)
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 @pytest.mark.parametrize(
     "cut", [{"top_k": 1}, {"temperature": 0.01}, {"top_p": 0.01}, {"min_p": 1.0}], ids=lambda cut: next(iter(cut))
 )

@@ -201,15 +201,9 @@ def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
     if needed and needed not in given:
         raise ValueError(f"policy {name} requires --{needed}, got none; give a number")
     if name == "capacity" and "evaluator" not in given:
-        from caw.evaluator import shipped_for
+        from caw.evaluator.network import UNIVERSAL, shipped_for
 
-        default = shipped_for(model)
-        if default is None:
-            raise ValueError(
-                f"policy capacity requires --evaluator for model {model!r}, got none; train one with `caw "
-                "train-evaluator`"
-            )
-        given["evaluator"] = default
+        given["evaluator"] = shipped_for(model) or UNIVERSAL
     return make_policy(name, **given)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TAKEN = ("target", "evaluator")  # options of policies that `caw.Recommended` has too
 CAW, PLAIN = "capacity", "fixed"
-NO_EVALUATOR = "this model has no evaluator, so every token is marked at full strength; see caw train-evaluator"
+UNIVERSAL_SERVES = "this model has no evaluator of its own, so the universal one serves it"
 # what says how strong a watermark is; the rest of its settings is in every output line
 STRONG = ("delta", "top_k", "depth")
 
@@ -37,10 +37,9 @@ def choose_watermark(
 
 
 def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, marked: bool) -> tuple[str, str]:
-    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW if the model has an
-    evaluator.
+    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW.
 
-    remark: why the default is not CAW; "" otherwise.
+    remark: which evaluator a model without its own gets; "" otherwise.
     """
     from caw.evaluator.network import shipped_for
 
@@ -50,9 +49,7 @@ def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, m
     takes = [policy for policy, entry in POLICIES.items() if given <= set(entry.parameters)]
     if given and takes and CAW not in takes:
         return takes[0], ""
-    if given - {"target"} or shipped_for(model) is not None:
-        return CAW, ""
-    return PLAIN, NO_EVALUATOR
+    return CAW, "" if "evaluator" in given or shipped_for(model) is not None else UNIVERSAL_SERVES
 
 
 def build_recommended(mark: Recommended, policy: str | None, options: Mapping[str, Any]) -> Recommended:
@@ -71,10 +68,7 @@ def build_recommended(mark: Recommended, policy: str | None, options: Mapping[st
 
 
 def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy]) -> str:
-    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of "drawn" and "greedy".
-
-    That a model has no evaluator is said by the library's warning.
-    """
+    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of "drawn" and "greedy"."""
     drawn = f"drawn texts with exp (variants {mark.variants}) at full strength, which costs no quality"
     parts = {"drawn": drawn}
     if "greedy" in policies:

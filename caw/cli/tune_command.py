@@ -129,7 +129,9 @@ def tune_command(
         with doing(f"loading {model}", announced=True):
             network, tokenizer = load_model(model, device=on, dtype=dtype, quantization=quantization)
         ids = encode(network, tokenizer, [entry.prompt for entry in entries[:max_prompts]], chat=chat)
-        tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens)
+        tuner = Tuner(
+            network, tokenizer, ids, policy.serving(tokenizer).network, settings, mark, fpr, tokens or max_new_tokens
+        )
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
         _show(tuned, fpr, tuner.tokens)
         if json_file:

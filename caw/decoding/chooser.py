@@ -423,7 +423,7 @@ class Chooser:
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={self.mark_eos}; leave "
                 "it out"
             )
-        return mark.greedy, policy_for(mark, "", do_sample=False)
+        return mark.greedy, policy_for(mark, "", do_sample=False, classes=False)
 
     def _check_window(self) -> None:
         """Raise ValueError for an evaluator that reads what no engine has: the position behind the original token."""

@@ -47,6 +47,7 @@ def history_needed(policy: Policy) -> int:
     if not isinstance(policy, CapacityPolicy):
         return 0
     policy.network.spec.check_decodable()
+    policy.network.check_served()
     policy.network.check_numbers()  # once more: its weights may have changed since the policy was made
     return policy.network.spec.previous
 

@@ -41,7 +41,8 @@ def read_file(path: Path) -> tuple[About, dict[str, torch.Tensor]]:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             _check(about, {name: (part.get_dtype(), list(part.get_shape())) for name, part in slices.items()})
             tensors = {name: file.get_tensor(name) for name in slices}
-            if about.spec.classes and (most := int(tensors["token_class"].max())) >= about.spec.classes:
+            table = tensors.get("token_class")
+            if table is not None and (most := int(table.max())) >= about.spec.classes:
                 raise ValueError(f"tensor token_class with class {most}, where {about.spec.classes} are known")
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         found = f"no {error} in its metadata" if isinstance(error, KeyError) else str(error).replace("\n", " ")
@@ -74,7 +75,7 @@ def _check(about: About, found: dict[str, tuple[str, list[int]]]) -> None:
     """Raise ValueError naming the first tensor that does not match the metadata."""
     expected = shapes_of(about.spec, about.hidden)
     for name in expected:
-        if name not in found:
+        if name not in found and not (name == "token_class" and about.universal):
             raise ValueError(f"no tensor {name}")
     for name, (dtype, shape) in found.items():
         if name not in expected:

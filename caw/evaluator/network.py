@@ -16,12 +16,13 @@ from torch.nn.functional import dropout
 from caw.defaults import BETA, BETA_BY_MODEL
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.file_format import read_file
-from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table
+from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table, class_table_of
 from caw.io.files import write_whole
 from caw.io.vocabulary import Vocabulary, names_tokens
 from caw.io.warn import warn_caller
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+UNIVERSAL = "universal"  # the shipped evaluator for models without one of their own
 # in the order of `Evaluator.weights`
 WEIGHTS = ("mean", "scale", *(f"layer{n}.{part}" for n in (1, 2, 3) for part in ("weight", "bias")))
 GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03
@@ -35,10 +36,11 @@ class Evaluator(torch.nn.Module):
         spec: layout of the inputs.
         hidden: width h.
         provenance: its training data; `provenance["model"]` names the model that it is for.
-        token_class: class of every token id, uint8 [V]; required if the spec has classes. Belongs to one tokenizer.
+        token_class: class of every token id, uint8 [V]; required if the spec has classes, unless it is universal.
+            Belongs to one tokenizer.
         vocabulary: vocabulary of the model that it is for; None = unknown.
         universal: whether it supports every model: no warning for another model, and no error for another vocabulary,
-            except for token classes.
+            except for token classes. Without a table of those it reads them from the model's tokenizer (`serving`).
 
     source: the file it was loaded from, or "".
 
@@ -59,7 +61,7 @@ class Evaluator(torch.nn.Module):
         universal: bool = False,
     ) -> None:
         super().__init__()
-        if bool(spec.classes) != (token_class is not None):
+        if bool(spec.classes) != (token_class is not None) and not (universal and token_class is None):
             raise ValueError(
                 f"an evaluator of {spec.classes} token classes needs {'a' if spec.classes else 'no'} table of them; "
                 "make it with token_classes.class_table"
@@ -116,6 +118,15 @@ class Evaluator(torch.nn.Module):
                 f"{reached:.0e} and give NaN; train again with `caw train-evaluator`"
             )
 
+    def check_served(self) -> None:
+        """Raise ValueError for an evaluator that has yet to read token classes from a tokenizer."""
+        if self.spec.classes and self.token_class is None:
+            name = f"evaluator {self.source}" if self.source else "the evaluator"
+            raise ValueError(
+                f"{name} needs the token classes of the model's tokenizer, which is not known here; pass "
+                "CapacityPolicy(...).serving(tokenizer)"
+            )
+
     def weights(self) -> list[torch.Tensor]:
         """Arguments of the op `evaluate_capacity`: mean, scale, W1, b1, W2, b2, W3, b3."""
         layers = (self.layer1, self.layer2, self.layer3)
@@ -132,9 +143,33 @@ class Evaluator(torch.nn.Module):
             A new evaluator in eval mode, without gradients; this one is unchanged.
         """
         table = class_table(tokenizer, vocab_size, self.spec.line_ends) if self.spec.classes else None
-        other = Evaluator(self.spec, self.hidden, self.provenance, table, Vocabulary.of(tokenizer), self.universal)
+        return self._with(table, Vocabulary.of(tokenizer))
+
+    def serving(self, tokenizer: Any) -> Evaluator:
+        """Return the network as it reads this tokenizer's model: itself, unless it is universal and has token classes,
+        but no table of them.
+
+        Raises TypeError for a tokenizer whose classes cannot be read.
+        """
+        if not self.spec.classes or self.token_class is not None:
+            return self
+        if not names_tokens(tokenizer):
+            found = "none" if tokenizer is None else type(tokenizer).__name__
+            name = f"evaluator {self.source}" if self.source else "this evaluator"
+            raise TypeError(
+                f"{name} reads token classes from the model's tokenizer, which must decode ids and name its tokens as "
+                f"transformers' do, got {found}; pass the model's own, e.g. CapacityPolicy().serving(tokenizer)"
+            )
+        other = self._with(class_table_of(tokenizer, self.spec.line_ends), self.vocabulary)
+        other.source = self.source
+        return other
+
+    def _with(self, table: torch.Tensor | None, vocabulary: Vocabulary | None) -> Evaluator:
+        """Return the same network with other token classes."""
+        other = Evaluator(self.spec, self.hidden, self.provenance, table, vocabulary, self.universal)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
         other.load_state_dict(tensors, strict=False)
+        other.to(self.mean.device)
         return other.eval().requires_grad_(False)
 
     def save(self, path: str | Path) -> None:
@@ -167,9 +202,11 @@ class Evaluator(torch.nn.Module):
                 f"{str(name_or_path)!r}; train one with `caw train-evaluator`"
             )
         about, tensors = read_file(path)
-        network = cls(about.spec, about.hidden, about.provenance, tensors.get("token_class"))
+        network = cls(
+            about.spec, about.hidden, about.provenance, tensors.get("token_class"), about.vocabulary, about.universal
+        )
         network.load_state_dict(tensors)
-        network.vocabulary, network.universal, network.source = about.vocabulary, about.universal, str(name_or_path)
+        network.source = str(name_or_path)
         network.check_numbers(str(path))
         return network.eval().requires_grad_(False)
 

@@ -76,6 +76,21 @@ def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> tor
     return table
 
 
+def class_table_of(tokenizer: Any, line_ends: bool = False) -> torch.Tensor:
+    """Return the class of every token id that a tokenizer knows, uint8 [len(tokenizer)]; made once for each tokenizer.
+
+    Nobody may write to it. Ids beyond it are of class 0 wherever classes are counted.
+    """
+    try:
+        made = _tables.setdefault(tokenizer, {})
+    except TypeError:  # an object that cannot be referred to weakly
+        made = {}
+    about = (len(tokenizer), line_ends)
+    if about not in made:
+        made[about] = class_table(tokenizer, len(tokenizer), line_ends)
+    return made[about]
+
+
 def _classes(tokenizer: Any, ids: Sequence[int], line_ends: bool) -> torch.Tensor:
     ends = tokenizer_end_ids(tokenizer) if line_ends else set()
     texts = token_texts(tokenizer, ids)
@@ -106,3 +121,4 @@ def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False
 
 # of each tokenizer the last table that matched it, which nobody writes to, and its length then
 _passed: WeakKeyDictionary[Any, tuple[tuple[int, bool], ref[torch.Tensor]]] = WeakKeyDictionary()
+_tables: WeakKeyDictionary[Any, dict[tuple[int, bool], torch.Tensor]] = WeakKeyDictionary()

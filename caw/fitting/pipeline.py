@@ -170,9 +170,11 @@ def table_for(model_name: str | Path, positions: Positions, line_ends: bool = Fa
 
 def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -> Evaluator:
     """Return the evaluator for this model, with token classes of the model's tokenizer if it differs."""
-    if evaluator.token_class is None:
+    if not evaluator.spec.classes:
         return evaluator
     tokenizer = load_tokenizer(model_name)
+    if evaluator.token_class is None:
+        return evaluator.serving(tokenizer)
     try:
         check_tokenizer(evaluator.token_class.cpu(), tokenizer, evaluator.spec.line_ends)
     except ValueError:

@@ -99,14 +99,18 @@ def fit(
     spec: FeatureSpec,
     settings: TrainSettings,
     table: torch.Tensor | None = None,
+    *,
+    universal: bool = False,
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Fit a network of features float32 [n, spec.size] to key float32 [n], calibrated on the validation arrays.
+
+    universal: whether it is for every model, and has no table of token classes.
 
     Leaves the global random state unchanged. Also returns {"epochs", "losses" (validation, per epoch), "temperature"}.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        network = Evaluator(spec, settings.hidden, token_class=table)
+        network = Evaluator(spec, settings.hidden, token_class=table, universal=universal)
         network.dropout = settings.dropout
         network.mean.copy_(features.mean(0))
         network.scale.copy_(features.std(0, correction=0).clamp_min(SCALE_FLOOR))

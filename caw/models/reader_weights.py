@@ -108,6 +108,7 @@ class ReaderWeights(TextWeights):
         if self.calibration is not None:
             self._check_calibration()
         if isinstance(self.policy, CapacityPolicy):
+            object.__setattr__(self, "policy", self.policy.serving(self.tokenizer))
             check_serves(self.policy.network, "", self.tokenizer)
         limit = position_limit(self.model)
         if limit and len(self.prompt_ids) >= limit:

@@ -8,8 +8,10 @@ token, so high capacity means "protect".
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +19,7 @@ from caw.capacity import CAPACITY_FLOOR, strength_of
 from caw.checks import require_number
 from caw.defaults import THETA
 from caw.evaluator import Evaluator, default_beta
+from caw.evaluator.network import UNIVERSAL
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.policies.target import Target
 
@@ -26,7 +29,8 @@ class CapacityPolicy(Policy):
     """Marks each token more strongly the less important the evaluator predicts it to be.
 
     Args:
-        evaluator: name of a shipped evaluator, path of a .safetensors file, or an Evaluator.
+        evaluator: name of a shipped evaluator, path of a .safetensors file, or an Evaluator. "universal" serves every
+            model whose tokenizer is there.
         theta: threshold in [0, 1]. Tokens with a capacity above it stay unmarked; 0 protects every token.
         beta: strength of a token with zero importance, in [0, 100]; None = default of the evaluator's model, see
             `caw.defaults`.
@@ -35,7 +39,7 @@ class CapacityPolicy(Policy):
     Raises TypeError or ValueError naming the argument, and FileNotFoundError for a missing evaluator file.
     """
 
-    evaluator: Evaluator | str | Path
+    evaluator: Evaluator | str | Path = UNIVERSAL
     theta: float = THETA
     beta: float = None  # type: ignore[assignment]  # a number from the moment it exists
     target: Target | float | None = None
@@ -58,6 +62,15 @@ class CapacityPolicy(Policy):
         object.__setattr__(self, "network", network)
         if self.beta is None:
             object.__setattr__(self, "beta", default_beta(network))
+
+    def serving(self, tokenizer: Any) -> CapacityPolicy:
+        """Return the policy with its evaluator as it reads this tokenizer's model; see `Evaluator.serving`."""
+        network = self.network.serving(tokenizer)
+        if network is self.network:
+            return self
+        made = copy.copy(self)
+        object.__setattr__(made, "network", network)
+        return made
 
     @property
     def looks_ahead(self) -> bool:

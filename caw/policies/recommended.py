@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from caw.evaluator.network import shipped_for
+from caw.evaluator.network import UNIVERSAL, shipped_for
 from caw.policies.base import Policy
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.fixed import FixedStrength
 from caw.watermarks.recommended import Recommended
 
 NO_EVALUATOR = (
-    "this model has no evaluator, so greedy texts are marked at strength 1 until they reach the target; see caw "
-    "train-evaluator"
+    "no evaluator of this model and no tokenizer for the universal one, so greedy texts are marked at strength 1 until "
+    "they reach the target; name an evaluator, or use caw.generate"
 )
 
 
-def policy_for(mark: Recommended, model_name: str, *, do_sample: bool, level: float | None = None) -> Policy:
+def policy_for(
+    mark: Recommended, model_name: str, *, do_sample: bool, level: float | None = None, classes: bool = True
+) -> Policy:
     """Return the policy of a text.
 
     Args:
         model_name: names the evaluator, unless `mark` does; "" = unknown.
         level: p-value at which texts are tested before they leave, None = they are not.
+        classes: see `evaluator_of`.
 
     Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
     """
     if do_sample:
         return FixedStrength(1.0)
     target = mark.level_of_each(mark.target if level is None else min(level, mark.target))
-    evaluator = evaluator_of(mark, model_name)
+    evaluator = evaluator_of(mark, model_name, classes=classes)
     return FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
 
 
-def evaluator_of(mark: Recommended, model_name: str) -> str | None:
-    """Return the evaluator of greedy texts; None for a model that has none."""
-    return mark.evaluator or (shipped_for(model_name) if model_name else None)
+def evaluator_of(mark: Recommended, model_name: str, *, classes: bool = True) -> str | None:
+    """Return the evaluator of greedy texts: the mark's, the model's own, or the universal one.
+
+    classes: whether there is a tokenizer to read token classes from; without one the universal evaluator cannot serve,
+    and a model without its own has None.
+    """
+    own = mark.evaluator or (shipped_for(model_name) if model_name else None)
+    return own or (UNIVERSAL if classes else None)
 
 
 def refuse_policy(policy: object) -> None:

@@ -72,7 +72,7 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.detectable_at
-        _, policy = settle(facts, self.watermark, policy, do_sample=None, level=level)
+        _, policy = settle(facts, self.watermark, policy, tokenizer, do_sample=None, level=level)
         policy = check_arguments(facts, tokenizer, self.watermark, policy, None, self.sampling)
         self.both = isinstance(self.watermark, Recommended)
         greedy = self.mark_for(do_sample=False)

@@ -11,7 +11,7 @@ from cli.running import generate, write_prompts
 
 import caw
 from caw import defaults
-from caw.cli.policy_choice import NO_EVALUATOR, choose_policy, what_marks
+from caw.cli.policy_choice import UNIVERSAL_SERVES, choose_policy, what_marks
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("environment")
     [
         (None, {}, "smollm2-135m", True, ("capacity", "")),
         (None, {}, "qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", True, ("capacity", "")),
-        (None, {"theta": None}, "./other", True, ("fixed", NO_EVALUATOR)),
+        (None, {"theta": None}, "./other", True, ("capacity", UNIVERSAL_SERVES)),
         ("fixed", {}, "smollm2-135m", True, ("fixed", "")),
         (None, {}, "smollm2-135m", False, ("fixed", "")),
         (None, {"strength": 0.5}, "smollm2-135m", True, ("fixed", "")),
         (None, {"nats": 1.0, "strength": 0.5}, "smollm2-135m", True, ("entropy", "")),
         (None, {"gap": 1.0}, "smollm2-135m", True, ("logit-delta", "")),
-        (None, {"theta": 0.5}, "./other", True, ("capacity", "")),
-        (None, {"target": 0.01}, "./other", True, ("fixed", NO_EVALUATOR)),
+        (None, {"theta": 0.5}, "./other", True, ("capacity", UNIVERSAL_SERVES)),
+        (None, {"target": 0.01}, "./other", True, ("capacity", UNIVERSAL_SERVES)),
         (None, {"target": 0.01, "gap": 1.0}, "./other", True, ("logit-delta", "")),
         (None, {"target": 0.01, "theta": None}, "smollm2-135m", True, ("capacity", "")),
         (None, {"evaluator": "my.safetensors"}, "./other", True, ("capacity", "")),
@@ -56,14 +56,17 @@ def test_the_line_names_what_decides(mark: Any, said: str) -> None:
     assert what_marks(mark, caw.FixedStrength(), "why") == f"{said}policy fixed (strength 1): why"
 
 
-def test_a_model_without_evaluator_is_marked_fully_and_says_so(model: str, tmp_path: Path) -> None:
+def test_a_model_without_evaluator_is_served_by_the_universal_one_and_says_so(model: str, tmp_path: Path) -> None:
     prompts, output = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
     kgw = ["--watermark", "kgw"]
     done = generate(model, "-i", str(prompts), "-o", str(output), *kgw)
-    expected = f"caw: marking with kgw (delta 4), policy fixed (strength 1): {NO_EVALUATOR}\n"
+    policy = caw.CapacityPolicy()
+    numbers = f"evaluator universal, theta {policy.theta:g}, beta {policy.beta:g}"
+    expected = f"caw: marking with kgw (delta 4), policy capacity ({numbers}): {UNIVERSAL_SERVES}
+"
     assert (done.exit_code, done.stderr) == (0, expected)
     lines = output.read_text().splitlines(keepends=True)
-    assert json.loads(lines[0])["policy"] == {"name": "fixed", "strength": 1.0}
+    assert json.loads(lines[0])["policy"]["evaluator"] == "universal"
     output.write_text("".join(lines[:1]))
     again = generate(model, "-i", str(prompts), "-o", str(output), "--resume", *kgw)
     assert again.stderr.endswith(expected) and output.read_text() == "".join(lines)

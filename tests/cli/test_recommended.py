@@ -9,7 +9,7 @@ import pytest
 from cli.running import KEY, assert_refused, generate, read, run, write_prompts
 
 import caw
-from caw.policies.recommended import NO_EVALUATOR
+from caw.cli.policy_choice import UNIVERSAL_SERVES
 
 pytestmark = pytest.mark.usefixtures("environment")
 MARK = ("--watermark", "recommended")
@@ -23,12 +23,14 @@ def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_
     result = generate(model, "-i", str(source), "-o", str(out), *MARK, *more, *sampling)
     assert result.exit_code == 0, result.stderr
     drawn = "marking drawn texts with exp (variants 8) at full strength, which costs no quality"
-    assert (drawn in result.stderr) is sample and (NO_EVALUATOR in result.stderr) is not sample
+    assert (drawn in result.stderr) is sample and (UNIVERSAL_SERVES in result.stderr) is not sample
     lines, mark = read(out), caw.Recommended(KEY, variants=8)
     for line in lines:
         assert line["watermark"] == {"name": "recommended", "variants": 8, "target": 1e-3}
-        policy = {"name": "fixed", "strength": 1.0, **({} if sample else {"target": mark.level_of_each(1e-3)})}
-        assert line["policy"] == policy and line["key_id"] == mark.key_id == line["receipt"]["key_id"]
+        policy = line["policy"]
+        assert policy["name"] == ("fixed" if sample else "capacity")
+        assert sample or (policy["evaluator"], policy["target"]) == ("universal", mark.level_of_each(1e-3))
+        assert line["key_id"] == mark.key_id == line["receipt"]["key_id"]
     how = (*MARK, "--variants", "8", "--receipt", str(out), "--json")
     found = run("detect", "--tokenizer", model, "-i", str(out), *how)
     assert found.exit_code == 0, found.stderr

@@ -7,9 +7,11 @@ import warnings
 
 import pytest
 import torch
+from decoding import architectures
 from safetensors.torch import load_file, save_file
 
 from caw.evaluator import Evaluator, FeatureSpec, warn_of_other_model
+from caw.evaluator.token_classes import class_table
 from caw.evaluator.network import shipped
 from caw.policies import CapacityPolicy
 from caw.testing import assert_close
@@ -162,6 +164,40 @@ def test_sums_at_the_limit_are_numbers():
 def test_tables_of_no_classes_are_refused(table):
     with pytest.raises(ValueError, match=r"token_class must be uint8 \[V\] below 11, got"):
         Evaluator(FeatureSpec(classes=11), 3, None, table)
+
+
+def universal(spec=None):
+    torch.manual_seed(3)
+    return Evaluator(spec or FeatureSpec(k=5, classes=11, line_ends=True), 4, {"what": "any"}, universal=True).eval()
+
+
+def test_a_universal_one_reads_the_classes_of_the_tokenizer_that_it_serves(tmp_path):
+    network, tokenizer = universal(), architectures.tokenizer()
+    network.save(tmp_path / "e.safetensors")
+    loaded = Evaluator.load(tmp_path / "e.safetensors")
+    assert loaded.universal and loaded.token_class is None and loaded.provenance == {"what": "any"}
+    served = loaded.serving(tokenizer)
+    assert served.source == loaded.source and served.universal and served.serving(None) is served
+    assert torch.equal(served.token_class, class_table(tokenizer, len(tokenizer), line_ends=True))
+    assert served.token_class is loaded.serving(tokenizer).token_class  # made once for each tokenizer
+    features = torch.randn(7, network.spec.size)
+    assert torch.equal(served(features), network(features)) and loaded.token_class is None
+    served.check_served()
+
+
+def test_one_without_classes_serves_as_it_is():
+    network = universal(FeatureSpec(k=5))
+    assert network.serving(None) is network
+    network.check_served()
+
+
+@pytest.mark.parametrize("tokenizer", [None, object(), "text"])
+def test_a_tokenizer_without_classes_is_refused_in_one_sentence(tokenizer):
+    network = universal()
+    with pytest.raises(TypeError, match=r"^this evaluator reads token classes from the model's tokenizer, .*; pass "):
+        network.serving(tokenizer)
+    with pytest.raises(ValueError, match="^the evaluator needs the token classes of the model's tokenizer, which is"):
+        network.check_served()
 
 
 @pytest.mark.parametrize("name", ["no-such-evaluator", "folder/none.safetensors", ""])

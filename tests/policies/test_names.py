@@ -33,7 +33,7 @@ def test_names_and_classes_belong_together(name: str) -> None:
     arguments = {field.name: field for field in fields(policy) if field.init}  # type: ignore[arg-type]
     assert set(entry.parameters.values()) == set(arguments)
     without = [said for said, argument in entry.parameters.items() if arguments[argument].default is MISSING]
-    assert without == ([entry.needed] if entry.needed else ["evaluator"] if name == "capacity" else [])
+    assert without == ([entry.needed] if entry.needed else [])
 
 
 def test_a_parameter_of_another_policy_is_an_error() -> None:

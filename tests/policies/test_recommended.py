@@ -33,11 +33,18 @@ def test_greedy_ones_get_the_evaluator_of_their_model_and_half_of_the_level(
     assert math.isclose(1 - (1 - p_value(policy)) ** 2, reached, rel_tol=1e-9)
 
 
-def test_a_model_without_an_evaluator_has_its_texts_marked_at_strength_1() -> None:
-    policy = policy_for(MARK, "no such model", do_sample=False)
+@pytest.mark.parametrize("name", ["no such model", ""])
+def test_a_model_without_an_evaluator_gets_the_universal_one(name: str) -> None:
+    policy = policy_for(MARK, name, do_sample=False)
+    assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "universal" and p_value(policy) < 1e-2
+
+
+def test_without_classes_of_tokens_there_is_none_and_texts_are_marked_at_strength_1() -> None:
+    policy = policy_for(MARK, "no such model", do_sample=False, classes=False)
     assert isinstance(policy, caw.FixedStrength) and policy.value == 1 and p_value(policy) < 1e-2
     named = caw.Recommended(1, evaluator="smollm2-135m")
-    assert evaluator_of(named, "no such model") == "smollm2-135m" and evaluator_of(MARK, "") is None
+    assert evaluator_of(named, "no such model") == "smollm2-135m" == evaluator_of(MARK, "smollm2-135m", classes=False)
+    assert evaluator_of(MARK, "", classes=False) is None
 
 
 def test_a_policy_beside_it_is_refused() -> None:

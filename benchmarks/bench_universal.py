@@ -1,0 +1,311 @@
+"""One evaluator for every model: its labels, its training, and what it is worth in whole texts.
+
+    python benchmarks/bench_universal.py labels runs/universal --data DATA --models FOLDER
+    python benchmarks/bench_universal.py train runs/universal --data DATA --models FOLDER
+    python benchmarks/bench_universal.py texts runs/universal/texts.jsonl --data DATA --models FOLDER
+    python benchmarks/bench_universal.py gather runs/universal --output benchmarks/results/universal.json
+
+FOLDER holds the GGUF files named below. Every part can be stopped and continued. Results hold numbers and no texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import caw
+from caw.decoding.prompts import encode_prompts
+from caw.evaluation.tasks.grading import grade_number
+from caw.evaluation.tasks.gsm8k import GSM8K
+from caw.fitting.healing import HealedText, HealSettings, measure_healing
+from caw.fitting.own_texts import EVERYDAY
+from caw.keeps import answer_of, same_number
+from caw.models.facts import ModelFacts
+from caw.models.teacher import log_probs
+
+FAST = "file-fast"
+OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
+
+
+@dataclass(frozen=True)
+class Subject:
+    """source: of the model, a file in the folder of models unless it is the demo model. family: its relatives are held
+    out with it. chat: whether everyday prompts are asked; otherwise they are continued."""
+
+    source: str
+    family: str
+    chat: bool
+
+    def load(self, folder: Path) -> tuple[Any, Any]:
+        gguf = self.source.endswith(".gguf")
+        return caw.load_model(
+            str(folder / self.source) if gguf else self.source, device="cpu", quantization=FAST if gguf else None
+        )
+
+
+SUBJECTS = {
+    "smollm2-135m": Subject("smollm2-135m", "smollm2", chat=True),
+    "gemma3-270m": Subject("gemma3-270m.Q4_K_M.gguf", "gemma3", chat=False),
+    "qwen2.5-coder-0.5b": Subject("qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", "qwen2.5", chat=True),
+    "qwen2.5-coder-1.5b": Subject("qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf", "qwen2.5", chat=True),
+}
+KINDS = ("maths", "everyday")
+FIRST = 3000  # of the questions of the train split; the others are for choices by whole texts
+SHOTS = 5
+STOP = "Question:"
+
+
+def prompts_of(
+    kind: str, subject: Subject, tokenizer: Any, facts: ModelFacts, data: Path, first: int, count: int
+) -> Any:
+    """(names, ids, stop strings) of the train prompts number `first` and on of a kind."""
+    if kind == "maths":
+        task = GSM8K("gsm8k", data=str(data), split="train", first=FIRST + first, count=count, shots=SHOTS)
+        questions = task.questions()
+        return [q.id for q in questions], encode_prompts(tokenizer, [q.prompt for q in questions], facts), (STOP,)
+    lines = EVERYDAY.read_text(encoding="utf-8").splitlines()[first : first + count]
+    prompts = [json.loads(line)["prompt"] for line in lines]
+    said = prompts if subject.chat else [f"Question: {prompt}\nAnswer:" for prompt in prompts]
+    names = [f"everyday/{first + number}" for number in range(len(prompts))]
+    return names, encode_prompts(tokenizer, said, facts, chat=subject.chat), () if subject.chat else (STOP,)
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+def labels(asked: argparse.Namespace) -> None:
+    """Roll changes out, a round of texts of every model and kind at a time."""
+    torch.set_num_threads(1)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for turn in range(asked.rounds):
+        for name in asked.only or SUBJECTS:
+            subject, loaded = SUBJECTS[name], None
+            for kind in KINDS:
+                path = asked.out / f"{name}.{kind}.{turn}.npz"
+                if path.exists():
+                    continue
+                model, tokenizer = loaded = loaded or subject.load(asked.models)
+                facts = ModelFacts.of(model, tokenizer)
+                count = asked.texts
+                names, ids, stop = prompts_of(kind, subject, tokenizer, facts, asked.data, turn * count, count)
+                if not ids:
+                    continue
+                settings = HealSettings(batch=asked.batch, stop=stop)
+                texts = list(measure_healing(model, tokenizer, ids, settings))
+                write_texts(path, names, texts)
+                some = [change for text in texts for change in text.changes]
+                print(
+                    path.name, len(texts), "texts", len(some), "changes, rejoined",
+                    round(float(np.mean([c.rejoined for c in some])), 3), "same",
+                    round(float(np.mean([c.same for c in some])), 3), flush=True,
+                )  # fmt: skip
+
+
+def write_texts(path: Path, names: list[str], texts: list[HealedText]) -> None:
+    """Write the records around every change, not the texts: rows of i-1, i, i+1, and behind the changed token."""
+    texts = sorted((text for text in texts if text.changes), key=lambda text: text.number)
+    columns: dict[str, list[Any]] = {name: [] for name in ("values", "ids", "logsumexp")}
+    for text in texts:
+        places = torch.tensor([change.place for change in text.changes])
+        around = [text.records.take(places + offset) for offset in (-1, 0, 1)] + [text.after]
+        for name in columns:
+            columns[name].append(torch.stack([getattr(record, name) for record in around], dim=1).numpy())
+    changes = [(number, change) for number, text in enumerate(texts) for change in text.changes]
+    kinds = ("place", "token", "rejoined", "same", "length", "digit")
+    np.savez(
+        path,
+        values=np.concatenate(columns["values"]).astype(np.float32),
+        ids=np.concatenate(columns["ids"]).astype(np.int32),
+        logsumexp=np.concatenate(columns["logsumexp"]).astype(np.float32),
+        names=np.array([names[text.number] for text in texts]),
+        document=np.array([number for number, _ in changes]),
+        **{kind: np.array([getattr(change, kind) for _, change in changes]) for kind in kinds},
+    )
+
+
+# ---- whole texts -----------------------------------------------------------------------------------------------------
+KINDS_OF_TEXTS = {"maths": 0.01, "everyday": 0.001}  # level of the test, which is the target too
+
+
+def texts(asked: argparse.Namespace) -> None:
+    """Mark greedy texts under every policy, each until it reaches its target, and note what became of them.
+
+    --policies: lines NAME=EVALUATOR:THETA:BETA, or NAME=fixed:STRENGTH; strengths are multiples of 4 logits.
+    """
+    torch.set_num_threads(1)
+    subject, level = SUBJECTS[asked.model], KINDS_OF_TEXTS[asked.kind]
+    known = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
+    done = {(row["policy"], row["key"], row["id"]) for row in known if row["model"] == asked.model}
+    wanted = [("none", 0), *((policy, key) for policy in asked.policies for key in range(asked.keys))]
+    model, tokenizer = subject.load(asked.models)
+    judge = Judge(asked.judge, asked.models) if asked.judge else None
+    prompts = asked_prompts(asked, subject)
+    limits: dict[str, Any] = {"max_new_tokens": asked.tokens, "progress": False, "return_trace": False}
+    limits |= {"stop": STOP} if asked.kind == "maths" or not subject.chat else {}
+    limits |= {"chat": subject.chat} if asked.kind == "everyday" else {}
+    for start in range(0, len(prompts), asked.batch):
+        group, cache = prompts[start : start + asked.batch], caw.PromptCache()
+        for policy, key in wanted:
+            name = policy.partition("=")[0]
+            some = [each for each in group if (name, key, each[0]) not in done]
+            if not some:
+                continue
+            mark = None if name == "none" else caw.KGW(key=key_of(key), gamma=0.25, delta=4.0)
+            made = caw.generate(
+                model, tokenizer, [prompt for _, prompt, _ in some], watermark=mark,
+                policy=None if mark is None else policy_of(policy, level), batch_size=asked.batch,
+                prompt_cache=cache, **limits,
+            )  # fmt: skip
+            tested = mark or caw.KGW(key=key_of(0), gamma=0.25, delta=4.0)
+            rows = []
+            for (number, prompt, gold), text, ids in zip(some, made.texts, made.sequences, strict=True):
+                row = {"model": asked.model, "kind": asked.kind, "split": asked.split, "policy": name, "key": key}
+                row |= {"id": number, "tokens": len(ids), "p": caw.detect(text, tokenizer, tested, fpr=level).p_value}
+                if gold is not None:
+                    row |= {"answer": answer_of(text), "right": grade_number(text, gold).correct}
+                if judge is not None:
+                    row["nats"] = judge(prompt, text)
+                rows.append(row)
+            with asked.out.open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        report([json.loads(line) for line in asked.out.read_text().splitlines()])
+
+
+def asked_prompts(asked: argparse.Namespace, subject: Subject) -> list[tuple[str, str, str | None]]:
+    """(name, prompt, right answer) of each prompt: train ones from the front, which no label is of, or test ones."""
+    if asked.kind == "maths":
+        task = GSM8K(
+            "gsm8k", data=str(asked.data), split=asked.split, first=asked.first, count=asked.count, shots=SHOTS
+        )
+        return [(question.id, question.prompt, question.gold) for question in task.questions()]
+    path = EVERYDAY if asked.split == "train" else OTHERS
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = lines[::-1] if asked.split == "train" else lines  # labels are of the first ones
+    some = [json.loads(line)["prompt"] for line in lines[asked.first : asked.first + asked.count]]
+    said = some if subject.chat else [f"Question: {prompt}\nAnswer:" for prompt in some]
+    return [(f"{asked.split}/{asked.first + number}", prompt, None) for number, prompt in enumerate(said)]
+
+
+def policy_of(said: str, level: float) -> Any:
+    """Return the policy of a line of --policies, with a target."""
+    name, *numbers = said.partition("=")[2].rsplit(":", 1 if said.partition("=")[2].startswith("fixed") else 2)
+    if name == "fixed":
+        return caw.FixedStrength(float(numbers[0]), target=level)
+    return caw.CapacityPolicy(name, *(float(number) for number in numbers), target=level)
+
+
+def key_of(number: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"caw/universal/{number}".encode()).digest()[:8], "big")
+
+
+class Judge:
+    """Another model's cost of a text behind its prompt, nats per token of that model."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.chat = SUBJECTS[name].chat
+        self.model, self.tokenizer = SUBJECTS[name].load(folder)
+
+    def __call__(self, prompt: str, text: str) -> float | None:
+        if self.chat and not prompt.startswith("Question:"):
+            before = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+            )
+        else:
+            before = prompt
+        ids = self.tokenizer(before, add_special_tokens=False)["input_ids"]
+        own = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(own) < 2:
+            return None
+        [found] = log_probs(self.model, [([*ids, *own], len(ids))])
+        return float(f"{-found.mean():.4g}")
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    for line in summaries(rows):
+        print(json.dumps(line), flush=True)
+
+
+def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of every model, kind, split and policy: the share found, of answers kept and right, and the rise in nats.
+
+    Intervals are bootstrapped over prompts, with all their keys.
+    """
+    made = []
+    for model, kind, split in sorted({(row["model"], row["kind"], row["split"]) for row in rows}):
+        some = [row for row in rows if (row["model"], row["kind"], row["split"]) == (model, kind, split)]
+        bare = {row["id"]: row for row in some if row["policy"] == "none"}
+        for policy in dict.fromkeys(row["policy"] for row in some):
+            own = [row for row in some if row["policy"] == policy and row["id"] in bare]
+            ids = [row["id"] for row in own]
+            line = {"model": model, "kind": kind, "split": split, "policy": policy, "texts": len(own)}
+            line["prompts"], line["tokens"] = len(set(ids)), round(float(np.mean([row["tokens"] for row in own])), 1)
+            columns = {"found": [row["p"] <= KINDS_OF_TEXTS[kind] for row in own]}
+            if kind == "maths":
+                columns["kept"] = [same(row["answer"], bare[row["id"]]["answer"]) for row in own]
+                columns["right"] = [row["right"] for row in own]
+            if own and own[0].get("nats") is not None:
+                columns["nats"] = [row["nats"] if row["nats"] is not None else np.nan for row in own]
+                plain = [bare[row["id"]]["nats"] for row in own]
+                columns["rise"] = [
+                    a - b if b is not None else np.nan for a, b in zip(columns["nats"], plain, strict=True)
+                ]
+            for name, values in columns.items():
+                line[name], line[f"{name}_ci"] = mean_of(np.array(values, dtype=float), ids)
+            made.append(line)
+    return made
+
+
+def same(one: str | None, other: str | None) -> bool:
+    return one == other if one is None or other is None else same_number(one, other)
+
+
+def mean_of(values: np.ndarray, ids: list[str]) -> tuple[float, tuple[float, float]]:
+    """The mean, and its 95 % interval over prompts."""
+    names, group = np.unique(ids, return_inverse=True)
+    known = np.isfinite(values)
+    sums = np.bincount(group[known], values[known], minlength=len(names))
+    counts = np.bincount(group[known], minlength=len(names))
+    drawn = np.random.default_rng(0).integers(len(names), size=(1000, len(names)))
+    means = sums[drawn].sum(1) / np.maximum(counts[drawn].sum(1), 1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return round(float(values[known].mean()), 4), (round(float(low), 4), round(float(high), 4))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    own = commands.add_parser("labels")
+    own.add_argument("out", type=Path)
+    own.add_argument("--data", type=Path, required=True)
+    own.add_argument("--models", type=Path, required=True)
+    own.add_argument("--rounds", type=int, default=5)
+    own.add_argument("--texts", type=int, default=32, help="of a round")
+    own.add_argument("--batch", type=int, default=48)
+    own.add_argument("--only", nargs="*")
+    own.set_defaults(run=labels)
+    own = commands.add_parser("texts")
+    own.add_argument("out", type=Path)
+    own.add_argument("--data", type=Path, required=True)
+    own.add_argument("--models", type=Path, required=True)
+    own.add_argument("--model", default="qwen2.5-coder-0.5b")
+    own.add_argument("--kind", choices=KINDS, default="maths")
+    own.add_argument("--split", choices=("train", "test"), default="train")
+    own.add_argument("--policies", nargs="+", required=True)
+    own.add_argument("--judge", choices=SUBJECTS)
+    own.add_argument("--keys", type=int, default=1)
+    own.add_argument("--first", type=int, default=0)
+    own.add_argument("--count", type=int, default=96)
+    own.add_argument("--tokens", type=int, default=200)
+    own.add_argument("--batch", type=int, default=32)
+    own.set_defaults(run=texts)
+    asked = parser.parse_args()
+    asked.run(asked)
+
+
+if __name__ == "__main__":
+    main()

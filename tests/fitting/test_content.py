@@ -1,0 +1,31 @@
+"""What counts as the content of a text, and what is mere wording."""
+
+from __future__ import annotations
+
+import pytest
+
+from caw.fitting.content import content_of, names_in, same_content
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [
+    ("She pays $1,200 in May.", "She is paying 1200 in May.", True),
+    ("She pays 1200.", "She pays 1300.", False),
+    ("3 + 4 = 7", "4 + 3 = 7", False),  # order is content
+    ("Then Ann left.", "Next, Ann went.", True),  # words that begin a sentence are no names
+    ("Then Ann left.", "Then Bob left.", False),
+    ("- Tea is hot", "- Coffee is hot", True),
+    ("so Tea is hot", "so Coffee is hot", False),
+    ("I think so", "we think so", True),
+    ("run:\n```\na = b\n```\nnow", "do:\n```\na = b\n```\nthen", True),
+    ("run:\n```\na = b\n```", "run:\n```\na = c\n```", False),
+    ("", "", True),
+])  # fmt: skip
+def test_numbers_names_and_code_count_and_wording_does_not(one, other, same):
+    assert same_content(one, other) is same
+
+
+def test_names_count_where_they_begin_a_sentence_if_they_are_known():
+    known = names_in("The friend of Ann said so. Then she left.")
+    assert known == {"Ann"}
+    assert content_of("Ann left. Then Bob came.", known)[1] == ("Ann", "Bob")
+    assert not same_content("Ann left.", "She left.", known) and same_content("Ann left.", "She left.")
