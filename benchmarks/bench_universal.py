@@ -3,7 +3,8 @@
     python benchmarks/bench_universal.py labels runs/universal --data DATA --models FOLDER
     python benchmarks/bench_universal.py train runs/universal --data DATA --models FOLDER
     python benchmarks/bench_universal.py texts runs/universal/texts.jsonl --data DATA --models FOLDER
-    python benchmarks/bench_universal.py gather runs/universal --output benchmarks/results/universal.json
+    python benchmarks/bench_universal.py gather --trained runs/universal/*.json --texts runs/universal/texts.jsonl \\
+        --output benchmarks/results/universal.json
 
 FOLDER holds the GGUF files named below. Every part can be stopped and continued. Results hold numbers and no texts.
 """
@@ -11,6 +12,7 @@ FOLDER holds the GGUF files named below. Every part can be stopped and continued
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -19,16 +21,27 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 import caw
 from caw.decoding.prompts import encode_prompts
 from caw.evaluation.tasks.grading import grade_number
 from caw.evaluation.tasks.gsm8k import GSM8K
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.evaluator.token_classes import CLASSES, class_table_of
 from caw.fitting.healing import HealedText, HealSettings, measure_healing
+from caw.fitting.metrics import auroc
 from caw.fitting.own_texts import EVERYDAY
+from caw.fitting.pipeline import protect_line_ends
+from caw.fitting.positions import Positions
+from caw.fitting.settings import TrainSettings
+from caw.fitting.train import predict
+from caw.fitting.universal import Examples, Scored, described, settle_strength, train_line, train_network
 from caw.keeps import answer_of, same_number
+from caw.models import load_tokenizer
 from caw.models.facts import ModelFacts
 from caw.models.teacher import log_probs
+from caw.record import Record
 
 FAST = "file-fast"
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
@@ -43,11 +56,12 @@ class Subject:
     family: str
     chat: bool
 
+    def path(self, folder: Path) -> str:
+        return str(folder / self.source) if self.source.endswith(".gguf") else self.source
+
     def load(self, folder: Path) -> tuple[Any, Any]:
-        gguf = self.source.endswith(".gguf")
-        return caw.load_model(
-            str(folder / self.source) if gguf else self.source, device="cpu", quantization=FAST if gguf else None
-        )
+        fast = FAST if self.source.endswith(".gguf") else None
+        return caw.load_model(self.path(folder), device="cpu", quantization=fast)
 
 
 SUBJECTS = {
@@ -126,6 +140,123 @@ def write_texts(path: Path, names: list[str], texts: list[HealedText]) -> None:
         document=np.array([number for number, _ in changes]),
         **{kind: np.array([getattr(change, kind) for _, change in changes]) for kind in kinds},
     )
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+SPEC = FeatureSpec(k=10, transform="gap", classes=len(CLASSES), line_ends=True)
+NETWORK = TrainSettings(hidden=64, learning_rate=3e-3, max_epochs=40, patience=6)
+
+
+def train(asked: argparse.Namespace) -> None:
+    """Train the universal evaluator on healing or on key segments, and write it with its figures."""
+    torch.set_num_threads(1)
+    spec = dataclasses.replace(SPEC, previous=asked.previous, next=asked.next)
+    figures: dict[str, Any] = {}
+    if asked.label == "healing":
+        sets = healing_sets(asked, spec)
+        network, scored, figures = train_line(sets, spec)
+    else:
+        sets = key_sets(asked, spec)
+        network, scored = train_network(sets, spec, NETWORK)
+        figures = {"settings": dataclasses.asdict(NETWORK)}
+    measured = described(scored, **figures)
+    for row, each in zip(measured["sets"], scored, strict=True):
+        row |= beside(asked, each)
+        print(json.dumps(row), flush=True)
+    if asked.act_as:
+        settle_strength(network, *asked.act_as)
+    network.provenance = {
+        "models": sorted({each.model for each in sets}),
+        "trained_on": LABELS[asked.label],
+        "data": {"examples": sum(len(each.key) for each in sets), "licence": [TEXTS_LICENCE]},
+        "features": spec.to_dict(),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "metrics": measured,
+        **({"act_as": dict(zip(("theta", "beta"), asked.act_as, strict=True))} if asked.act_as else {}),
+        "command": f"python benchmarks/bench_universal.py train FOLDER --label {asked.label}"
+        + (" --act-as {:g} {:g}".format(*asked.act_as) if asked.act_as else ""),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    path = asked.out / f"{asked.name or asked.label}.safetensors"
+    network.save(path)
+    path.with_suffix(".json").write_text(json.dumps(network.provenance, indent=1) + "\n")
+
+
+LABELS = {
+    "healing": "changes that a mark would make: does the text come back with the same numbers, names and code?",
+    "key": "key segments of GSM8K's train answers",
+}
+TEXTS_LICENCE = "GSM8K: MIT, (c) 2021 OpenAI, grade-school-math; everyday prompts: of this library; no text is stored"
+
+
+def healing_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
+    """Changes of every model and kind of text; positive are those behind which the text does not heal."""
+    found = []
+    for name, subject in SUBJECTS.items():
+        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
+        for kind in KINDS:
+            parts = changes_of(asked.out, name, kind)
+            if not parts:
+                continue
+            features = [spec.assemble(around(part)[1 - spec.previous : 2 + spec.next], table) for part in parts]
+            names = np.concatenate([part["names"][part["document"]] for part in parts])
+            key = ~np.concatenate([part["same"] for part in parts])
+            found.append(Examples(name, subject.family, kind, torch.cat(features), key, names))
+    return found
+
+
+def changes_of(folder: Path, name: str, kind: str) -> list[Any]:
+    """What `labels` wrote of a model and kind of text."""
+    files = sorted(folder.glob(f"{name}.{kind}.*.npz"), key=lambda path: int(path.name.split(".")[-2]))
+    return [np.load(path) for path in files if path.stat().st_size]
+
+
+def around(part: Any) -> list[Record]:
+    """Records of i-1, i, i+1 and behind the change."""
+    found = []
+    for column in range(4):
+        values, total = (torch.from_numpy(part[name][:, column]) for name in ("values", "logsumexp"))
+        probs = torch.where(values == -torch.inf, 0.0, (values - total[:, None]).exp())
+        found.append(Record(values, torch.from_numpy(part["ids"][:, column]).long(), probs, total))
+    return found
+
+
+def key_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
+    """Key segments, from the positions that `caw train-evaluator --positions` stored for each model."""
+    found = []
+    for said in asked.positions:
+        name, _, folder = said.partition("=")
+        subject = SUBJECTS[name]
+        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
+        positions = protect_line_ends(Positions.open(folder), subject.path(asked.models))
+        found.append(Examples.of_positions(name, subject.family, "maths", positions, spec, table))
+    return found
+
+
+def beside(asked: argparse.Namespace, scored: Scored) -> dict[str, Any]:
+    """AUROC of entropy and of other evaluators on changes, and of all without those that touch a digit."""
+    each = scored.examples
+    if asked.label != "healing":
+        return {}
+    parts = changes_of(asked.out, each.model, each.kind)
+    digit = np.concatenate([part["digit"] for part in parts])
+    records = [Record.joined(columns) for columns in zip(*map(around, parts), strict=True)]
+    scores = {"seen": scored.seen, "unseen": scored.unseen}
+    scores["entropy"] = -torch.special.entr(records[1].probs).sum(1).numpy()
+    tokenizer = load_tokenizer(SUBJECTS[each.model].path(asked.models))
+    for name in asked.beside:
+        evaluator = Evaluator.load(name)
+        table = class_table_of(tokenizer, evaluator.spec.line_ends) if evaluator.spec.classes else None
+        scores[name] = predict(evaluator, evaluator.spec.assemble(records[:3], table))
+    own: dict[str, Any] = {"digits": round(float(digit.mean()), 4)}
+    for name, score in scores.items():
+        own[name] = _auroc(each.key, score)
+        own[f"{name}, no digits"] = _auroc(each.key[~digit], score[~digit])
+    return own
+
+
+def _auroc(key: np.ndarray, score: np.ndarray) -> float:
+    return round(auroc(key, score), 4)
 
 
 # ---- whole texts -----------------------------------------------------------------------------------------------------
@@ -276,6 +407,16 @@ def mean_of(values: np.ndarray, ids: list[str]) -> tuple[float, tuple[float, flo
     return round(float(values[known].mean()), 4), (round(float(low), 4), round(float(high), 4))
 
 
+def gather(asked: argparse.Namespace) -> None:
+    """Write what the pages show: the figures of each training, and of whole texts the summaries."""
+    about = {path.stem: json.loads(path.read_text()) for path in asked.trained}
+    trained = {name: {"trained_on": it["trained_on"], **it["metrics"]} for name, it in about.items()}
+    rows = [json.loads(line) for path in asked.texts for line in path.read_text().splitlines()]
+    found = {"trained": trained, "policies": dict(said.split("=", 1) for said in asked.policies)}
+    found |= {"texts": summaries(rows), "command": "python benchmarks/bench_universal.py gather"}
+    asked.output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
@@ -288,6 +429,17 @@ def main() -> None:
     own.add_argument("--batch", type=int, default=48)
     own.add_argument("--only", nargs="*")
     own.set_defaults(run=labels)
+    own = commands.add_parser("train")
+    own.add_argument("out", type=Path, help="folder of the labels")
+    own.add_argument("--models", type=Path, required=True)
+    own.add_argument("--label", choices=LABELS, default="healing")
+    own.add_argument("--positions", nargs="*", default=[], help="MODEL=FOLDER of stored positions")
+    own.add_argument("--previous", type=int, default=1)
+    own.add_argument("--next", type=int, default=1)
+    own.add_argument("--name", help="of the file")
+    own.add_argument("--act-as", type=float, nargs=2, help="theta and beta that the defaults shall act as")
+    own.add_argument("--beside", nargs="*", default=["smollm2-135m", "qwen2.5-coder-0.5b"])
+    own.set_defaults(run=train)
     own = commands.add_parser("texts")
     own.add_argument("out", type=Path)
     own.add_argument("--data", type=Path, required=True)
@@ -303,6 +455,12 @@ def main() -> None:
     own.add_argument("--tokens", type=int, default=200)
     own.add_argument("--batch", type=int, default=32)
     own.set_defaults(run=texts)
+    own = commands.add_parser("gather")
+    own.add_argument("--trained", type=Path, nargs="*", default=[], help="JSON files that `train` wrote")
+    own.add_argument("--texts", type=Path, nargs="*", default=[], help="files that `texts` wrote")
+    own.add_argument("--policies", nargs="*", default=[], help="as for `texts`, to say what the names mean")
+    own.add_argument("--output", type=Path, required=True)
+    own.set_defaults(run=gather)
     asked = parser.parse_args()
     asked.run(asked)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from decoding.architectures import build
+from flat_evaluator import flat_evaluator
 from generating import PROMPTS, generate
 
 import caw
 from caw.policies.recommended import policy_for
 
-MARK = caw.Recommended(5, variants=16)
+MARK = caw.Recommended(5, variants=16, evaluator=flat_evaluator())
 DRAWN = {"do_sample": True, "temperature": 1.3, "seed": 3}
 
 
@@ -25,7 +26,7 @@ def test_drawn_texts_are_the_races_and_greedy_ones_the_lists(model: Any) -> None
     assert drawn.sequences == generate(model, watermark=MARK.drawn, max_new_tokens=30, **DRAWN).sequences
     greedy = generate(model, watermark=MARK, max_new_tokens=30)
     policy = policy_for(MARK, "", do_sample=False)
-    assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "universal"
+    assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == MARK.evaluator
     assert greedy.sequences == generate(model, watermark=MARK.greedy, policy=policy, max_new_tokens=30).sequences
     assert greedy.sequences != generate(model, max_new_tokens=30).sequences
 

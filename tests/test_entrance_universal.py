@@ -38,11 +38,11 @@ def made(tiny: tuple[Any, Any], **options: Any) -> caw.GenerationOutput:
 def test_texts_are_marked_and_found_and_nothing_warns(tiny: tuple[Any, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        out = made(tiny, policy=caw.CapacityPolicy(beta=4.0))
+        out = made(tiny, policy=caw.CapacityPolicy(theta=1.0, beta=100.0), max_new_tokens=200)
     assert out.sequences != made(tiny, watermark=None).sequences
-    for text in out.texts:
-        assert caw.detect(text, tiny[1], caw.KGW(key=KEY), fpr=1e-2).is_watermarked
-        assert not caw.detect(text, tiny[1], caw.KGW(key=KEY + 1), fpr=1e-2).is_watermarked
+    for ids in out.sequences:  # a random model's bytes are no text
+        assert caw.detect(ids, None, caw.KGW(key=KEY), fpr=1e-2).is_watermarked
+        assert not caw.detect(ids, None, caw.KGW(key=KEY + 1), fpr=1e-2).is_watermarked
 
 
 def test_capacities_are_those_of_the_networks_own_inputs(tiny: tuple[Any, Any]) -> None:
@@ -76,9 +76,10 @@ def test_inside_generate_it_asks_for_the_tokenizer(tiny: tuple[Any, Any]) -> Non
     with pytest.raises(TypeError, match=r"^evaluator universal reads token classes .*CapacityPolicy\(\)\.serving"):
         model.generate(**given, policy=caw.CapacityPolicy(), **options)
     served = model.generate(**given, policy=caw.CapacityPolicy().serving(tokenizer), **options)
-    assert served[0, given["input_ids"].shape[1] :].tolist() == made(
-        tiny, policy=caw.CapacityPolicy(), max_new_tokens=9
-    ).sequences[0][:9]
+    assert (
+        served[0, given["input_ids"].shape[1] :].tolist()
+        == made(tiny, policy=caw.CapacityPolicy(), max_new_tokens=9).sequences[0][:9]
+    )
 
 
 def test_a_policy_is_the_same_whatever_it_serves(tiny: tuple[Any, Any]) -> None:

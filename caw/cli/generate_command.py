@@ -274,8 +274,8 @@ def generate(
 ) -> None:
     """Generate watermarked text from one prompt or from a JSONL file of prompts.
 
-    Sampled texts are marked at no cost in quality, greedy ones no more strongly than detection needs and, if the model
-    has an evaluator, more gently where a token matters (CAW). A line on stderr says how.
+    Sampled texts are marked at no cost in quality, greedy ones no more strongly than detection needs and more gently
+    where a token matters (CAW, by the model's own evaluator or the universal one). A line on stderr says how.
 
     Each output line has id, text, tokens, finish_reason, prompt_digest, watermark, policy, key_id (never the key) and
     settings. It is written as soon as its text is finished; at the end the file is sorted into input order. The id is

@@ -102,7 +102,7 @@ Variants = Annotated[
 
 PolicyName = Annotated[
     str | None,
-    panel(POLICY, "Policy that sets each token's strength [capacity (CAW); fixed if the model has no evaluator].",
+    panel(POLICY, "Policy that sets each token's strength [capacity (CAW)].",
             "--policy", metavar="|".join(POLICIES)),
 ]  # fmt: skip
 Strength = Annotated[

@@ -55,14 +55,14 @@ def fit_damage(
         for penalty in watched(PENALTIES, "fitting a regression", "penalties", announced=True)
     }
     best = max(scored, key=lambda penalty: scored[penalty])
-    weight, bias = _regression(x, changed, best)
+    weight, bias = regression(x, changed, best)
     sums = x @ weight + bias
     gain = own.std() / sums.std()
     figures = {
         "changes": len(changed), "questions": len(np.unique(questions)), "penalty": best,
         "auroc_cross_validated": round(scored[best], 4), "auroc_of_the_given_evaluator": round(auroc(changed, own), 4),
     }  # fmt: skip
-    made = _as_network(evaluator, weight * gain, float(own.mean() - gain * (sums.mean() - bias)), provenance)
+    made = as_network(evaluator, weight * gain, float(own.mean() - gain * (sums.mean() - bias)), provenance)
     return made, figures
 
 
@@ -71,12 +71,12 @@ def _crossed(x: np.ndarray, changed: np.ndarray, questions: np.ndarray, penalty:
 
     sums = np.empty(len(x))
     for train, test in GroupKFold(FOLDS).split(x, changed, questions):
-        weight, bias = _regression(x[train], changed[train], penalty)
+        weight, bias = regression(x[train], changed[train], penalty)
         sums[test] = x[test] @ weight + bias
     return sums
 
 
-def _regression(x: np.ndarray, changed: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+def regression(x: np.ndarray, changed: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
     """Return weights [n] and bias of the log odds, with the inputs' deviation over these rows folded into the
     weights.
     """
@@ -90,11 +90,13 @@ def _regression(x: np.ndarray, changed: np.ndarray, penalty: float) -> tuple[np.
     return weight, float(line.intercept_[0] - weight @ scaler.mean_)
 
 
-def _as_network(evaluator: Evaluator, weight: np.ndarray, bias: float, provenance: dict[str, Any] | None) -> Evaluator:
+def as_network(evaluator: Evaluator, weight: np.ndarray, bias: float, provenance: dict[str, Any] | None) -> Evaluator:
     """Build a network with log odds = weight . x + bias, x the standardised inputs, as relu(s) - relu(-s) through both
     layers.
     """
-    made = Evaluator(evaluator.spec, evaluator.hidden, provenance, evaluator.token_class, evaluator.vocabulary)
+    made = Evaluator(
+        evaluator.spec, evaluator.hidden, provenance, evaluator.token_class, evaluator.vocabulary, evaluator.universal
+    )
     with torch.no_grad():
         made.mean.copy_(evaluator.mean)
         made.scale.copy_(evaluator.scale)

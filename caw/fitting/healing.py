@@ -26,6 +26,7 @@ from caw.decoding.row_settings import RowSettings
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import StepResult
+from caw.defaults import BETA, DELTA, GAMMA
 from caw.detectable.splicing import hopeless, rejoined
 from caw.fitting.content import names_in, same_content
 from caw.models.facts import ModelFacts
@@ -33,7 +34,7 @@ from caw.policies import FixedStrength
 from caw.record import Record
 from caw.settings import Settings
 
-LOOP = 8  # a run of as many tokens that comes twice
+LOOP = 16  # a run of as many tokens that comes twice; shorter ones do in a calculation that does not loop
 TAIL = 12  # places at the end of a text, behind which too little is left to come back to
 
 
@@ -49,8 +50,8 @@ class HealSettings:
     Raises TypeError or ValueError naming the argument.
     """
 
-    gamma: float = 0.25
-    most_lost: float = 8.0
+    gamma: float = GAMMA
+    most_lost: float = DELTA * BETA
     places: int = 24
     horizon: int = 32
     rejoin: int = 8

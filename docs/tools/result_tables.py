@@ -572,6 +572,51 @@ def transfer() -> str:
     return f"{as_table(header, rows)}\n\n{source('evaluator_transfer.json')}"
 
 
+def universal() -> str:
+    """The universal evaluator on changes of every model and kind of text, beside others."""
+    found = read_result("universal.json")["trained"]
+    rows = []
+    for row in found["healing"]["sets"]:
+        low, high = row["unseen_ci"]
+        own = "smollm2-135m" if row["family"] == "smollm2" else "qwen2.5-coder-0.5b"
+        rows.append((
+            row["model"], row["kind"], row["examples"], row["documents"], share(1 - row["share"]), f"{row['seen']:.3f}",
+            f"{row['unseen']:.3f} ({low:.2f} - {high:.2f})", f"{row['unseen, no digits']:.3f}",
+            f"{row[own]:.3f}; {row[own + ', no digits']:.3f}", f"{row['entropy']:.3f}",
+        ))  # fmt: skip
+    header = ("model", "texts", "changes", "documents", "healed with the same content", "universal",
+              "universal, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
+              "entropy")  # fmt: skip
+    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+
+
+def universal_key() -> str:
+    """The universal network on key segments."""
+    rows = [
+        (row["model"], row["documents"], f"{row['seen']:.3f}", f"{row['unseen']:.3f}")
+        for row in read_result("universal.json")["trained"].get("key", {"sets": []})["sets"]
+    ]
+    header = ("model", "held-out documents", "AUROC, documents unseen", "AUROC, family unseen")
+    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+
+
+def universal_texts() -> str:
+    """Whole texts under every policy, each with a target."""
+    found = read_result("universal.json")
+    rows = []
+    for row in found["texts"]:
+        kept = with_ends(row["kept"], *row["kept_ci"]) if "kept" in row else ""
+        rise = f"{row['rise']:.3f} ({row['rise_ci'][0]:.3f} - {row['rise_ci'][1]:.3f})" if "rise" in row else ""
+        rows.append((
+            row["model"], row["kind"], row["split"], found["policies"].get(row["policy"], "no mark"), row["texts"],
+            with_ends(row["found"], *row["found_ci"]), kept,
+            share(row["right"]) if "right" in row else "", rise,
+        ))  # fmt: skip
+    header = ("model", "texts of", "prompts", "policy", "texts", "found", "answer of the unmarked text kept",
+              "right", "rise in nats per token under another model")  # fmt: skip
+    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+
+
 def damage() -> str:
     """Which scores predict that a changed token changes the answer."""
     name = "evaluator_damage_qwen2.5-coder-0.5b.json"
@@ -616,6 +661,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "draft-goals": draft_goals,
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
+    "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks, "attacked": attacked,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.running import KEY, assert_refused, generate, read, run, write_prompts
+from flat_evaluator import flat_evaluator
 
 import caw
 from caw.cli.policy_choice import UNIVERSAL_SERVES
@@ -19,17 +20,18 @@ MARK = ("--watermark", "recommended")
 def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_path: Path, sample: bool) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
     sampling = ("--sample", "--temperature", "2", "--seed", "3") if sample else ()
-    more = ("--max-new-tokens", "150", "--detectable-at", "1e-2", "--variants", "8")
+    more = ("--max-new-tokens", "150", "--detectable-at", "1e-2", "--variants", "8", "--evaluator", flat_evaluator())
     result = generate(model, "-i", str(source), "-o", str(out), *MARK, *more, *sampling)
     assert result.exit_code == 0, result.stderr
     drawn = "marking drawn texts with exp (variants 8) at full strength, which costs no quality"
-    assert (drawn in result.stderr) is sample and (UNIVERSAL_SERVES in result.stderr) is not sample
-    lines, mark = read(out), caw.Recommended(KEY, variants=8)
+    assert (drawn in result.stderr) is sample and UNIVERSAL_SERVES not in result.stderr
+    lines, mark = read(out), caw.Recommended(KEY, variants=8, evaluator=flat_evaluator())
     for line in lines:
-        assert line["watermark"] == {"name": "recommended", "variants": 8, "target": 1e-3}
+        said = {"name": "recommended", "variants": 8, "target": 1e-3, "evaluator": flat_evaluator()}
+        assert line["watermark"] == said
         policy = line["policy"]
         assert policy["name"] == ("fixed" if sample else "capacity")
-        assert sample or (policy["evaluator"], policy["target"]) == ("universal", mark.level_of_each(1e-3))
+        assert sample or policy["target"] == mark.level_of_each(1e-3)
         assert line["key_id"] == mark.key_id == line["receipt"]["key_id"]
     how = (*MARK, "--variants", "8", "--receipt", str(out), "--json")
     found = run("detect", "--tokenizer", model, "-i", str(out), *how)
@@ -37,6 +39,13 @@ def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_
     results = [json.loads(line) for line in found.stdout.splitlines()]
     assert [r["p_value"] for r in results] == [line["receipt"]["p_value"] for line in lines]
     assert {r["family"] for r in results if r["is_watermarked"]} == {"exp" if sample else "kgw"}
+
+
+def test_a_model_without_an_evaluator_is_said_to_have_the_universal_one(model: str, tmp_path: Path) -> None:
+    result = generate(model, "--prompt", "the sky", "-o", str(tmp_path / "out.jsonl"), *MARK)
+    assert result.exit_code == 0 and UNIVERSAL_SERVES in result.stderr
+    [line] = read(tmp_path / "out.jsonl")
+    assert line["policy"]["evaluator"] == "universal"
 
 
 def test_a_run_that_was_cut_short_goes_on(model: str, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from tiny import tiny_model, tiny_tokenizer
 import caw
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_a_greedy_text_too_short_for_its_own_family_is_refused() -> None:
     """A race could do with one token; greedy texts are not marked by it."""
     tokenizer = tiny_tokenizer()

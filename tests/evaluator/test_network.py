@@ -11,8 +11,8 @@ from decoding import architectures
 from safetensors.torch import load_file, save_file
 
 from caw.evaluator import Evaluator, FeatureSpec, warn_of_other_model
-from caw.evaluator.token_classes import class_table
 from caw.evaluator.network import shipped
+from caw.evaluator.token_classes import class_table
 from caw.policies import CapacityPolicy
 from caw.testing import assert_close
 
@@ -196,7 +196,7 @@ def test_a_tokenizer_without_classes_is_refused_in_one_sentence(tokenizer):
     network = universal()
     with pytest.raises(TypeError, match=r"^this evaluator reads token classes from the model's tokenizer, .*; pass "):
         network.serving(tokenizer)
-    with pytest.raises(ValueError, match="^the evaluator needs the token classes of the model's tokenizer, which is"):
+    with pytest.raises(ValueError, match=r"^the evaluator needs the token classes of the model's tokenizer, which is"):
         network.check_served()
 
 

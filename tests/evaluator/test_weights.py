@@ -10,7 +10,7 @@ import torch
 
 import caw
 from caw.evaluator import Evaluator, shipped, shipped_for, warn_of_other_model
-from caw.evaluator.network import WEIGHTS_FOLDER
+from caw.evaluator.network import UNIVERSAL, WEIGHTS_FOLDER
 from caw.evaluator.token_classes import LINE_BREAK
 from caw.fitting.labels import read_labels
 from caw.fitting.metrics import auroc
@@ -67,11 +67,11 @@ def test_loads_by_name(name):
     evaluator.spec.check_decodable()
     window = OF_ENGINES.get(name, "11")
     assert [evaluator.spec.previous, evaluator.spec.next] == [int(number) for number in window]
-    assert evaluator.spec.k == (25 if name in OF_ENGINES else 100)
+    assert evaluator.spec.k == (25 if name in OF_ENGINES else 10 if evaluator.universal else 100)
     capacity = evaluator(torch.randn(5, evaluator.spec.size))
     assert bool(((capacity >= 0) & (capacity <= 1)).all())
     assert (WEIGHTS_FOLDER / f"{name}.safetensors").stat().st_size < 1_000_000
-    warn_of_other_model(evaluator, evaluator.provenance["model"])
+    warn_of_other_model(evaluator, evaluator.provenance.get("model", "any model"))
 
 
 @pytest.mark.parametrize("name", OF_ENGINES)
@@ -115,7 +115,7 @@ def test_provenance_of_harm(name):
     assert all(left["capacity"][share] < left["entropy"][share] for share in left["entropy"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*OF_DAMAGE, *OF_HARM)])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*OF_DAMAGE, *OF_HARM, UNIVERSAL)])
 def test_provenance(name, recwarn):
     written = json.loads((WEIGHTS_FOLDER / f"{name}.json").read_text())
     assert Evaluator.load(name).provenance == written

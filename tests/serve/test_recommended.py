@@ -6,17 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
+from flat_evaluator import flat_evaluator
 from serve.serving import KEY, parts, running
 
 import caw
+from caw import defaults
 from caw.serve.contracts import MarkRules
 
 PROMPTS = ["the sky is blue because", "a tree is", "tea came to"]
-MARK = caw.Recommended(1, variants=16)
+MARK = caw.Recommended(1, variants=16, evaluator=flat_evaluator())
 OWN = MARK.with_key(KEY)
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
     asked = [(prompt, temperature) for prompt in PROMPTS for temperature in (0, 1.0)]
     with running(MARK, batch=4) as server:
@@ -26,7 +27,8 @@ def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
             )
         server.idle()
         begun = {one.policy.partition("(")[2] for one in server.log.begun}
-        assert begun == {"value=1.0)", f"value=1.0, target={OWN.level_of_each(1e-3)})"}
+        numbers = f"theta={defaults.THETA}, beta={defaults.BETA}, target={OWN.level_of_each(1e-3)}"
+        assert begun == {"value=1.0)", f"evaluator='flat.safetensors', {numbers})"}
     for (prompt, temperature), answer in zip(asked, answers, strict=True):
         expected = caw.generate(
             *parts(), [prompt], watermark=OWN, do_sample=temperature > 0, seed=3, max_new_tokens=60, progress=False
@@ -34,7 +36,6 @@ def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
         assert answer.choices[0].text == expected.texts[0]
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_tests_receipts_and_rules_of_each_family() -> None:
     with running(MARK) as server:
         for prompt, temperature, family in (("a long way", 0, "kgw"), (PROMPTS[0], 2.0, "exp")):
@@ -51,13 +52,11 @@ def test_tests_receipts_and_rules_of_each_family() -> None:
         assert tested is not None and tested["strength_factor"] == 1
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_a_policy_beside_it_is_refused() -> None:
     with pytest.raises(ValueError, match="brings its own policies"), running(MARK, caw.FixedStrength(1.0)):
         pass
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_greedy_texts_are_guarded_and_drawn_ones_are_not() -> None:
     guard = caw.Guard(keeps="number", rejoin=2, horizon=24)
     options = {"max_new_tokens": 60, "detectable_at": 0.1, "guard": guard, "progress": False}
@@ -71,7 +70,6 @@ def test_greedy_texts_are_guarded_and_drawn_ones_are_not() -> None:
             assert (answer.choices[0].text == text) == (temperature == 0)
 
 
-@pytest.mark.filterwarnings("ignore:this model has no evaluator")
 def test_a_continued_text_keeps_its_variant_and_its_family() -> None:
     """Pieces under several would hide each other: one text, one variant."""
     with running(MARK) as server:
