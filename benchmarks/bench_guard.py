@@ -1,13 +1,18 @@
 """How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "healed".
 
     python benchmarks/bench_guard.py gsm8k runs/guard-1e2.jsonl --model MODEL.gguf --data DATA --split test --alone
-    python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m
+    python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
+    python benchmarks/bench_guard.py json runs/guard-json.jsonl --model MODEL.gguf --alone
+    python benchmarks/bench_guard.py unspliced runs/guard-unspliced.json --model MODEL.gguf --data DATA
     python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json
 
 For each batch of prompts: the unmarked texts without drafts, the guarded ones, and with --alone those of
 `detectable_at` without a guard, all from prompts that were read before. Costs are CPU seconds on one thread, over those
-of the unmarked texts. Everyday texts are also marked at a fixed strength, and the model's own nats a token are read.
-Results are appended batch by batch, so a run can be stopped and continued; they hold no text.
+of the unmarked texts; a batch of one leaves the number of rollouts at once to the library. "json" asks for the objects
+of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Everyday texts are also marked at a fixed strength
+and by CAW with a target, and read by another model; with `wordllama` installed, their likeness to the unmarked text is
+the cosine of its sentence vectors. "unspliced" lets changes that rejoined go on without the copied tail. Results are
+appended batch by batch, so a run can be stopped and continued; they hold no text.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,29 +28,35 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
+import transformers
+from json_tasks import FIELDS, json_tasks
 
 import caw
 from caw.benchmark.machine import about
+from caw.detectable.search import Search
 from caw.detection import Detector
 from caw.evaluation.metrics.accuracy import wilson
 from caw.evaluation.metrics.style import style_of
 from caw.evaluation.tasks.gsm8k import GSM8K
+from caw.keeps import ANY_NUMBER, answer_of, same_number
 
 LONG = 90  # tokens
 OTHER_KEYS = 20
-EVERYDAY = Path(__file__).parent / "evaluation" / "everyday.jsonl"
-KEEPS = caw.keeps.results()
-SETTINGS = ("what", "model", "quantization", "split", "level", "edits", "key", "guard", "batch")  # those of a run
+EVERYDAY = Path(caw.__file__).parent / "fitting" / "everyday_prompts.jsonl"
+KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS)}
+WAYS = ("unmarked", "guard", "alone", "target", "fixed")
+# those of a run
+SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "key", "guard", "batch")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
-    for name in ("gsm8k", "everyday"):
+    for name in ("gsm8k", "json", "everyday", "unspliced"):
         own = commands.add_parser(name)
         own.add_argument("out", type=Path, help="JSONL of results, continued if it exists")
         own.add_argument("--model", required=True)
-        own.add_argument("--evaluator", help="None = the model's own")
+        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b-cot")
         own.add_argument("--quantization")
         own.add_argument("--first", type=int, default=0)
         own.add_argument("--count", type=int, default=100)
@@ -54,121 +66,255 @@ def main() -> None:
         own.add_argument("--guard", default="{}", help="further arguments of caw.Guard, as JSON")
         own.add_argument("--batch", type=int, default=8, help="texts at once")
         own.add_argument("--alone", action="store_true", help="also detectable_at without a guard")
-        if name == "gsm8k":
+        own.add_argument(
+            "--plain", action="store_true", help="the prompt as it is, for a model without a chat template"
+        )
+        if name in ("gsm8k", "unspliced"):
             own.add_argument("--data", help="folder with gsm8k/SPLIT.jsonl")
             own.add_argument("--weights", default="qwen2.5-coder-0.5b-cot")
             own.add_argument("--split", default="train")
             own.add_argument("--shots", type=int, default=5)
         else:
             own.add_argument("--tokens", type=int, default=200)
+            own.add_argument("--judge", help="another model, which reads everyday texts")
     own = commands.add_parser("gather")
     own.add_argument("files", nargs="+", type=Path)
     own.add_argument("--output", type=Path)
     asked = parser.parse_args()
     if asked.what == "gather":
         gather(asked.files, asked.output)
+    elif asked.what == "unspliced":
+        unspliced(asked)
     else:
         run(asked)
 
 
+class Setting:
+    """What the runs of a call share: model, mark, detectors, prompts and the arguments of each way to mark."""
+
+    def __init__(self, asked: Any) -> None:
+        torch.set_num_threads(1)
+        options = {"quantization": asked.quantization} if asked.quantization else {}
+        self.model, self.tokenizer = caw.load_model(asked.model, device="cpu", **options)
+        self.what = "gsm8k" if asked.what == "unspliced" else asked.what
+        everyday, weighted = self.what == "everyday", getattr(asked, "weights", None)
+        asked.level = asked.level or (0.001 if everyday else 0.01)
+        key = int.from_bytes(hashlib.sha256(f"caw/guard/{asked.key}".encode()).digest()[:8], "big")
+        mark = caw.KGW(key=key, gamma=0.25, delta=4.0 if everyday else 8.0)
+        policy = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0)
+        self.detector = Detector(self.tokenizer, mark, asked.level, weights=weighted)
+        self.others = [
+            Detector(self.tokenizer, mark.with_key(number), asked.level, weights=weighted)
+            for number in range(OTHER_KEYS)
+        ]
+        tested: dict[str, Any] = {
+            "watermark": mark, "policy": policy, "detector": self.detector, "detectable_at": asked.level,
+            "edits": asked.edits,
+        }  # fmt: skip
+        keeps = {"gsm8k": "results", "everyday": "healed", "json": KEEPS["json"]}[self.what]
+        self.guard = caw.Guard(keeps=keeps, **json.loads(asked.guard))  # type: ignore[arg-type]
+        self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
+        if asked.alone:
+            self.ways["alone"] = {**tested, "best_of": 2 if self.what == "gsm8k" else 1}
+        if everyday:
+            aimed = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0, target=asked.level)
+            self.ways |= {"target": {"watermark": mark, "policy": aimed}, "fixed": {"watermark": mark}}
+        limits = {"max_new_tokens": 200, "stop": "Question:"} if self.what == "gsm8k" else None
+        self.chat = limits is None and not asked.plain
+        self.limits = limits or {"max_new_tokens": asked.tokens, "chat": self.chat}
+        self.task, self.prompts = _questions(asked, self.what)
+        self.keeps = KEEPS.get(self.what)
+        judge = getattr(asked, "judge", None)
+        self.judge = caw.load_model(judge, device="cpu") if judge else None
+        self.likeness = _likeness()
+
+
 def run(asked: Any) -> None:
-    torch.set_num_threads(1)
-    options = {"quantization": asked.quantization} if asked.quantization else {}
-    model, tokenizer = caw.load_model(asked.model, device="cpu", **options)
-    maths = asked.what == "gsm8k"
-    asked.level = asked.level or (0.01 if maths else 0.001)
-    key = int.from_bytes(hashlib.sha256(f"caw/guard/{asked.key}".encode()).digest()[:8], "big")
-    mark = caw.KGW(key=key, gamma=0.25, delta=8.0 if maths else 4.0)
-    policy = caw.CapacityPolicy(asked.evaluator or "universal", theta=0.9, beta=1.0)
-    weights = asked.weights if maths else None
-    detector = Detector(tokenizer, mark, asked.level, weights=weights)
-    others = [Detector(tokenizer, mark.with_key(number), asked.level, weights=weights) for number in range(OTHER_KEYS)]
-    tested: dict[str, Any] = {
-        "watermark": mark, "policy": policy, "detector": detector, "detectable_at": asked.level, "edits": asked.edits,
-    }  # fmt: skip
-    guard = caw.Guard(keeps="results" if maths else "healed", **json.loads(asked.guard))
-    ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": guard}}
-    if asked.alone:
-        ways["alone"] = {**tested, "best_of": 2 if maths else 1}
-    if not maths:
-        ways["fixed"] = {"watermark": mark}
-    limits = {"max_new_tokens": 200, "stop": "Question:"} if maths else {"max_new_tokens": asked.tokens, "chat": True}
-    task, prompts = _questions(asked)
+    its = Setting(asked)
     lines = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     done = {line["id"] for line in lines[1:]}
     if not lines:
         asked.out.write_text(json.dumps({**vars(asked), "out": asked.out.name, "data": None}, default=str) + "\n")
-    left = [each for each in prompts if each[0] not in done]
+    left = [each for each in its.prompts if each[0] not in done]
     for start in range(0, len(left), asked.batch):
         group, cache = left[start : start + asked.batch], caw.PromptCache()
         said = [prompt for _, prompt, _ in group]
 
         def timed(cache: Any = cache, said: Any = said, **more: Any) -> tuple[Any, float]:
-            given = {"progress": False, "prompt_cache": cache, "batch_size": asked.batch, **limits, **more}
+            given = {"progress": False, "prompt_cache": cache, **its.limits, **more}
+            if asked.batch > 1 or "guard" not in more:
+                given["batch_size"] = asked.batch
             start = time.process_time()
-            made = caw.generate(model, tokenizer, said, **given)
+            made = caw.generate(its.model, its.tokenizer, said, **given)
             return made, (time.process_time() - start) / len(said)
 
         timed(max_new_tokens=1)
         plain, seconds = timed(speculate=None)
+        drafted = timed()[1] if asked.batch == 1 else None
         rows: list[dict[str, Any]] = []
-        for number, (name, _, gold) in enumerate(group):
-            text = plain.texts[number]
+        for number, (name, prompt, gold) in enumerate(group):
             row = {"id": name, "tokens": len(plain.sequences[number]), "seconds": seconds, "batch": len(group)}
-            row |= _said(text, task, gold, others)
-            if not maths:
-                row["nats"] = nats(model, tokenizer, said[number], plain.sequences[number])
-            rows.append(row)
-        for way, more in ways.items():
+            if drafted is not None:
+                row["drafted"] = drafted
+            rows.append(row | _said(its, prompt, plain, number, gold, plain))
+        for way, more in its.ways.items():
             made, seconds = timed(**more)
-            for number, (row, (_, _, gold)) in enumerate(zip(rows, group, strict=True)):
+            for number, (row, (_, prompt, gold)) in enumerate(zip(rows, group, strict=True)):
                 text, ids = made.texts[number], made.sequences[number]
-                own: dict[str, Any] = {"seconds": seconds, "tokens": len(ids)} | _said(text, task, gold, others)
-                if way == "fixed":
-                    result: Any = detector(text)
+                own: dict[str, Any] = {"seconds": seconds, "tokens": len(ids)}
+                own |= _said(its, prompt, made, number, gold, plain)
+                if made.receipts is None:
+                    result: Any = its.detector(text)
                     own |= {"found": result.is_watermarked, "p": result.p_value}
                 else:
                     receipt = made.receipts[number]
                     own |= {"found": receipt.detected, "p": receipt.p_value, "changes": receipt.changes}
                     own |= {"rollouts": receipt.rollouts, "attempts": receipt.attempts}
-                if maths:
-                    own["kept"] = KEEPS(plain.texts[number], text)
-                else:
-                    own["nats"] = nats(model, tokenizer, said[number], ids)
+                if its.keeps is not None:
+                    own["kept"] = its.keeps(plain.texts[number], text)
                 row[way] = own
         with asked.out.open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         report([json.loads(line) for line in asked.out.read_text().splitlines()][1:])
 
 
-def _questions(asked: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
-    """The task, None for everyday texts, and (name, prompt, right answer) of each question."""
-    if asked.what == "gsm8k":
+def _questions(asked: Any, what: str) -> tuple[Any, list[tuple[str, str, Any]]]:
+    """The task, None for all but GSM8K, and (name, prompt, right answer) of each question."""
+    until = asked.first + asked.count
+    if what == "gsm8k":
         task = GSM8K(
             "gsm8k", data=asked.data, split=asked.split, first=asked.first, count=asked.count, shots=asked.shots
         )
         return task, [(question.id, question.prompt, question.gold) for question in task.questions()]
-    lines = [json.loads(line) for line in EVERYDAY.read_text().splitlines()]
-    some = lines[asked.first : asked.first + asked.count]
-    return None, [(str(asked.first + number), line["prompt"], None) for number, line in enumerate(some)]
+    if what == "json":
+        prompts = [(each.prompt, each.facts) for each in json_tasks(until)]
+    else:
+        prompts = [(json.loads(line)["prompt"], None) for line in EVERYDAY.read_text().splitlines()]
+    return None, [(str(number), *prompts[number]) for number in range(asked.first, min(until, len(prompts)))]
 
 
-def _said(text: str, task: Any, gold: Any, others: Sequence[Detector]) -> dict[str, Any]:
-    """Whether its answer is right, or its distinct n-grams; and its p-values under other keys."""
-    null = [float(f"{detector(text).p_value:.3g}") for detector in others]  # type: ignore[union-attr]
-    if task is None:
-        return {"distinct": style_of(text).distinct, "null": null}
-    return {"right": task.grade(text, gold).correct, "null": null}
+def _said(its: Setting, prompt: str, made: Any, number: int, gold: Any, plain: Any) -> dict[str, Any]:
+    """What a text is like: right, what it costs the model and the judge, n-grams, p-values under other keys."""
+    text, ids = made.texts[number], made.sequences[number]
+    null = [float(f"{detector(text).p_value:.3g}") for detector in its.others]  # type: ignore[union-attr]
+    found: dict[str, Any] = {"null": null, "nats": nats(its.model, its.tokenizer, prompt, ids, chat=its.chat)}
+    if its.task is not None:
+        answer = answer_of(text)
+        before = text[: text.lower().rfind("answer is")] if "answer is" in text.lower() else ""
+        stands = answer is not None and any(same_number(each, answer) for each in ANY_NUMBER.findall(before))
+        return {**found, "right": its.task.grade(text, gold).correct, "stands": stands}
+    if isinstance(gold, dict):
+        return {**found, "right": _holds(text, gold)}
+    style = style_of(text)
+    found |= {"distinct": style.distinct, "repeated": style.repeated}
+    if its.judge is not None:
+        model, tokenizer = its.judge
+        theirs = tokenizer(text, add_special_tokens=False)["input_ids"]
+        found["judged"] = nats(model, tokenizer, prompt, theirs, chat=its.chat) if theirs else 0.0
+    if its.likeness is not None:
+        found["like"] = round(float(its.likeness.similarity(plain.texts[number], text)), 4)
+    return found
 
 
-def nats(model: Any, tokenizer: Any, prompt: str, ids: Sequence[int]) -> float:
-    """The model's own cost of a text, nats per token."""
-    before = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)
-    before = list(before["input_ids"] if not isinstance(before, list) else before)
+def _holds(text: str, facts: dict[str, Any]) -> bool:
+    """Whether a text has an object with these values."""
+    try:
+        value = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except ValueError:
+        return False
+    return isinstance(value, dict) and all(value.get(name) == fact for name, fact in facts.items())
+
+
+def _likeness() -> Any:
+    """Sentence vectors that are the means of token vectors; None without the package."""
+    try:
+        import wordllama
+    except ImportError:
+        return None
+    # its package holds the tokenizer in a folder of another name than the one in which it looks
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "tokenizers").symlink_to(Path(wordllama.__file__).parent / "tokenizers")
+        return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+
+
+_READ: dict[int, tuple[list[int], Any]] = {}  # ids that a model has read, with its cache
+
+
+def nats(model: Any, tokenizer: Any, prompt: str, ids: Sequence[int], *, chat: bool) -> float:
+    """A model's cost of a text, nats per token."""
+    if not ids:
+        return 0.0
+    if chat:
+        given = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)
+        before = list(given["input_ids"] if not isinstance(given, list) else given)
+    else:
+        before = list(tokenizer(prompt)["input_ids"])
+    known, cache = _READ.get(id(model), ([], None))
+    same = next(
+        (n for n, (a, b) in enumerate(zip(known, before, strict=False)) if a != b), min(len(known), len(before))
+    )
+    same = min(same, len(before) - 1)
     with torch.inference_mode():
-        logits = model(torch.tensor([[*before, *ids]])).logits[0, len(before) - 1 : -1].float()
+        if cache is None or same < 16:
+            cache, same = transformers.DynamicCache(), 0
+        _shorten(cache, same)
+        logits = model(torch.tensor([[*before[same:], *ids]]), past_key_values=cache, use_cache=True).logits
+        logits = logits[0, len(before) - same - 1 : -1].float()
+    _shorten(cache, len(before))
+    _READ[id(model)] = before, cache
     said = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(list(ids))[:, None])
     return float(f"{-said.mean():.4g}")
+
+
+def _shorten(cache: Any, tokens: int) -> None:
+    """Leave the first tokens of a cache."""
+    if (more := cache.get_seq_length() - tokens) > 0:
+        cache.crop(-more)
+
+
+def unspliced(asked: Any) -> None:
+    """Let changes that rejoined go on unspliced: how often the text ends in the same answer, and in the same results.
+
+    One change of each text and size of `rejoin`, the first that is kept.
+    """
+    its = Setting(asked)
+    sizes, changed = (4, 8), list[tuple[int, int, str, list[int]]]()
+    seen = Search._rolled
+
+    def rolled(self: Search, base: Any, choice: Any, sequence: Any) -> Any:
+        one = seen(self, base, choice, sequence)
+        if one is not None and not any(row[:2] == (size, id(self)) for row in changed):
+            held.append(self)  # so that its id stays its own
+            changed.append((size, id(self), base.text, [*self.request.ids, *sequence.tokens]))
+        return one
+
+    held: list[Any] = []
+    Search._rolled = rolled  # type: ignore[method-assign]
+    prompts = [prompt for _, prompt, _ in its.prompts]
+    cache = caw.PromptCache()
+    given = {**its.limits, "batch_size": asked.batch, "prompt_cache": cache, "progress": False}
+    for size in sizes:
+        guard = caw.Guard(keeps="results", rejoin=size, rollouts=12)
+        caw.generate(its.model, its.tokenizer, prompts, **its.ways["guard"] | {"guard": guard}, **given)
+    Search._rolled = seen  # type: ignore[method-assign]
+    made = caw.generate(its.model, its.tokenizer, [ids for *_, ids in changed], **given)
+    found: dict[int, list[tuple[bool, bool]]] = {}
+    begun = {tuple(its.tokenizer(prompt)["input_ids"]) for prompt in prompts}
+    for (size, _, old, ids), text in zip(changed, made.texts, strict=True):
+        start = next(len(each) for each in begun if tuple(ids[: len(each)]) == each)
+        whole = its.tokenizer.decode(ids[start:], skip_special_tokens=True) + text
+        found.setdefault(size, []).append((caw.keeps.number()(old, whole), caw.keeps.results()(old, whole)))
+    rows = [
+        {
+            "rejoin": size,
+            "count": len(some),
+            "answer": sum(one for one, _ in some),
+            "results": sum(two for _, two in some),
+        }
+        for size, some in found.items()
+    ]
+    asked.out.write_text(json.dumps({**vars(asked), "out": None, "data": None, "rows": rows}, default=str) + "\n")
+    print(rows)
 
 
 def report(rows: Sequence[dict[str, Any]]) -> None:
@@ -183,7 +329,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     over those of the unmarked texts, in all. null: shares of p-values under other keys that are at most .01, .1, .5.
     """
     made = []
-    for way in ("unmarked", "guard", "alone", "fixed"):
+    for way in WAYS:
         for name, least in (("all", 0), ("long", LONG), ("short", -LONG)):
             some = [row for row in rows if (row["tokens"] >= least if least >= 0 else row["tokens"] < -least)]
             own = [row if way == "unmarked" else row[way] for row in some if way == "unmarked" or way in row]
@@ -192,16 +338,18 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             null = [p for each in own for p in each["null"]]
             line: dict[str, Any] = {"way": way, "texts": name, "count": len(own)}
             line["null"] = [round(fmean(p <= level for p in null), 4) for level in (0.01, 0.1, 0.5)]
-            if "right" in own[0]:
-                line["right"] = round(fmean(each["right"] for each in own), 4)
-            if "nats" in own[0]:
-                line["nats"] = round(fmean(each["nats"] for each in own), 4)
+            for what in ("right", "stands", "nats", "judged", "repeated", "like"):
+                if what in own[0]:
+                    line[what] = round(fmean(each[what] for each in own), 4)
+            if "distinct" in own[0]:
                 line["distinct"] = [round(fmean(each["distinct"][n] for each in own), 4) for n in range(3)]
             if way != "unmarked":
                 found = [each["found"] for each in own]
                 line["found"] = round(fmean(found), 4)
                 line["found_ci"] = [round(end, 4) for end in wilson(sum(found), len(found))]
                 line["cost"] = round(sum(e["seconds"] for e in own) / sum(row["seconds"] for row in some), 3)
+                if "drafted" in some[0]:
+                    line["of_drafted"] = round(sum(e["seconds"] for e in own) / sum(row["drafted"] for row in some), 3)
                 if "rollouts" in own[0] and own[0]["rollouts"] is not None:
                     line["rollouts"] = [round(fmean(e["rollouts"] for e in own), 2), median(e["rollouts"] for e in own)]
                 if "kept" in own[0]:

@@ -28,7 +28,7 @@ class Guard:
             function of (unmarked text, marked text) that tells; if it raises, the text counts as not kept, and the
             receipt names the error.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.
-        horizon: maximum tokens of a rollout.
+        horizon: maximum tokens of a rollout; 0 = three times `rejoin`.
         rollouts: maximum rollouts of a text, which bound what it costs.
         strengths: factors of the policy's strength, ascending; the next one is used when the one before is not enough.
         rise: for "healed", the maximum mean rise of the copied tokens' cost, in nats per token.
@@ -37,11 +37,11 @@ class Guard:
     """
 
     keeps: str | Callable[[str, str], bool] = HEALED
-    rejoin: int = 8
-    horizon: int = 24
+    rejoin: int = 4
+    horizon: int = 0
     strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
     rise: float = 0.1
-    rollouts: int = 64
+    rollouts: int = 96
 
     def __post_init__(self) -> None:
         name = self.keeps.partition(":")[0] if isinstance(self.keeps, str) else ""
@@ -56,6 +56,8 @@ class Guard:
         if name == FIELDED and ":" in str(self.keeps) and not all(map(str.strip, str(self.keeps)[5:].split(","))):
             raise ValueError(f"keeps must name the fields of JSON, got {shown(self.keeps)}; use e.g. 'json:name,unit'")
         require_int("rejoin", self.rejoin, 2, 64)
+        if self.horizon == 0:
+            object.__setattr__(self, "horizon", 3 * self.rejoin)
         require_int("horizon", self.horizon, self.rejoin, 1 << 16)
         require_int("rollouts", self.rollouts, 1, 1 << 16)
         given = self.strengths

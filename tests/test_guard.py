@@ -14,7 +14,8 @@ from caw.settings import Settings
 
 
 def test_defaults_and_short_forms() -> None:
-    assert caw.Guard() == caw.Guard("healed", rejoin=8, horizon=24, strengths=(1, 1.5, 2.25))
+    assert caw.Guard() == caw.Guard("healed", rejoin=4, horizon=12, strengths=(1, 1.5, 2.25), rollouts=96)
+    assert caw.Guard("json", rejoin=5).horizon == 15
     assert read_guard("results") == read_guard({"keeps": "results"}) == caw.Guard(keeps="results")
     assert Settings(detectable_at=0.1, guard="number").guard == caw.Guard("number")  # type: ignore[arg-type]
     assert caw.Guard().heals and caw.Guard().reader is None and caw.Guard("json").reader == caw.keeps.json()
@@ -23,7 +24,7 @@ def test_defaults_and_short_forms() -> None:
 
 
 def test_it_is_described_for_json() -> None:
-    said = {"keeps": "json", "rejoin": 8, "horizon": 24, "rise": 0.1, "strengths": [1.0, 2.0]}
+    said = {"keeps": "json", "rejoin": 4, "horizon": 12, "rise": 0.1, "rollouts": 96, "strengths": [1.0, 2.0]}
     assert caw.Guard("json", strengths=(1, 2)).described() == said
     assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said
     assert "guard" not in Settings(detectable_at=0.1).tested()
@@ -39,7 +40,8 @@ def test_it_is_described_for_json() -> None:
         ({"keeps": "json: ,"}, ValueError, "keeps must name the fields of JSON"),
         ({"keeps": caw.keeps.results}, TypeError, r"the function that makes one; call it: caw.keeps.results\(\)"),
         ({"rejoin": 1}, ValueError, r"rejoin must be an integer in \[2, 64\], got 1"),
-        ({"horizon": 4}, ValueError, r"horizon must be an integer in \[8, 65536\], got 4"),
+        ({"rollouts": 0}, ValueError, r"rollouts must be an integer in \[1, 65536\], got 0"),
+        ({"horizon": 3}, ValueError, r"horizon must be an integer in \[4, 65536\], got 3"),
         ({"strengths": ()}, TypeError, "strengths must be a list of 1 to 10 numbers"),
         ({"strengths": (1, 1)}, ValueError, "strengths must be ascending and above 0"),
         ({"strengths": (0, 1)}, ValueError, "strengths must be ascending and above 0"),

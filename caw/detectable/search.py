@@ -25,7 +25,7 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
-from caw.detectable.healing import wounds
+from caw.detectable.healing import read_healing
 from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, broken, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
@@ -40,8 +40,9 @@ SURE, DOUBT, UNSURE = (
     0.15,
     3.0,
 )  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
-HEALINGS = 24  # of a text, after which it is given up
-GIVEN_UP = 6  # patched texts that are read to see whether they healed
+READINGS = 6  # of a text put together, to see whether it healed
+LAST = 2  # of these, for a text that is not detected: as far as it heals
+RISES = 0.5  # nats that a patch is taken to cost behind it until a reading tells
 LEAST_LOST = 0.3  # nats; a cheaper change is not better
 
 # A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)
@@ -144,13 +145,15 @@ class Search:
         self.original = base.text
         reading = yield from self._read(base.tokens, 0, self.strengths)
         state = _Progress(base)
-        # "healed" reads no result, so it leaves alone what the policy protects
-        beyond = [] if self.guard.heals else reading.beyond
-        for proposals in (reading.choices, reading.others, beyond):
+        stages = [reading.choices, reading.others, reading.beyond]
+        if self.guard.heals:  # it reads no result, so it leaves alone what the policy protects
+            stages = [[*reading.choices, *reading.others]]
+        for proposals in stages:
             yield from self._try(base, reading, state, self._ordered(base, proposals) if not state.over else [])
         yield from self._try(base, reading, state, state.covered, again=True)
-        if self.guard.heals and not state.over:
-            yield from self._heal(base, reading, state)
+        if self.guard.heals and state.healed is None:
+            state.best, state.taken = self._together(base, state)
+            yield from self._heal(base, reading, state, last=True)
         done = (state.healed or _Progress(base)) if self.guard.heals else state
         nothing = self.all_or_nothing and not done.best.verdict.found
         return self._ended(base, _Progress(base) if nothing else done)
@@ -221,24 +224,34 @@ class Search:
         state.rolled.append(one)
         state.best, state.taken = self._with(base, state.best, state.taken, one)
         if self.guard.heals and state.best.verdict.found:
+            cheapest = self._together(base, state)
+            if cheapest[0].verdict.found:
+                state.best, state.taken = cheapest
             yield from self._heal(base, reading, state)
 
     def _heal(
-        self, base: Version, reading: TextReading, state: _Progress
+        self, base: Version, reading: TextReading, state: _Progress, *, last: bool = False
     ) -> Generator[list[Request], Numbered, None]:
-        """Leave patches out until the text heals; as long as others can take their places, look on."""
-        while state.taken and state.healings < HEALINGS:
-            before, state.healings = state.taken, state.healings + 1
-            state.best, state.taken = yield from self._healed(base, reading, state.taken)
-            least = (state.healed.best if state.healed else base).verdict.result.p_value
-            if state.best.verdict.result.p_value < least:
-                state.healed = _Progress(state.best, state.taken)
-            dropped = [one for one in before if one not in state.taken]
-            if state.best.verdict.found or not dropped:
+        """Read the text that was put together, and leave patches out until it heals or is not detected any more.
+
+        last: whether no others will take their places, so that it may heal undetected.
+        """
+        most = READINGS if last else READINGS - LAST
+        while state.taken and state.readings < most:
+            taken, version = state.taken, state.best
+            after = yield from self._read(version.tokens, min(one.patch.start for one in taken), ())
+            state.readings += 1
+            healing = read_healing(base.tokens, reading, after, [one.patch for one in taken], self.stops)
+            state.risen |= dict(zip(healing.patches, healing.risen, strict=True))
+            out = healing.unhealed(self.guard.rise)
+            if not out:
+                least = (state.healed.best if state.healed else base).verdict.result.p_value
+                if version.verdict.result.p_value < least:
+                    state.healed = _Progress(version, taken)
                 return
-            state.rolled = [one for one in state.rolled if one not in dropped]  # others may do without them
-            state.best, state.taken = self._together(base, state.rolled)
-            if not state.best.verdict.found:
+            state.rolled = [one for one in state.rolled if one.patch not in out]
+            state.best, state.taken = self._together(base, state)
+            if not last and not state.best.verdict.found:
                 return
 
     def _read(
@@ -333,17 +346,17 @@ class Search:
         gain = version.z - base.z  # 0 where two p-values near 1 have the same z
         return Rolled(patch, gain, choice.lost, trace, strength) if gain > 0 else None
 
-    def _together(self, base: Version, rolled: Sequence[Rolled]) -> tuple[Version, list[Rolled]]:
+    def _together(self, base: Version, state: _Progress) -> tuple[Version, list[Rolled]]:
         """Put patches together, the most evidence for the likelihood lost first, as far as they are needed."""
         best, taken = base, list[Rolled]()
-        for one in sorted(rolled, key=lambda one: max(one.lost, LEAST_LOST) / one.gain):
+        costs = {
+            one.patch: max(one.lost + max(state.risen.get(one.patch, RISES), 0.0), LEAST_LOST) for one in state.rolled
+        }
+        for one in sorted(state.rolled, key=lambda one: costs[one.patch] / one.gain):
             if best.verdict.found:
                 break
-            if any(one.patch.meets(other.patch) for other in taken):
-                continue
-            version = self._allowed(spliced(base.tokens, [other.patch for other in (*taken, one)]))
-            if version is not None and version.verdict.result.p_value < best.verdict.result.p_value:
-                best, taken = version, [*taken, one]
+            if not any(one.patch.meets(other.patch) for other in taken):
+                best, taken = self._with(base, best, taken, one)
         return best, taken
 
     # What a text must be ----------------------------------------------------------------------------------------------
@@ -375,6 +388,8 @@ class Search:
             return None
         if any(token in self.unmarked.ends for token in visible) or ended is (len(visible) == len(tokens)):
             return None
+        if self.unmarked.finish_reason == "stop" and not self.stops.reached(tokens):
+            return None
         body = self.stops.text(visible[:-1])
         text = self.stops.shown(visible)
         if self.stops.cut(body) != body or broken(self.original, text) or not self._keeps(text):
@@ -396,28 +411,6 @@ class Search:
                 self.error = f"{type(error).__name__}: {error}"
                 self.kept[text] = False
         return self.kept[text]
-
-    # Healing ----------------------------------------------------------------------------------------------------------
-
-    def _healed(
-        self, base: Version, reading: TextReading, taken: list[Rolled]
-    ) -> Generator[list[Request], Numbered, tuple[Version, list[Rolled]]]:
-        """Drop patches until the model itself would go on as the copied tokens do."""
-        for _ in range(GIVEN_UP):
-            if not taken:
-                break
-            version = self._allowed(spliced(base.tokens, [one.patch for one in taken]))
-            if version is not None:
-                first = min(one.patch.start for one in taken)
-                found = yield from self._read(version.tokens, first, ())
-                patches = [one.patch for one in taken]
-                broken_by = wounds(base.tokens, reading, found, patches, self.guard.rise, self.stops)
-                if not broken_by:
-                    return version, taken
-                taken = [one for one in taken if one.patch not in broken_by]
-            else:
-                taken = taken[:-1]
-        return base, []
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -447,7 +440,8 @@ class Search:
 @dataclass
 class _Progress:
     """How far a search has come. best: the unmarked text with the patches `taken`. rolled: all patches that may be
-    taken. covered: proposals at places that others have changed. healed: the best text that the model itself would go on with, None = no patch. healings: how many were tried.
+    taken. covered: proposals at places that others have changed. healed: the best text that the model itself would go
+    on with, None = no patch. readings: how many were made. risen: nats that copied tokens cost more behind a patch.
     """
 
     best: Version
@@ -455,7 +449,8 @@ class _Progress:
     rolled: list[Rolled] = field(default_factory=list)
     covered: list[MarkedChoice] = field(default_factory=list)
     healed: _Progress | None = None
-    healings: int = 0
+    readings: int = 0
+    risen: dict[Patch, float] = field(default_factory=dict)
 
     def covers(self, choice: MarkedChoice) -> bool:
         """Whether a patch that is taken changes the place of a choice."""
@@ -464,4 +459,4 @@ class _Progress:
     @property
     def over(self) -> bool:
         """Whether the text is detected, or given up."""
-        return self.best.verdict.found or self.healings >= HEALINGS
+        return self.best.verdict.found or self.readings >= READINGS - LAST

@@ -13,7 +13,7 @@ from decoding.test_evidence import MARKS
 
 import caw
 from caw.decoding.forks import Stem
-from caw.detectable import search
+from caw.detectable import healing, search
 from caw.detectable.attempts import UndetectedError
 
 PROMPTS = [prompt(9, seed) for seed in range(4)]
@@ -252,19 +252,33 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
 
 def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first text that is put together does not heal; the search goes on with the proposals that are left."""
-    heal, dropped, after = search.Search._healed, [], []
+    unhealed, calls = healing.Healing.unhealed, list[list[Any]]()
 
-    def fails_first(self: Any, base: Any, reading: Any, taken: Any) -> Any:
-        if self.stem not in dropped:
-            dropped.append(self.stem)
-            return base, []
-        after.append(self.stem)
-        return (yield from heal(self, base, reading, taken))
+    def fails_first(self: Any, rise: float) -> list[Any]:
+        out = unhealed(self, rise) or (list(self.patches) if not calls else [])
+        calls.append(out)
+        return out
 
-    monkeypatch.setattr(search.Search, "_healed", fails_first)
+    monkeypatch.setattr(healing.Healing, "unhealed", fails_first)
     guard = caw.Guard(rejoin=2, horizon=8, strengths=(1.0,), rise=100.0)
-    caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard, "detectable_at": 0.1})
-    assert dropped and after
+    made = caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "guard": guard, "detectable_at": 0.1})
+    [receipt] = made.receipts or []
+    assert calls[0] and len(calls) >= 2 and receipt.rollouts > len(calls[0])
+
+
+def test_what_a_text_costs_is_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = search.Search._read
+    readings = []
+
+    def counted(self: Any, tokens: Any, since: int, strengths: Any) -> Any:
+        readings.append(self)
+        return (yield from read(self, tokens, since, strengths))
+
+    monkeypatch.setattr(search.Search, "_read", counted)
+    guard = caw.Guard(rejoin=2, horizon=8, rollouts=5, rise=0.0)
+    made = caw.generate(model, tokenizer(), PROMPTS[:2], **{**OPTIONS, "guard": guard, "detectable_at": 1e-6})
+    assert all(receipt.rollouts <= 5 for receipt in made.receipts or [])
+    assert all(readings.count(each) <= 1 + search.READINGS for each in readings)
 
 
 def test_changes_that_gain_nothing_are_not_taken(model: Any, unmarked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
