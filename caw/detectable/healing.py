@@ -80,7 +80,7 @@ def matters(tokens: Sequence[int], place: int, stops: StopStrings) -> bool:
     if any(char.isdigit() for char in said):
         return True
     if said.strip()[:1].isupper():
-        before = stops.text(tokens[max(0, place - BEFORE) : place + 1])
+        before = stops.text(list(tokens[max(0, place - BEFORE) : place + 1]))
         before = before[: len(before) - len(said.lstrip())].rstrip(OPENING)
         if before and before[-1] not in SENTENCE_ENDS and before[-1] != "\n":
             return True

@@ -388,7 +388,7 @@ class Search:
             return None
         if any(token in self.unmarked.ends for token in visible) or ended is (len(visible) == len(tokens)):
             return None
-        if self.unmarked.finish_reason == "stop" and not self.stops.reached(tokens):
+        if self.unmarked.finish_reason == "stop" and not self.stops.reached(list(tokens)):
             return None
         body = self.stops.text(visible[:-1])
         text = self.stops.shown(visible)
