@@ -17,6 +17,7 @@ an idle machine.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -92,9 +93,10 @@ def start_vllm(arguments: argparse.Namespace, batch: int) -> Server:
     command = [
         arguments.vllm, "-m", "vllm.entrypoints.openai.api_server", "--model", str(arguments.weights),
         "--served-model-name", NAME, "--dtype", arguments.dtype, "--max-model-len", "2048",
-        "--max-num-seqs", str(batch), "--host", "127.0.0.1", "--port", str(port), "--no-enable-prefix-caching", "--generation-config", "vllm",
+        "--max-num-seqs", str(batch), "--host", "127.0.0.1", "--port", str(port), "--no-enable-prefix-caching",
+        "--generation-config", "vllm",
     ]  # fmt: skip
-    own = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_NO_USAGE_STATS": "1"}
+    own = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     return Server("vLLM, unmarked", spawn(command, one_thread() | own), f"http://127.0.0.1:{port}")
 
 
@@ -132,12 +134,12 @@ def until_ready(server: Server, seconds: float = 400) -> None:
 
 
 def stop(server: Server) -> None:
+    """End its process and those that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(20)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
 
 
 def texts(count: int, tokens: int, start: int = 0) -> list[str]:
@@ -228,25 +230,27 @@ def middle(values: Sequence[float], digits: int = 4) -> list[float]:
     return [float(f"{f(values):.{digits}g}") for f in (statistics.median, min, max)]
 
 
-def start_all(arguments: argparse.Namespace, batch: int) -> list[Server]:
-    servers = []
+def start_all(arguments: argparse.Namespace, batch: int, servers: list[Server]) -> None:
+    """Fill `servers`; those that did start are in it whatever happens."""
     if arguments.vllm and "vllm" in arguments.sides:
         servers.append(start_vllm(arguments, batch))
         until_ready(servers[0])  # alone: it measures how much memory is free
     if arguments.llama and "llama" in arguments.sides:
         servers.append(start_llama(arguments, batch))
-    servers += [start_caw(name, arguments, batch) for name in CAW if name in arguments.sides]
-    return servers
+    for name in CAW:
+        if name in arguments.sides:
+            servers.append(start_caw(name, arguments, batch))
+    for server in servers:
+        until_ready(server)
+        ask_all(server, texts(batch, PROMPT, 5000), batch, 16, "greedy")  # does not count
 
 
 def measure(arguments: argparse.Namespace, clients: int) -> list[dict[str, Any]]:
-    servers = start_all(arguments, clients)
+    servers: list[Server] = []
     rows = []
     about_case = {"weights": arguments.weights.name, "clients": clients}
     try:
-        for server in servers:
-            until_ready(server)
-            ask_all(server, texts(clients, PROMPT, 5000), clients, 16, "greedy")  # does not count
+        start_all(arguments, clients, servers)
         each = max(2 * clients, 4)
         for way in arguments.ways:
             counts = {}
@@ -302,6 +306,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and the servers with it
     for clients in arguments.clients:
         rows = measure(arguments, clients)
         for row in rows:
