@@ -235,7 +235,7 @@ class _Healing:
             text.number, text.base.ids, text.tokens, [change for change, _ in done],
             Record.joined(records), Record.joined(after),
         )  # fmt: skip
-        stem.clear()
+        stem.close()
         return found
 
 

@@ -62,8 +62,7 @@ def test_a_model_without_evaluator_is_served_by_the_universal_one_and_says_so(mo
     done = generate(model, "-i", str(prompts), "-o", str(output), *kgw)
     policy = caw.CapacityPolicy()
     numbers = f"evaluator universal, theta {policy.theta:g}, beta {policy.beta:g}"
-    expected = f"caw: marking with kgw (delta 4), policy capacity ({numbers}): {UNIVERSAL_SERVES}
-"
+    expected = f"caw: marking with kgw (delta 4), policy capacity ({numbers}): {UNIVERSAL_SERVES}\n"
     assert (done.exit_code, done.stderr) == (0, expected)
     lines = output.read_text().splitlines(keepends=True)
     assert json.loads(lines[0])["policy"]["evaluator"] == "universal"

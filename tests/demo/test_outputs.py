@@ -199,7 +199,7 @@ def test_command(tmp_path: Path) -> None:
         (["--gamma", "0"], "gamma"),
         (["--max-new-tokens", "0"], "max_new_tokens"),
         (["--html", "none/demo.html"], "folder"),
-        (["--model", "none"], "evaluator"),
+        (["--model", "none"], "model must be"),
         (["--prompt", "x", "--model", "none", "--evaluator", "none"], "evaluator"),
     ],
 )
