@@ -27,6 +27,7 @@ PROMPTS = ["the sky is blue", "a small text"]
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     model: tuple[Any, Any] = caw.load_model(str(save_tiny(Path(tmp_path_factory.mktemp("tiny")))), dtype="float32")
+    model[0].lm_head.weight.data *= 5.0  # as sure of its tokens as a trained one; what is all noise never heals
     return model
 
 
@@ -38,7 +39,7 @@ def made(tiny: tuple[Any, Any], **options: Any) -> caw.GenerationOutput:
 def test_texts_are_marked_and_found_and_nothing_warns(tiny: tuple[Any, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        out = made(tiny, policy=caw.CapacityPolicy(theta=1.0, beta=100.0), max_new_tokens=200)
+        out = made(tiny, policy=caw.CapacityPolicy(), max_new_tokens=150)
     assert out.sequences != made(tiny, watermark=None).sequences
     for ids in out.sequences:  # a random model's bytes are no text
         assert caw.detect(ids, None, caw.KGW(key=KEY), fpr=1e-2).is_watermarked
