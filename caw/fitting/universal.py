@@ -26,6 +26,7 @@ from caw.fitting.settings import TrainSettings
 from caw.fitting.train import SCALE_FLOOR, fit, predict
 
 RESAMPLES = 1000
+HIDDEN = 16  # of a regression in the form of a network: the narrowest that kernels are compiled for
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def _families(sets: Sequence[Examples]) -> list[str]:
 
 def _line(sets: Sequence[Examples], spec: FeatureSpec, penalty: float) -> Evaluator:
     features, key = _gathered(sets)
-    blank = Evaluator(spec, 2, universal=True)
+    blank = Evaluator(spec, HIDDEN, universal=True)
     blank.mean.copy_(features.mean(0))
     blank.scale.copy_(features.std(0, correction=0).clamp_min(SCALE_FLOOR))
     weight, bias = regression(((features - blank.mean) / blank.scale).double().numpy(), key.numpy() > 0, penalty)
