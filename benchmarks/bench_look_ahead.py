@@ -261,7 +261,8 @@ def gather(asked: argparse.Namespace) -> None:
         "right": round(float(np.mean([row["right"] for row in plain])), 4) if plain else None,
         "nats": round(float(np.mean([row["nats"] for row in plain])), 4) if plain else None,
     }  # fmt: skip
-    found = {**about(), "labels": models, "texts": {**settings, "rows": summary(rows)}}
+    command = "python benchmarks/bench_look_ahead.py {labels,texts} FOLDER --data DATA --models MODELS"
+    found = {**about(), "command": command, "labels": models, "texts": {**settings, "rows": summary(rows)}}
     for row in [*models, *found["texts"]["rows"]]:
         print(json.dumps(row))
     if asked.output is not None:

@@ -17,7 +17,7 @@ from caw.cli.errors import complain, user_errors
 from caw.cli.quantization_option import Quantized, prepare_place
 from caw.defaults import RECORD_SIZE
 from caw.fitting.labels import TEMPLATE
-from caw.fitting.settings import HORIZON, KEYS_PER_TEXT, LabelFile, OwnTexts, Reading, TrainSettings
+from caw.fitting.settings import HORIZON, KEYS_PER_TEXT, PLACES_PER_TEXT, LabelFile, OwnTexts, Reading, TrainSettings
 from caw.io.files import check_paths
 from caw.io.inputs import read_text
 from caw.op_indices import TRANSFORMS, Transform
@@ -84,7 +84,9 @@ def train_evaluator_command(
         int | None,
         typer.Option("--keys", help=f"Random keys per text [{KEYS_PER_TEXT}].", rich_help_panel=OWN),
     ] = None,
-    places: Annotated[int | None, typer.Option(help="Maximum positions per text [all].", rich_help_panel=OWN)] = None,
+    places: Annotated[
+        int | None, typer.Option(help=f"Maximum positions per text [{PLACES_PER_TEXT}].", rich_help_panel=OWN)
+    ] = None,
     positions: Annotated[
         Path | None, typer.Option(help="Folder that caches the model's pass for later training runs.")
     ] = None,

@@ -16,7 +16,7 @@ import torch
 from caw.checks import require_int, require_number
 from caw.fitting.labels import EncodedText
 from caw.fitting.replacing import BATCH_TOKENS
-from caw.fitting.settings import HORIZON, KEYS_PER_TEXT
+from caw.fitting.settings import HORIZON, KEYS_PER_TEXT, PLACES_PER_TEXT
 from caw.fitting.text_reader import TextReader
 from caw.models.teacher import token_log_probs
 from caw.policies.base import MAX_STRENGTH
@@ -43,7 +43,7 @@ class SwapSettings:
     watermark: Watermark = field(default_factory=lambda: KGW(key=0))
     strength: float = 1.0
     keys: int = KEYS_PER_TEXT
-    places: int | None = None
+    places: int | None = PLACES_PER_TEXT
     horizon: int = HORIZON
     seed: int = 0
     batch_tokens: int = BATCH_TOKENS

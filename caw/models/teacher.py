@@ -20,7 +20,7 @@ from caw.models.facts import decoding_device, position_limit
 from caw.models.shared_prefix import NO_PREFIX, SharedPrefix
 
 BATCH_TOKENS = 1024
-ROWS = 64  # logit rows turned to float32 at once
+ROWS = 4  # logit rows turned to float32 at once: they stay in the CPU's cache, which is three times faster than 64
 
 Text = tuple[Sequence[int], int]  # its ids, and the first place, at least 1, whose distribution is wanted
 
