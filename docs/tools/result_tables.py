@@ -481,9 +481,9 @@ def batches() -> str:
 
 def drawing() -> str:
     """What choosing a token takes of a step, and what the whole step takes relative to plain greedy decoding."""
-    header = ("batch", "decoding", "choosing, ms a step", "before, sorting", "step relative to plain greedy")
+    header = ("batch", "decoding", "choosing, ms a step", "step relative to plain greedy")
     rows = [
-        (r["batch"], r["case"], f"{r['stages']['ladder']:.2f}", r.get("ladder_ms_before", ""), _with_range(r["ratio"]))
+        (r["batch"], r["case"], f"{r['stages']['ladder']:.2f}", _with_range(r["ratio"]))
         for r in read_result("drawn.json")["rows"]
     ]
     return f"{as_table(header, rows)}\n\n{source('drawn.json')}"
