@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -9,8 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -450,3 +454,51 @@ def test_detection_by_length_reads_published_scores(
     monkeypatch.setattr(sys, "argv", ["by_length.py", str(tmp_path)])
     module.main()
     assert "| hard+caw.0 | 3 | 25 | 0.50 | 0.50 of 2 | 0.00 of 1 |  |" in capsys.readouterr().out
+
+
+class _Answering(BaseHTTPRequestHandler):
+    """A server that writes a word a millisecond."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        words = ["word "] * asked["max_tokens"]
+        if asked.get("stream"):
+            parts = [{"choices": [{"delta": {"content": word}}]} for word in words]
+            body = "".join(f"data: {json.dumps(part)}\n\n" for part in parts) + "data: [DONE]\n\n"
+        else:
+            used = {"prompt_tokens": len(asked["messages"][0]["content"].split()), "completion_tokens": len(words)}
+            body = json.dumps({"choices": [{"message": {"content": "".join(words)}}], "usage": used})
+        self.send_response(200)
+        self.end_headers()
+        for line in body.splitlines(keepends=True):
+            self.wfile.write(line.encode())
+            self.wfile.flush()
+            time.sleep(0.001)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_servers_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are those that servers counted, prompts begin differently, and a case that is measured again replaces the
+    earlier one."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_servers")
+    given = bench.texts(40, bench.PROMPT)
+    assert len({text[:4] for text in given}) == 40 and len(bench.texts(1, bench.LONG)[0]) > 4 * len(given[0])
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answering) as serving:
+        Thread(target=serving.serve_forever, daemon=True).start()
+        server = bench.Server("it", SimpleNamespace(pid=os.getpgid(0)), f"http://127.0.0.1:{serving.server_port}")
+        found = bench.ask_all(server, given[:6], 3, 8, "nucleus")
+        assert found["made"] == 48 and found["prompt"] == sum(len(text.split()) for text in given[:6])
+        assert 0.006 < found["seconds"] < 30 and server.processor_seconds() > 0
+        times = bench.stream(server, given[0], 8)
+        assert len(times) == 9 and times == sorted(times)
+        serving.shutdown()
+    out = tmp_path / "servers.json"
+    settings = argparse.Namespace(out=out, weights=Path("of/it"), dtype="float32", tokens=8, rounds=1)
+    case = {"weights": "it", "clients": 1, "way": "greedy"}
+    bench.write(settings, [{**case, "side": side, "rate": 1} for side in "ab"])
+    bench.write(settings, [{**case, "side": "b", "rate": 2}, {**case, "side": "c", "rate": 3}])
+    kept = {row["side"]: row["rate"] for row in json.loads(out.read_text())["rows"]}
+    assert kept == {"a": 1, "b": 2, "c": 3}

@@ -358,6 +358,40 @@ def serving() -> str:
     return f"{as_table(header, rows)}\n\n{what} {source('serve.json')}"
 
 
+def servers() -> str:
+    """Servers side by side: throughput, and what a busy one makes a long prompt and the other texts wait."""
+    found = read_result("servers.json")
+    ways = {"greedy": "greedy", "drawn": "T 0.7", "nucleus": "T 0.7, top-p 0.95"}
+    lines = [
+        (r["clients"], ways[r["way"]], r["side"], f"{r['own'][0]:.0f}", f"{r['own_ratio'][0]:.2f}",
+         f"{r['rate'][0]:.0f}")
+        for r in found["rows"] if r["way"] in ways
+    ]  # fmt: skip
+    header = (
+        "requests at once",
+        "words",
+        "server",
+        "tokens per processor second",
+        "relative to the first",
+        "per second",
+    )
+    tables = [as_table(header, lines)]
+    waits = [
+        (r["clients"], r["side"], f"{r['first'][0]:.1f}", f"{r['gap_ms'][0]:.0f}", f"{r['gap_99'][0]:.1f}")
+        for r in found["rows"] if r["way"] == "busy"
+    ]  # fmt: skip
+    if waits:
+        header = (
+            "texts at once",
+            "server",
+            "first token of 1,000, s",
+            "between tokens, ms",
+            "99th percentile over median",
+        )
+        tables.append(as_table(header, waits))
+    return "\n\n".join([*tables, source("servers.json")])
+
+
 UNMARKED = {"unmarked drafts": ", unmarked guesses"}
 
 
@@ -658,7 +692,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
     "quantization": quantization, "quantized-marks": quantized_marks,
-    "many-keys": many_keys, "serving": serving, "drafts": drafts,
+    "many-keys": many_keys, "serving": serving, "servers": servers, "drafts": drafts,
     "draft-goals": draft_goals,
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
