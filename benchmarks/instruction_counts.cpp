@@ -150,8 +150,11 @@ void attention() {
   constexpr int64_t kCount = 512, kDim = 64, kRows = 6;
   const std::vector<float> q = logits(kRows * kDim), k = logits(kCount * kDim), v = logits(kCount * kDim);
   std::vector<float> out(size_t(kRows * kDim)), peak(kRows), total(kRows), scratch(size_t(attend_scratch(kRows, kDim)));
-  const AttendTask task{q.data(), k.data(), v.data(), kDim, kDim, kCount, kFloat32, int(kRows), kDim, kDim, 0.0f,
-      nullptr, nullptr, out.data(), peak.data(), total.data()};
+  std::vector<AttendRow> rows;
+  for (int64_t r = 0; r < kRows; ++r)
+    rows.push_back({q.data() + r * kDim, kCount, out.data() + r * kDim, &peak[size_t(r)], &total[size_t(r)]});
+  const AttendTask task{
+      rows.data(), int(kRows), k.data(), v.data(), kDim, kDim, kCount, kFloat32, kDim, kDim, 0.0f, nullptr, nullptr};
   measured([&] { kernels().attend(task, scratch.data()); });
 }
 

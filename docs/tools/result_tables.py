@@ -363,18 +363,10 @@ def servers() -> str:
     found = read_result("servers.json")
     ways = {"greedy": "greedy", "drawn": "T 0.7", "nucleus": "T 0.7, top-p 0.95"}
     lines = [
-        (r["clients"], ways[r["way"]], r["side"], f"{r['own'][0]:.0f}", f"{r['own_ratio'][0]:.2f}",
-         f"{r['rate'][0]:.0f}")
+        (r["clients"], ways[r["way"]], r["side"], f"{r['rate'][0]:.0f}", _with_range(r["ratio"]))
         for r in found["rows"] if r["way"] in ways
     ]  # fmt: skip
-    header = (
-        "requests at once",
-        "words",
-        "server",
-        "tokens per processor second",
-        "relative to the first",
-        "per second",
-    )
+    header = ("requests at once", "words", "server", "tokens per second", "relative to the first")
     tables = [as_table(header, lines)]
     waits = [
         (r["clients"], r["side"], f"{r['first'][0]:.1f}", f"{r['gap_ms'][0]:.0f}", f"{r['gap_99'][0]:.1f}")
