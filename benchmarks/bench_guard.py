@@ -366,8 +366,14 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def gather(files: Sequence[Path], output: Path | None) -> None:
     """Write what the pages show: of each setting the summary, and of each text its length, rollouts and success."""
     read: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {}
+    apart: list[dict[str, Any]] = []
     for path in files:
         settings, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+        if settings["what"] == "unspliced":
+            for row in settings["rows"]:
+                ends = {what: wilson(row[what], row["count"]) for what in ("answer", "results")}
+                apart.append(row | {f"{what}_ci": [round(end, 4) for end in pair] for what, pair in ends.items()})
+            continue
         settings = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
         settings["model"] = Path(settings["model"]).name
         _, known = read.setdefault(json.dumps(settings), (settings, {}))
@@ -380,7 +386,7 @@ def gather(files: Sequence[Path], output: Path | None) -> None:
         report(rows)
     if output is not None:
         torch.set_num_threads(1)  # as in the runs
-        output.write_text(json.dumps({**about(), "runs": runs}, separators=(",", ":")) + "\n")
+        output.write_text(json.dumps({**about(), "runs": runs, "unspliced": apart}, separators=(",", ":")) + "\n")
 
 
 def _success(marked: dict[str, Any]) -> bool:

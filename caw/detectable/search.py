@@ -154,6 +154,8 @@ class Search:
         if self.guard.heals and state.healed is None:
             state.best, state.taken = self._together(base, state)
             yield from self._heal(base, reading, state, last=True)
+        if state.best.verdict.found and not self.guard.heals:
+            self._prune(base, state)
         done = (state.healed or _Progress(base)) if self.guard.heals else state
         nothing = self.all_or_nothing and not done.best.verdict.found
         return self._ended(base, _Progress(base) if nothing else done)
@@ -206,6 +208,14 @@ class Search:
                 state.best, state.taken = best, taken
             if state.over:
                 return
+
+    def _prune(self, base: Version, state: _Progress) -> None:
+        """Leave out patches that a detected text can do without, those that lose the most likelihood first."""
+        for one in sorted(state.taken, key=lambda one: -one.lost):
+            trial = [other for other in state.taken if other is not one]
+            version = self._allowed(spliced(base.tokens, [other.patch for other in trial])) if trial else None
+            if version is not None and version.verdict.found:
+                state.best, state.taken = version, trial
 
     def _with(self, base: Version, best: Version, taken: list[Rolled], one: Rolled) -> tuple[Version, list[Rolled]]:
         """Add a patch to a text, in place of those that it meets, if the p-value falls."""

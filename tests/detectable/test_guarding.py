@@ -15,6 +15,7 @@ import caw
 from caw.decoding.forks import Stem
 from caw.detectable import healing, search
 from caw.detectable.attempts import UndetectedError
+from caw.detectable.splicing import spliced
 
 PROMPTS = [prompt(9, seed) for seed in range(4)]
 MARK = caw.KGW(key=1, delta=6.0)
@@ -264,6 +265,24 @@ def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypat
     made = caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "guard": guard, "detectable_at": 0.1})
     [receipt] = made.receipts or []
     assert calls[0] and len(calls) >= 2 and receipt.rollouts > len(calls[0])
+
+
+def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prune, seen, needed = search.Search._prune, [], []
+
+    def watched(self: Any, base: Any, state: Any) -> None:
+        before = len(state.taken)
+        prune(self, base, state)
+        seen.append(before - len(state.taken))
+        for one in state.taken:
+            rest = [other.patch for other in state.taken if other is not one]
+            version = self._allowed(spliced(base.tokens, rest)) if rest else None
+            needed.append(version is None or not version.verdict.found)
+        assert state.best.verdict.found
+
+    monkeypatch.setattr(search.Search, "_prune", watched)
+    caw.generate(model, tokenizer(), PROMPTS, **OPTIONS)
+    assert len(seen) >= 2 and any(seen) and all(needed)
 
 
 def test_what_a_text_costs_is_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
