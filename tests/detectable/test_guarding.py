@@ -281,7 +281,7 @@ def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pyte
         assert state.best.verdict.found
 
     monkeypatch.setattr(search.Search, "_prune", watched)
-    caw.generate(model, tokenizer(), PROMPTS, **OPTIONS)
+    caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 0.02})
     assert len(seen) >= 2 and any(seen) and all(needed)
 
 
