@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -502,3 +503,13 @@ def test_servers_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     bench.write(settings, [{**case, "side": "b", "rate": 2}, {**case, "side": "c", "rate": 3}])
     kept = {row["side"]: row["rate"] for row in json.loads(out.read_text())["rows"]}
     assert kept == {"a": 1, "b": 2, "c": 3}
+
+
+def test_json_tasks_are_drawn_from_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    tasks = importlib.import_module("json_tasks")
+    few, many = tasks.json_tasks(7), tasks.json_tasks(60)
+    assert many[:7] == few and many != tasks.json_tasks(60, seed=1) and len({each.prompt for each in many}) == 60
+    assert {each.kind for each in many} == set(tasks.KINDS)
+    for task in many:
+        assert all(str(fact) in task.prompt for fact in task.facts.values()) and set(tasks.FIELDS) < set(task.facts)
