@@ -657,7 +657,7 @@ def universal() -> str:
     """The universal evaluator on changes of every model and kind of text, beside others."""
     found = read_result("universal.json")["trained"]
     rows = []
-    for row in found["healing"]["sets"]:
+    for row in found["universal"]["sets"]:
         low, high = row["unseen_ci"]
         own = "smollm2-135m" if row["family"] == "smollm2" else "qwen2.5-coder-0.5b"
         rows.append((
