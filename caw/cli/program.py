@@ -53,7 +53,7 @@ def lazy_group(commands: Mapping[str, LazyCommand]) -> type[LazyGroup]:
 COMMANDS = {
     "demo": LazyCommand(
         "caw.cli.demo_command", "demo",
-        "Generate plain, KGW and CAW outputs of one prompt, and show tokens, p-values and speed.",
+        "Generate plain, KGW, CAW and drawn outputs of one prompt, and show tokens, p-values and speed.",
     ),
     "generate": LazyCommand(
         "caw.cli.generate_command", "generate",

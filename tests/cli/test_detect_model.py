@@ -82,8 +82,8 @@ def test_people_are_told_what_weighs(model: str, lines: Path) -> None:
     result = detect("--weights", f"model:{model}", "--tokenizer", model, "--text", read(lines)[0]["text"])
     assert result.exit_code == 0, result.stderr
     name = Path(model).name
-    assert f"weights by model:{name} without the prompt, FixedStrength(value=1.0)" in result.stderr
-    assert "no evaluator, so every token is" in result.stderr
+    assert f"weights by model:{name} without the prompt, CapacityPolicy(evaluator='universal'" in result.stderr
+    assert "the universal one serves it" in result.stderr
 
 
 def test_receipts_are_checked_with_the_same_model(model: str, loaded: Any, tmp_path: Path) -> None:

@@ -38,11 +38,8 @@ def test_guarded_lines_say_what_they_keep(model: str, tmp_path: Path) -> None:
     _, lines, _ = make(model, tmp_path, "--guard", "json:name", count=2)
     for line in lines:
         receipt = line["receipt"]
-        assert (receipt["keeps"], receipt["kept"], line["settings"]["guard"]["keeps"]) == (
-            "json:name",
-            True,
-            "json:name",
-        )
+        assert receipt["keeps"] == line["settings"]["guard"]["keeps"] == "json:name"
+        assert receipt["kept"] is not False  # None: the unmarked text is no JSON
         assert receipt["changes"] <= receipt["rollouts"] > 0
 
 

@@ -28,7 +28,7 @@ ROWS = [
     RowSettings(max_new_tokens=30, key="another"),
     RowSettings(max_new_tokens=30, strength_factor=0.0, **DRAWN),
 ]
-FIXED = policy_for(MARK, "", do_sample=False)
+FIXED = policy_for(MARK, "", do_sample=False, classes=False)
 
 
 def alone(model: Any, ids: list[int], row: RowSettings, policy: Any, **options: Any) -> list[int]:
