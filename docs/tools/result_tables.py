@@ -232,15 +232,15 @@ def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[s
 def guard() -> str:
     """Share of texts that are detected and keep their results, with a guard and without, and what it costs."""
     lines = []
-    for run, row, options in guarded_runs("gsm8k", "guard", "alone"):
+    for run, row, options in guarded_runs("gsm8k", "unmarked", "guard", "alone"):
         whole = row["texts"] == "all"
-        if run["batch"] == 1 and not whole:
+        if not whole and (run["batch"] == 1 or options or row["way"] == "unmarked"):
             continue
         setting = GUARD_WAYS[row["way"]] + (f", {options}" if options and row["way"] == "guard" else "")
         lines.append((
             f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]], row["count"],
-            with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
-            f"{row['cost']:.1f}" if whole else "",
+            *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
+            f"{row['cost']:.1f}" if whole and "cost" in row else "",
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
         ))  # fmt: skip
     header = (
