@@ -262,8 +262,10 @@ def gather(asked: argparse.Namespace) -> None:
         "nats": round(float(np.mean([row["nats"] for row in plain])), 4) if plain else None,
     }  # fmt: skip
     command = "python benchmarks/bench_look_ahead.py {labels,texts} FOLDER --data DATA --models MODELS"
-    found = {**about(), "command": command, "labels": models, "texts": {**settings, "rows": summary(rows)}}
-    for row in [*models, *found["texts"]["rows"]]:
+    found, marked = {**about(), "command": command, "labels": models}, summary(rows)
+    if marked:
+        found["texts"] = {**settings, "rows": marked}
+    for row in [*models, *marked]:
         print(json.dumps(row))
     if asked.output is not None:
         asked.output.write_text(json.dumps(found, separators=(",", ":")) + "\n")

@@ -10,6 +10,8 @@ import torch
 from caw.decoding.chooser import Chooser
 from caw.decoding.row_settings import RowSettings
 from caw.integrations.profiles import Profile
+from caw.models import load_tokenizer
+from caw.policies import CapacityPolicy
 
 
 @dataclass(eq=False)
@@ -36,10 +38,18 @@ class EngineTexts:
         profiles: what cannot be marked with one of them is said here, before the first request.
         vocab_size: V of the logits, by the engine's configuration; they may be wider.
         rows: the most texts at once. device: of the logits.
+        tokenizer: folder or hub id of the engine's, for evaluators that read token classes from it; None = unknown.
     """
 
-    def __init__(self, profiles: Iterable[Profile], vocab_size: int, rows: int, device: torch.device) -> None:
-        self.rows, self.device = rows, device
+    def __init__(
+        self,
+        profiles: Iterable[Profile],
+        vocab_size: int,
+        rows: int,
+        device: torch.device,
+        tokenizer: str | None = None,
+    ) -> None:
+        self.rows, self.device, self.tokenizer = rows, device, tokenizer
         self.choosers: dict[tuple[str, int], Chooser] = {}
         for profile in profiles:
             self._chooser(profile, vocab_size)
@@ -88,7 +98,16 @@ class EngineTexts:
     def _chooser(self, profile: Profile, vocab_size: int) -> Chooser:
         name = profile.name, vocab_size  # logits may be wider than the config says
         if name not in self.choosers:
+            policy = profile.policy
+            if isinstance(policy, CapacityPolicy) and not policy.looks_ahead:
+                policy = self._serving(policy)
             self.choosers[name] = Chooser(
-                profile.watermark, profile.policy, vocab_size=vocab_size, rows=self.rows, device=self.device
+                profile.watermark, policy, vocab_size=vocab_size, rows=self.rows, device=self.device
             )
         return self.choosers[name]
+
+    def _serving(self, policy: CapacityPolicy) -> CapacityPolicy:
+        """The policy, whose evaluator may have yet to read the engine's tokenizer."""
+        if not policy.network.spec.classes or policy.network.token_class is not None:
+            return policy
+        return policy.serving(None if self.tokenizer is None else load_tokenizer(self.tokenizer))

@@ -102,7 +102,8 @@ class _Engine:
         try:
             self.marks = marks(VARIABLE)
             rows = server.max_running_requests or ROWS
-            self.texts = EngineTexts(self.marks.profiles.values(), vocab_size, rows, device)
+            tokenizer = getattr(server, "tokenizer_path", None) or getattr(server, "model_path", None)
+            self.texts = EngineTexts(self.marks.profiles.values(), vocab_size, rows, device, tokenizer)
         except (ImportError, TypeError, ValueError) as error:
             self.refusal = self.refusal or str(error)
 

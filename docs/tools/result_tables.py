@@ -17,7 +17,7 @@ from cost_tables import drawn_cost, drawn_found
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
-from look_ahead_tables import look_ahead, look_ahead_texts
+from look_ahead_tables import look_ahead
 from quantization_tables import quantization, quantized_marks
 from result_files import RESULTS, ROOT, as_table, middle, per_cent, read_result, share, source, with_ends
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
@@ -749,7 +749,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "everyday-attacks": everyday_attacks, "attacked": attacked,
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
-    "look-ahead": look_ahead, "look-ahead-texts": look_ahead_texts,
+    "look-ahead": look_ahead,
     "drawn-found": drawn_found, "drawn-cost": drawn_cost,
     "gpu-steps": gpu_steps, "gpu-drawn": gpu_drawn, "gpu-weights": gpu_weights, "gpu-kernels": gpu_kernels,
 }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, tokenizer
+from tiny import save_tiny, tiny_tokenizer
 
 import caw
 from caw.integrations import profiles, vllm
@@ -444,6 +445,19 @@ def test_v1_an_evaluator_of_what_an_engine_knows(llama: Any, installed: Path, wi
             assert 0 < sum(choice > 0 for choice in expected.trace[0].choice) < len(made)
         else:
             assert len(request.output) == 14
+
+
+def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, tmp_path: Path) -> None:
+    said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
+    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
+    with pytest.raises(TypeError, match="reads token classes from the model's tokenizer"):
+        vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
+    words, config = tiny_tokenizer(), engine()
+    config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
+    [chooser] = choosers(vllm.LogitsProcessor(config, torch.device("cpu"), False))
+    expected = caw.CapacityPolicy("universal-window00").serving(words).network.token_class
+    assert isinstance(chooser.policy, caw.CapacityPolicy) and chooser.history == 0
+    assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
 
 
 def test_keys_are_read_and_never_shown(installed: Path, tmp_path: Path) -> None:
