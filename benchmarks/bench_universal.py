@@ -25,6 +25,7 @@ import transformers
 
 import caw
 from caw.decoding.prompts import encode_prompts
+from caw.defaults import THETA
 from caw.evaluation.tasks.grading import grade_number
 from caw.evaluation.tasks.gsm8k import GSM8K
 from caw.evaluator import Evaluator, FeatureSpec
@@ -249,10 +250,25 @@ def beside(asked: argparse.Namespace, scored: Scored) -> dict[str, Any]:
         table = class_table_of(tokenizer, evaluator.spec.line_ends) if evaluator.spec.classes else None
         scores[name] = predict(evaluator, evaluator.spec.assemble(records[:3], table))
     own: dict[str, Any] = {"digits": round(float(digit.mean()), 4)}
+    token = torch.from_numpy(np.concatenate([part["token"] for part in parts])).long()
+    changed = torch.where(records[1].ids == token[:, None], records[1].values, 0.0).sum(1)
+    lost = (records[1].values[:, 0] - changed).numpy()
+    rules = {"unseen": (scored.unseen, 0.7), "fixed": (np.zeros(len(lost)), 1.0)}
+    rules |= {name: (scores[name], THETA) for name in asked.beside}
+    own["first"] = {
+        name: round(float(np.mean(~each.key[first_marked(lost, *rule)])), 4) for name, rule in rules.items()
+    }
     for name, score in scores.items():
         own[name] = _auroc(each.key, score)
         own[f"{name}, no digits"] = _auroc(each.key[~digit], score[~digit])
     return own
+
+
+def first_marked(lost: np.ndarray, capacity: np.ndarray, theta: float) -> np.ndarray:
+    """The quarter of the changes that a policy marks first as its strength grows; lost: what each costs, nats."""
+    share = np.clip((theta - capacity) / theta, 0, None)
+    needed = np.where(share > 0, lost / np.maximum(share, 1e-9), 1e9 + capacity)
+    return np.argsort(needed, kind="stable")[: len(lost) // 4]
 
 
 def _auroc(key: np.ndarray, score: np.ndarray) -> float:

@@ -34,7 +34,7 @@ from caw.policies import FixedStrength
 from caw.record import Record
 from caw.settings import Settings
 
-LOOP = 16  # a run of as many tokens that comes twice; shorter ones do in a calculation that does not loop
+LOOP = 8  # a run of as many tokens that comes twice
 TAIL = 12  # places at the end of a text, behind which too little is left to come back to
 
 

@@ -664,10 +664,12 @@ def universal() -> str:
             row["model"], row["kind"], row["examples"], row["documents"], share(1 - row["share"]), f"{row['seen']:.3f}",
             f"{row['unseen']:.3f} ({low:.2f} - {high:.2f})", f"{row['unseen, no digits']:.3f}",
             f"{row[own]:.3f}; {row[own + ', no digits']:.3f}", f"{row['entropy']:.3f}",
+            "; ".join(share(row["first"][name]) for name in ("unseen", own, "fixed")),
         ))  # fmt: skip
     header = ("model", "texts", "changes", "documents", "healed with the same content", "universal",
               "universal, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
-              "entropy")  # fmt: skip
+              "entropy",
+              "of the quarter marked first, healed: universal, unseen; key segments; fixed strength")  # fmt: skip
     return f"{as_table(header, rows)}\n\n{source('universal.json')}"
 
 
