@@ -234,18 +234,19 @@ def guard() -> str:
     lines = []
     for run, row, options in guarded_runs("gsm8k", "unmarked", "guard", "alone"):
         whole = row["texts"] == "all"
-        if not whole and (run["batch"] == 1 or options or row["way"] == "unmarked"):
+        larger = "0.5b" not in run["model"]
+        if not whole and (run["batch"] == 1 or options or larger or row["way"] == "unmarked"):
             continue
         setting = GUARD_WAYS[row["way"]] + (f", {options}" if options and row["way"] == "guard" else "")
         lines.append((
-            f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]], row["count"],
+            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]], row["count"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
             f"{row['cost']:.1f}" if whole and "cost" in row else "",
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
         ))  # fmt: skip
     header = (
-        "level", "batch", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes", "rollouts",
-        "nats per token",
+        "model", "level", "batch", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
+        "rollouts", "nats per token",
     )  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('guard.json')}"
 
@@ -294,7 +295,7 @@ def guard_curve() -> str:
     lines = []
     for run in read_result("guard.json")["runs"]:
         for name, least in (("all", 0), ("90 tokens and more", 90)):
-            if run["what"] != "gsm8k" or run["batch"] == 1 or json.loads(run["guard"]):
+            if run["what"] != "gsm8k" or run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"]:
                 continue
             some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
             shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
