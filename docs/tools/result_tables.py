@@ -295,7 +295,8 @@ def guard_curve() -> str:
     lines = []
     for run in read_result("guard.json")["runs"]:
         for name, least in (("all", 0), ("90 tokens and more", 90)):
-            if run["what"] != "gsm8k" or run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"]:
+            apart = run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"]
+            if run["what"] != "gsm8k" or apart:
                 continue
             some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
             shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
