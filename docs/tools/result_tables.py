@@ -239,7 +239,8 @@ def guard() -> str:
             continue
         setting = GUARD_WAYS[row["way"]] + (f", {options}" if options and row["way"] == "guard" else "")
         lines.append((
-            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]], row["count"],
+            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]],
+            row["count"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
             f"{row['cost']:.1f}" if whole and "cost" in row else "",
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
