@@ -657,7 +657,7 @@ def transfer() -> str:
 
 
 def universal() -> str:
-    """The universal evaluator on changes of every model and kind of text, beside others."""
+    """The evaluator of healing on changes of every model and kind of text, beside others."""
     found = read_result("universal.json")["trained"]
     rows = []
     for row in found["universal"]["sets"]:
@@ -669,10 +669,10 @@ def universal() -> str:
             f"{row[own]:.3f}; {row[own + ', no digits']:.3f}", f"{row['entropy']:.3f}",
             "; ".join(share(row["first"][name]) for name in ("unseen", own, "fixed")),
         ))  # fmt: skip
-    header = ("model", "texts", "changes", "documents", "healed with the same content", "universal",
-              "universal, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
+    header = ("model", "texts", "changes", "documents", "healed with the same content", "`universal-healing`",
+              "the same, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
               "entropy",
-              "of the quarter marked first, healed: universal, unseen; key segments; fixed strength")  # fmt: skip
+              "of the quarter marked first, healed: the same, unseen; key segments; fixed strength")  # fmt: skip
     return f"{as_table(header, rows)}\n\n{source('universal.json')}"
 
 
@@ -701,6 +701,21 @@ def universal_texts() -> str:
     header = ("model", "texts of", "prompts", "policy", "texts", "found", "answer of the unmarked text kept",
               "right", "rise in nats per token under another model")  # fmt: skip
     return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+
+
+def everyday_policies() -> str:
+    """Greedy everyday texts under policies with a target."""
+    found = read_result("everyday_policies.json")
+    models = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "gemma270m": "Gemma 3 270M (base)"}
+    names = {"fixed": "fixed strength 1", "own": "CAW, the model's own", "universal": "CAW, `universal`",
+             "universal-healing": "CAW, `universal-healing`"}  # fmt: skip
+    rows = [
+        (models[row["model"]], names[row["policy"]], f"{row['found']} of {row['texts']}", f"{row['unmarked']:.2f}",
+         f"{row['rise']:.2f} ({row['rise_ci'][0]:.2f} - {row['rise_ci'][1]:.2f})")
+        for row in found["rows"]
+    ]  # fmt: skip
+    header = ("model", "policy", "detected at 0.1 %", "nats per token, unmarked", "rise (95 % interval)")
+    return f"{as_table(header, rows)}\n\n{source('everyday_policies.json')}"
 
 
 def damage() -> str:
@@ -749,6 +764,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
+    "everyday-policies": everyday_policies,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks, "attacked": attacked,
