@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 from typing import Any
@@ -44,7 +45,7 @@ def test_portions_change_no_text(
     name: str, dtype: torch.dtype, sampling: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long and short prompts through three rows, in portions of a few tokens that differ."""
-    model = build(name).to(dtype)
+    model = copy.deepcopy(build(name)).to(dtype)  # `build` keeps its models
     own, sizes = random.Random(4), list[int]()
     lengths = [1, 2, 3, 50, 9, 70, 17, 64, 4]
     prompts = [prompt(length, number) for number, length in enumerate(lengths)]
