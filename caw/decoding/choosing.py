@@ -119,6 +119,7 @@ class Choosing:
         self.unbounded = rules.watermark is not None and not rules.evaluates and not is_bounded(rules.policy)
         self.noise = GumbelNoise.on(device, native=rules.kernels.native) if rules.limits.samples else None
         self.evaluator = _evaluator_on(device, rules.policy)
+        self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.races = may_race(rules.watermark, rules.policy)
         whole = not self.limits.factors and self.limits.strength_factor == 1 and self.loop is None
         self.only_races = whole and only_races(rules.watermark, rules.policy)
@@ -295,7 +296,7 @@ class Choosing:
             strength = torch.zeros_like(state.pending_strength)
         else:
             strength = self.own_strengths(state) * self.texts.factors
-        return Choice(torch.full_like(strength, torch.nan), strength, self.select(ladder, strength))
+        return Choice(self.unasked.expand_as(strength), strength, self.select(ladder, strength))
 
     def own_strengths(self, state: DecodeState) -> torch.Tensor:
         """Strengths by a policy without an evaluator, before factors, float32 [B].

@@ -59,13 +59,15 @@ class OutputRing:
         self.integers.index_copy_(0, self.cursor, torch.cat(columns, dim=1)[None])
         self.cursor.add_(1).remainder_(self.size)
 
-    def amend(self, result: StepResult) -> None:
-        """Replace candidates, choice and capacity in the trace of the last result written."""
+    def amend(self, result: StepResult, *, evaluated: bool) -> None:
+        """Replace candidates, choice and, if an evaluator was asked, capacity in the trace of the last result written."""
         if self.trace:
             last = (self.cursor - 1).remainder_(self.size)
             token = self.integers.index_select(0, last)[0, :, :1]
             row = torch.cat([token, result.choice[:, None], result.counts[:, None], result.candidates], dim=1)
             self.integers.index_copy_(0, last, row[None])
+            if not evaluated:
+                return
             assert self.floats is not None
             numbers = self.floats.index_select(0, last)[0]
             numbers[:, 1] = result.capacity

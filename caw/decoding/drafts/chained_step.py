@@ -147,5 +147,5 @@ class ChainedFusedStep(ChainedStep, FusedStep):
         shown = replace(
             result, choice=choice, candidates=rungs.candidates, counts=rungs.counts, capacity=self.picked.capacity
         )
-        self.ring.amend(shown)
+        self.ring.amend(shown, evaluated=self.plan.evaluates)
         return shown, chosen, moved
