@@ -60,7 +60,7 @@ class OutputRing:
         self.cursor.add_(1).remainder_(self.size)
 
     def amend(self, result: StepResult, *, evaluated: bool) -> None:
-        """Replace candidates, choice and, if an evaluator was asked, capacity in the trace of the last result written."""
+        """Replace candidates, choice and (evaluated) capacity in the trace of the last result written."""
         if self.trace:
             last = (self.cursor - 1).remainder_(self.size)
             token = self.integers.index_select(0, last)[0, :, :1]
