@@ -46,7 +46,7 @@ def create(
         str | None,
         opt.panel(
             opt.MARK,
-            "Watermark of the key [that of the keys that mark now; recommended; kgw if an option of kgw is given].",
+            "Watermark of the key [that of the other keys; recommended; kgw if an option of kgw is given].",
             "--watermark",
             metavar="|".join(opt.WATERMARKS),
         ),
@@ -286,9 +286,10 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any]) ->
     from caw.watermarks.names import watermark_from
 
     now = found.database.clock()
-    valid = [each.watermark for each in found.marking.every() if each.state(now) == "valid"]
-    if valid and name is None and all(value is None for value in options.values()):
-        return watermark_from(valid[-1], 1)
+    # those that mark now decide, or else those that will, or else those that did
+    others = sorted(found.marking.every(), key=lambda each: {"waiting": 1, "valid": 2}.get(each.state(now), 0))
+    if others and name is None and all(value is None for value in options.values()):
+        return watermark_from(others[-1].watermark, 1)
     return _made_with(choose_watermark(name, options), options)
 
 

@@ -143,7 +143,8 @@ class Decoder:
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Prefill prompts into these empty rows; pairs: the number and the request of each."""
         plan = self.plan
-        if self.portioned and (self.busy or self.portions) and not self.waiting.shared:
+        beside = self.portioned and (self.busy or bool(self.portions)) and not self.waiting.shared
+        if beside and self.portions.worth([request.known for _, request in pairs]):
             for number, pair in zip(numbers, pairs, strict=True):
                 self.portions.add(number, pair)
             return
@@ -157,6 +158,7 @@ class Decoder:
 
     def _read_on(self) -> None:
         """Read a portion of the prompts that have begun; the first one's rest if nothing else is to do."""
+        self.portions.drop(self.waiting.gone)
         if not self.portions:
             return
         before = time.perf_counter()

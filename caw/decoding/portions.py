@@ -2,12 +2,14 @@
 
 A portion is as long as the time of a few steps allows, by what steps and reading took lately. Where it ends changes no
 bit: keys, values and logits of a token are the same in however many portions its prompt is read (row-invariant
-arithmetic), which is why there are none where a library's own attention or products are used.
+arithmetic), which is why there are none where a library's own attention is used (`may_portion`) or layers that are not
+this library's own (`plan_defaults.exact_rows`, which the caller asks).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +77,17 @@ class Portions:
     def add(self, row: int, pair: tuple[int, Request]) -> None:
         """Take a prompt for an empty row."""
         self.begun.append(Begun(row, pair, list(pair[1].known)))
+
+    def worth(self, prompts: Sequence[Sequence[int]]) -> bool:
+        """Tell whether to read these in portions: not if together they are no longer than one, or if some are equal, as
+        equal prompts are read once.
+        """
+        distinct = {tuple(ids) for ids in prompts}
+        return len(distinct) == len(prompts) and sum(map(len, distinct)) > self.size()
+
+    def drop(self, gone: Callable[[int], bool]) -> None:
+        """Forget the prompts of requests that were abandoned, by their number."""
+        self.begun = deque(one for one in self.begun if not gone(one.pair[0]))
 
     def stepped(self, seconds: float) -> None:
         """Hear what a step took."""

@@ -56,6 +56,10 @@ class Waiting:
         """Tell whether decoding continues; idle: no text is in the batch. Called before each step; may block."""
         return not idle or bool(self.requests)
 
+    def gone(self, number: int) -> bool:
+        """Tell whether a request was abandoned, by its number."""
+        return False
+
     def begin(self) -> None:
         """Find the beginning that all waiting prompts share."""
         if self.requests and self.plan.limit is None:

@@ -104,7 +104,7 @@ class _Engine:
             rows = server.max_running_requests or ROWS
             tokenizer = getattr(server, "tokenizer_path", None) or getattr(server, "model_path", None)
             self.texts = EngineTexts(self.marks.profiles.values(), vocab_size, rows, device, tokenizer)
-        except (ImportError, TypeError, ValueError) as error:
+        except (ImportError, OSError, TypeError, ValueError) as error:
             self.refusal = self.refusal or str(error)
 
     def mark(self, logits: torch.Tensor, given: Sequence[Mapping[str, Any] | None]) -> None:

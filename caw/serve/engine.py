@@ -12,6 +12,7 @@ from typing import Any
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import Plan
+from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
@@ -70,7 +71,10 @@ class Engine:
         self, model: Any, plan: Plan, most: int, *, shared: bool = False, kind: type[Decoder] = Decoder
     ) -> None:
         self.kind = kind
-        self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True, portioned=may_portion(plan))
+        self.model, self.plan = (
+            model,
+            dataclasses.replace(plan, keep_rows=True, portioned=may_portion(plan) and exact_rows(model)),
+        )
         if not plan.captured:  # a captured step cannot ask what a text may go on with
             own = plan.warper
             if isinstance(own, Warping):

@@ -106,7 +106,7 @@ class LiveWaiting(Waiting):
         held: Callable[[], Counter[str]],
     ) -> None:
         super().__init__(plan)
-        self.inbox, self.settle, self.admit, self.gone = inbox, settle, admit, gone
+        self.inbox, self.settle, self.admit, self._gone = inbox, settle, admit, gone
         self.whose, self.held = whose, held
         self._ahead: set[int] = set()
 
@@ -129,12 +129,15 @@ class LiveWaiting(Waiting):
             held[self.whose(taken[-1][0])] += 1
         return taken
 
+    def gone(self, number: int) -> bool:
+        return self._gone(number)
+
     def more(self, *, idle: bool) -> bool:
         while True:
             self.settle()
             for job in self.inbox.take(wait=idle and not self.requests):
                 self.admit(job)
-            self.requests = deque(one for one in self.requests if not self.gone(one[0]))
+            self.requests = deque(one for one in self.requests if not self._gone(one[0]))
             self._ahead.intersection_update(number for number, _ in self.requests)
             if not idle or self.requests:
                 return True

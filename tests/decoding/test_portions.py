@@ -59,8 +59,62 @@ def test_portions_change_no_text(
     monkeypatch.setattr(Portions, "size", size)
     whole = texts_of(decoder_of(model, 3, False, **settings), prompts, budgets, sampling)
     assert not sizes
+    monkeypatch.setattr(Portions, "worth", lambda self, prompts: True)
     assert texts_of(decoder_of(model, 3, True, **settings), prompts, budgets, sampling) == whole
     assert len(sizes) > 20
+
+
+@needs_extension
+def test_equal_prompts_and_short_ones_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight choices of one prompt cost one reading; prompts that fit a portion need none."""
+    model, read = build("llama"), list[int]()
+    own = Portions.read
+    monkeypatch.setattr(Portions, "read", lambda self, *asked: read.append(len(self.begun)) or own(self, *asked))
+    monkeypatch.setattr(Portions, "size", lambda self: 20)
+    for later, portioned in (
+        ([prompt(60, 2)] * 3, False),
+        ([prompt(9, 2), prompt(9, 3)], False),
+        ([prompt(60, 2)], True),
+    ):
+        read.clear()
+        decoder = decoder_of(model, 4, True)
+        first, *others = requests_for(
+            [prompt(5, 1), *later], [30, *[4] * len(later)], [RowSettings(seed=1)] * (1 + len(later))
+        )
+        told = list[int]()
+
+        def on_token(sequence: Any) -> bool:
+            told.append(sequence.index)
+            if len(told) == 2:
+                for other in others:
+                    decoder.waiting.add(other)
+            return False
+
+        list(decoder.run([first], on_token))
+        assert bool(read) == portioned and len(set(told)) == 1 + len(later)
+
+
+@needs_extension
+def test_an_abandoned_prompt_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("llama")
+    decoder = decoder_of(model, 2, True)
+    monkeypatch.setattr(Portions, "size", lambda self: 10)
+    left, read = set[int](), list[int]()
+    monkeypatch.setattr(decoder.waiting, "gone", left.__contains__)
+    first, second = requests_for([prompt(5, 1), prompt(90, 2)], [30, 4], [RowSettings(seed=1)] * 2)
+    told = list[int]()
+
+    def on_token(sequence: Any) -> bool:
+        told.append(sequence.index)
+        if len(told) == 2:
+            decoder.waiting.add(second)
+        read.append(sum(one.read for one in decoder.portions.begun))
+        if len(told) == 6:
+            left.add(1)
+        return False
+
+    list(decoder.run([first], on_token))
+    assert 0 < max(read) <= 50 and set(told) == {0} and len(told) == 30 and not decoder.portions
 
 
 @needs_extension
