@@ -64,34 +64,38 @@ def test_portions_change_no_text(
     assert len(sizes) > 20
 
 
+def told_of(decoder: Decoder, later: list[list[int]]) -> list[int]:
+    """The numbers of the texts that got a token, in order, of a text and of others that come at its second one."""
+    rows = [RowSettings(seed=1)] * (1 + len(later))
+    first, *others = requests_for([prompt(5, 1), *later], [30, *[4] * len(later)], rows)
+    told = list[int]()
+
+    def on_token(sequence: Any) -> bool:
+        told.append(sequence.index)
+        if len(told) == 2:
+            for other in others:
+                decoder.waiting.add(other)
+        return False
+
+    list(decoder.run([first], on_token))
+    return told
+
+
 @needs_extension
-def test_equal_prompts_and_short_ones_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight choices of one prompt cost one reading; prompts that fit a portion need none."""
-    model, read = build("llama"), list[int]()
-    own = Portions.read
+@pytest.mark.parametrize(
+    ("later", "portioned"),
+    [([prompt(60, 2)] * 3, False), ([prompt(9, 2), prompt(9, 3)], False), ([prompt(60, 2)], True)],
+    ids=["equal", "short", "long"],
+)
+def test_equal_prompts_and_short_ones_are_read_at_once(
+    later: list[list[int]], portioned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Choices of one prompt cost one reading; prompts that fit a portion need none."""
+    read, own = list[int](), Portions.read
     monkeypatch.setattr(Portions, "read", lambda self, *asked: read.append(len(self.begun)) or own(self, *asked))
     monkeypatch.setattr(Portions, "size", lambda self: 20)
-    for later, portioned in (
-        ([prompt(60, 2)] * 3, False),
-        ([prompt(9, 2), prompt(9, 3)], False),
-        ([prompt(60, 2)], True),
-    ):
-        read.clear()
-        decoder = decoder_of(model, 4, True)
-        first, *others = requests_for(
-            [prompt(5, 1), *later], [30, *[4] * len(later)], [RowSettings(seed=1)] * (1 + len(later))
-        )
-        told = list[int]()
-
-        def on_token(sequence: Any) -> bool:
-            told.append(sequence.index)
-            if len(told) == 2:
-                for other in others:
-                    decoder.waiting.add(other)
-            return False
-
-        list(decoder.run([first], on_token))
-        assert bool(read) == portioned and len(set(told)) == 1 + len(later)
+    told = told_of(decoder_of(build("llama"), 4, True), later)
+    assert bool(read) == portioned and len(set(told)) == 1 + len(later)
 
 
 @needs_extension
