@@ -118,9 +118,14 @@ class Evaluator(torch.nn.Module):
                 f"{reached:.0e} and give NaN; train again with `caw train-evaluator`"
             )
 
+    @property
+    def lacks_classes(self) -> bool:
+        """Whether it has yet to read token classes from a tokenizer."""
+        return bool(self.spec.classes) and self.token_class is None
+
     def check_served(self) -> None:
-        """Raise ValueError for an evaluator that has yet to read token classes from a tokenizer."""
-        if self.spec.classes and self.token_class is None:
+        """Raise ValueError for an evaluator that lacks token classes."""
+        if self.lacks_classes:
             name = f"evaluator {self.source}" if self.source else "the evaluator"
             raise ValueError(
                 f"{name} needs the token classes of the model's tokenizer, which is not known here; pass "
@@ -151,7 +156,7 @@ class Evaluator(torch.nn.Module):
 
         Raises TypeError for a tokenizer whose classes cannot be read.
         """
-        if not self.spec.classes or self.token_class is not None:
+        if not self.lacks_classes:
             return self
         if not names_tokens(tokenizer):
             found = "none" if tokenizer is None else type(tokenizer).__name__

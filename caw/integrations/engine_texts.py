@@ -99,15 +99,10 @@ class EngineTexts:
         name = profile.name, vocab_size  # logits may be wider than the config says
         if name not in self.choosers:
             policy = profile.policy
-            if isinstance(policy, CapacityPolicy) and not policy.looks_ahead:
-                policy = self._serving(policy)
+            # a tokenizer is loaded only for an evaluator that has yet to read it, and may be used here
+            if isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes:
+                policy = policy.serving(None if self.tokenizer is None else load_tokenizer(self.tokenizer))
             self.choosers[name] = Chooser(
                 profile.watermark, policy, vocab_size=vocab_size, rows=self.rows, device=self.device
             )
         return self.choosers[name]
-
-    def _serving(self, policy: CapacityPolicy) -> CapacityPolicy:
-        """The policy, whose evaluator may have yet to read the engine's tokenizer."""
-        if not policy.network.spec.classes or policy.network.token_class is not None:
-            return policy
-        return policy.serving(None if self.tokenizer is None else load_tokenizer(self.tokenizer))
