@@ -189,6 +189,17 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
     return step
 
 
+def seen_by_fakes(decoder: Decoder, step: DeviceStep, calls: int = 1) -> set[Any]:
+    """Call the step over fake tensors, where a read raises and data of the host is seen; return the operators used."""
+    mode = FakeTensorMode()
+    fake = fake_step(decoder, step, mode)
+    with mode, HostData() as watched, decoder.attention:
+        for _ in range(calls):
+            fake()
+    assert not watched.moves
+    return watched.seen
+
+
 def _placed(watermark: Any) -> list[Any]:
     """What holds the tables of a step's watermark: of formats without kernels they are the step's own."""
     if watermark is None or watermark.native is not None:

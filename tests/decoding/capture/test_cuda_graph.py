@@ -17,7 +17,18 @@ import pytest
 import torch
 from decoding.architectures import CONFIGS, build, prompt
 from decoding.brute_force import BruteForce
-from decoding.capturing import HostData, Recording, Replayed, fake_step, newest, reading_back, refill, started, tensors
+from decoding.capturing import (
+    HostData,
+    Recording,
+    Replayed,
+    fake_step,
+    newest,
+    reading_back,
+    refill,
+    seen_by_fakes,
+    started,
+    tensors,
+)
 from decoding.running import run, same_texts
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
@@ -60,13 +71,8 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
     """Under fake tensors a read raises, and data of the host is seen."""
     decoder, step = started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), slots=2, min_new_tokens=3,
                             eos_token_ids=(2,), **SAMPLING[sampling])  # fmt: skip
-    mode = FakeTensorMode()
-    fake = fake_step(decoder, step, mode)
-    with mode, HostData() as watched, decoder.attention:
-        fake()
-        fake()
-    assert not watched.moves
-    assert {ops.sibling_attention, ops.commit_step, ops.topk_softmax} <= watched.seen
+    seen = seen_by_fakes(decoder, step, calls=2)
+    assert {ops.sibling_attention, ops.commit_step, ops.topk_softmax} <= seen
 
 
 def test_whole_layers_read_nothing_back(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +97,7 @@ def test_no_host_read_where_texts_differ(llama: Any, watermark: str | None, poli
     """The step that does what any text may ask for."""
     decoder, step = started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), slots=2, limits=OPEN,
                             eos_token_ids=(2,), mark_eos=False)  # fmt: skip
-    mode = FakeTensorMode()
-    fake = fake_step(decoder, step, mode)
-    with mode, HostData() as watched, decoder.attention:
-        fake()
-    assert not watched.moves
+    seen_by_fakes(decoder, step)
 
 
 EXPERTS = {"gpt_oss", "mixtral", "qwen3_moe"}
@@ -107,11 +109,7 @@ def test_no_architecture_reads_back(model: Any, name: str) -> None:
     if name in EXPERTS:
         model = copy.deepcopy(model).bfloat16()
     decoder, step = started(model, PROMPTS, kept("top_k"), policy, slots=2)
-    mode = FakeTensorMode()
-    fake = fake_step(decoder, step, mode)
-    with mode, HostData() as watched, decoder.attention:
-        fake()
-    assert not watched.moves
+    seen_by_fakes(decoder, step)
 
 
 def test_a_host_read_is_found(llama: Any) -> None:
