@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from cost_tables import drawn_cost, drawn_found
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
+from guard_tables import guard, guard_curve, guard_everyday, guard_json, guard_unspliced
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
 from look_ahead_tables import look_ahead
@@ -22,6 +23,7 @@ from quantization_tables import quantization, quantized_marks
 from result_files import RESULTS, ROOT, as_table, middle, per_cent, read_result, share, source, with_ends
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
 from swap_tables import swaps
+from universal_tables import everyday_policies, universal, universal_key, universal_texts
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 
@@ -211,98 +213,6 @@ def short_texts() -> str:
     ]  # fmt: skip
     header = ("T", "tokens", "texts", "detected at 0.001", "with four attempts", "texts decoded for each")
     return f"{as_table(header, rows)}\n\n{source('short_texts.json')}"
-
-
-GUARD_WAYS = {
-    "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "target": "CAW with target",
-    "fixed": "fixed strength",
-}  # fmt: skip
-GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
-
-
-def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """The runs of one kind: each with its rows of these ways, and what was set beside the defaults."""
-    for run in read_result("guard.json")["runs"]:
-        options = ", ".join(f"{name} {value}" for name, value in json.loads(run["guard"]).items())
-        for row in run["rows"] if run["what"] == what else ():
-            if row["way"] in ways:
-                yield run, row, options
-
-
-def guard() -> str:
-    """Share of texts that are detected and keep their results, with a guard and without, and what it costs."""
-    lines = []
-    for run, row, options in guarded_runs("gsm8k", "unmarked", "guard", "alone"):
-        whole = row["texts"] == "all"
-        larger = "0.5b" not in run["model"]
-        if not whole and (run["batch"] == 1 or options or larger or row["way"] == "unmarked"):
-            continue
-        setting = GUARD_WAYS[row["way"]] + (f", {options}" if options and row["way"] == "guard" else "")
-        lines.append((
-            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]],
-            row["count"],
-            *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
-            f"{row['cost']:.1f}" if whole and "cost" in row else "",
-            f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
-        ))  # fmt: skip
-    header = (
-        "model", "level", "batch", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
-        "rollouts", "nats per token",
-    )  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_json() -> str:
-    """Share of JSON answers that are detected and keep their values."""
-    lines = [
-        (run["model"].split(".Q")[0], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
-         with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
-         f"{row['cost']:.1f}" if row["texts"] == "all" else "", f"{row['nats']:.2f}")
-        for run, row, _ in guarded_runs("json", "guard", "alone")
-    ]  # fmt: skip
-    header = ("model", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
-              "nats per token")  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_everyday() -> str:
-    """What marks do to everyday texts: nats under the model and another one, n-grams, likeness."""
-    lines = [
-        (f"{run['level']:g}", GUARD_WAYS[row["way"]] + (", healed" if row["way"] == "guard" else ""), row["count"],
-         with_ends(row["found"], *row["found_ci"]) if "found" in row else "",
-         f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['repeated']:.3f}", f"{row['like']:.2f}",
-         f"{row['cost']:.1f}" if "cost" in row else "")
-        for run, row, _ in guarded_runs("everyday", *GUARD_WAYS)
-        if row["texts"] == "all"
-    ]  # fmt: skip
-    header = ("level", "setting", "texts", "detected", "nats per token", "under another model", "repeated 4-grams",
-              "likeness to the unmarked text", "unmarked decodes")  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_unspliced() -> str:
-    """How often changes that rejoined end in the same answer without the copied tail."""
-    lines = [
-        (row["rejoin"], row["count"], with_ends(row["answer"] / row["count"], *row["answer_ci"]),
-         with_ends(row["results"] / row["count"], *row["results_ci"]))
-        for row in read_result("guard.json")["unspliced"]
-    ]  # fmt: skip
-    return as_table(("tokens that rejoined", "changes", "same answer", "same results"), lines)
-
-
-def guard_curve() -> str:
-    """Share of texts that are detected and keep their results with at most so many rollouts."""
-    most = (4, 8, 12, 16, 24, 32, 48, 96)
-    lines = []
-    for run in read_result("guard.json")["runs"]:
-        for name, least in (("all", 0), ("90 tokens and more", 90)):
-            apart = run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"]
-            if run["what"] != "gsm8k" or apart:
-                continue
-            some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
-            shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
-            lines.append((f"{run['level']:g}", name, len(some), *(per_cent(each, 0) for each in shares)))
-    return as_table(("level", "texts", "number", *map(str, most)), lines)
 
 
 def retokenise() -> str:
@@ -654,68 +564,6 @@ def transfer() -> str:
     ]  # fmt: skip
     header = ("trained on", "used on", "AUROC", "AUROC of that model's own", "AUROC of entropy")
     return f"{as_table(header, rows)}\n\n{source('evaluator_transfer.json')}"
-
-
-def universal() -> str:
-    """The evaluator of healing on changes of every model and kind of text, beside others."""
-    found = read_result("universal.json")["trained"]
-    rows = []
-    for row in found["universal"]["sets"]:
-        low, high = row["unseen_ci"]
-        own = "smollm2-135m" if row["family"] == "smollm2" else "qwen2.5-coder-0.5b"
-        rows.append((
-            row["model"], row["kind"], row["examples"], row["documents"], share(1 - row["share"]), f"{row['seen']:.3f}",
-            f"{row['unseen']:.3f} ({low:.2f} - {high:.2f})", f"{row['unseen, no digits']:.3f}",
-            f"{row[own]:.3f}; {row[own + ', no digits']:.3f}", f"{row['entropy']:.3f}",
-            "; ".join(share(row["first"][name]) for name in ("unseen", own, "fixed")),
-        ))  # fmt: skip
-    header = ("model", "texts", "changes", "documents", "healed with the same content", "`universal-healing`",
-              "the same, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
-              "entropy",
-              "of the quarter marked first, healed: the same, unseen; key segments; fixed strength")  # fmt: skip
-    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
-
-
-def universal_key() -> str:
-    """The universal network on key segments."""
-    rows = [
-        (row["model"], row["documents"], f"{row['seen']:.3f}", f"{row['unseen']:.3f}")
-        for row in read_result("universal.json")["trained"].get("key", {"sets": []})["sets"]
-    ]
-    header = ("model", "held-out documents", "AUROC, documents unseen", "AUROC, family unseen")
-    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
-
-
-def universal_texts() -> str:
-    """Whole texts under every policy, each with a target."""
-    found = read_result("universal.json")
-    rows = []
-    for row in found["texts"]:
-        kept = with_ends(row["kept"], *row["kept_ci"]) if "kept" in row else ""
-        rise = f"{row['rise']:.3f} ({row['rise_ci'][0]:.3f} - {row['rise_ci'][1]:.3f})" if "rise" in row else ""
-        rows.append((
-            row["model"], row["kind"], row["split"], found["policies"].get(row["policy"], "no mark"), row["texts"],
-            with_ends(row["found"], *row["found_ci"]), kept,
-            share(row["right"]) if "right" in row else "", rise,
-        ))  # fmt: skip
-    header = ("model", "texts of", "prompts", "policy", "texts", "found", "answer of the unmarked text kept",
-              "right", "rise in nats per token under another model")  # fmt: skip
-    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
-
-
-def everyday_policies() -> str:
-    """Greedy everyday texts under policies with a target."""
-    found = read_result("everyday_policies.json")
-    models = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "gemma270m": "Gemma 3 270M (base)"}
-    names = {"fixed": "fixed strength 1", "own": "CAW, the model's own", "universal": "CAW, `universal`",
-             "universal-healing": "CAW, `universal-healing`"}  # fmt: skip
-    rows = [
-        (models[row["model"]], names[row["policy"]], f"{row['found']} of {row['texts']}", f"{row['unmarked']:.2f}",
-         f"{row['rise']:.2f} ({row['rise_ci'][0]:.2f} - {row['rise_ci'][1]:.2f})")
-        for row in found["rows"]
-    ]  # fmt: skip
-    header = ("model", "policy", "detected at 0.1 %", "nats per token, unmarked", "rise (95 % interval)")
-    return f"{as_table(header, rows)}\n\n{source('everyday_policies.json')}"
 
 
 def damage() -> str:

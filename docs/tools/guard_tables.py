@@ -1,0 +1,100 @@
+"""Tables of what a guard keeps, finds and costs (`bench_guard.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from result_files import as_table, per_cent, read_result, source, with_ends
+
+GUARD_WAYS = {
+    "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "target": "CAW with target",
+    "fixed": "fixed strength",
+}  # fmt: skip
+GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
+
+
+def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """The runs of one kind: each with its rows of these ways, and what was set beside the defaults."""
+    for run in read_result("guard.json")["runs"]:
+        options = ", ".join(f"{name} {value}" for name, value in json.loads(run["guard"]).items())
+        for row in run["rows"] if run["what"] == what else ():
+            if row["way"] in ways:
+                yield run, row, options
+
+
+def guard() -> str:
+    """Share of texts that are detected and keep their results, with a guard and without, and what it costs."""
+    lines = []
+    for run, row, options in guarded_runs("gsm8k", "unmarked", "guard", "alone"):
+        whole = row["texts"] == "all"
+        larger = "0.5b" not in run["model"]
+        if not whole and (run["batch"] == 1 or options or larger or row["way"] == "unmarked"):
+            continue
+        setting = GUARD_WAYS[row["way"]] + (f", {options}" if options and row["way"] == "guard" else "")
+        lines.append((
+            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]],
+            row["count"],
+            *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
+            f"{row['cost']:.1f}" if whole and "cost" in row else "",
+            f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
+        ))  # fmt: skip
+    header = (
+        "model", "level", "batch", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
+        "rollouts", "nats per token",
+    )  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_json() -> str:
+    """Share of JSON answers that are detected and keep their values."""
+    lines = [
+        (run["model"].split(".Q")[0], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
+         with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
+         f"{row['cost']:.1f}" if row["texts"] == "all" else "", f"{row['nats']:.2f}")
+        for run, row, _ in guarded_runs("json", "guard", "alone")
+    ]  # fmt: skip
+    header = ("model", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
+              "nats per token")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_everyday() -> str:
+    """What marks do to everyday texts: nats under the model and another one, n-grams, likeness."""
+    lines = [
+        (f"{run['level']:g}", GUARD_WAYS[row["way"]] + (", healed" if row["way"] == "guard" else ""), row["count"],
+         with_ends(row["found"], *row["found_ci"]) if "found" in row else "",
+         f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['repeated']:.3f}", f"{row['like']:.2f}",
+         f"{row['cost']:.1f}" if "cost" in row else "")
+        for run, row, _ in guarded_runs("everyday", *GUARD_WAYS)
+        if row["texts"] == "all"
+    ]  # fmt: skip
+    header = ("level", "setting", "texts", "detected", "nats per token", "under another model", "repeated 4-grams",
+              "likeness to the unmarked text", "unmarked decodes")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_unspliced() -> str:
+    """How often changes that rejoined end in the same answer without the copied tail."""
+    lines = [
+        (row["rejoin"], row["count"], with_ends(row["answer"] / row["count"], *row["answer_ci"]),
+         with_ends(row["results"] / row["count"], *row["results_ci"]))
+        for row in read_result("guard.json")["unspliced"]
+    ]  # fmt: skip
+    return as_table(("tokens that rejoined", "changes", "same answer", "same results"), lines)
+
+
+def guard_curve() -> str:
+    """Share of texts that are detected and keep their results with at most so many rollouts."""
+    most = (4, 8, 12, 16, 24, 32, 48, 96)
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        for name, least in (("all", 0), ("90 tokens and more", 90)):
+            apart = run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"]
+            if run["what"] != "gsm8k" or apart:
+                continue
+            some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
+            shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
+            lines.append((f"{run['level']:g}", name, len(some), *(per_cent(each, 0) for each in shares)))
+    return as_table(("level", "texts", "number", *map(str, most)), lines)
