@@ -61,8 +61,8 @@ class Portions:
         self.begun: deque[Begun] = deque()
         self.step, self.token = 0.0, 0.0  # seconds of a step and of reading a token, 0 = unknown
 
-    def __bool__(self) -> bool:
-        return bool(self.begun)
+    def __len__(self) -> int:
+        return len(self.begun)
 
     @property
     def rows(self) -> set[int]:

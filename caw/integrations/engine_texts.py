@@ -39,6 +39,7 @@ class EngineTexts:
         vocab_size: V of the logits, by the engine's configuration; they may be wider.
         rows: the most texts at once. device: of the logits.
         tokenizer: folder or hub id of the engine's, for evaluators that read token classes from it; None = unknown.
+        revision: of a hub id, None = its main branch.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class EngineTexts:
         rows: int,
         device: torch.device,
         tokenizer: str | None = None,
+        revision: str | None = None,
     ) -> None:
-        self.rows, self.device, self.tokenizer = rows, device, tokenizer
+        self.rows, self.device, self.tokenizer, self.revision = rows, device, tokenizer, revision
         self.choosers: dict[tuple[str, int], Chooser] = {}
         for profile in profiles:
             self._chooser(profile, vocab_size)
@@ -101,7 +103,8 @@ class EngineTexts:
             policy = profile.policy
             # a tokenizer is loaded only for an evaluator that has yet to read it, and may be used here
             if isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes:
-                policy = policy.serving(None if self.tokenizer is None else load_tokenizer(self.tokenizer))
+                known = None if self.tokenizer is None else load_tokenizer(self.tokenizer, self.revision)
+                policy = policy.serving(known)
             self.choosers[name] = Chooser(
                 profile.watermark, policy, vocab_size=vocab_size, rows=self.rows, device=self.device
             )

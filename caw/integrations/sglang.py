@@ -103,7 +103,9 @@ class _Engine:
             self.marks = marks(VARIABLE)
             rows = server.max_running_requests or ROWS
             tokenizer = getattr(server, "tokenizer_path", None) or getattr(server, "model_path", None)
-            self.texts = EngineTexts(self.marks.profiles.values(), vocab_size, rows, device, tokenizer)
+            self.texts = EngineTexts(
+                self.marks.profiles.values(), vocab_size, rows, device, tokenizer, getattr(server, "revision", None)
+            )
         except (ImportError, OSError, TypeError, ValueError) as error:
             self.refusal = self.refusal or str(error)
 

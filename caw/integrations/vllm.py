@@ -102,8 +102,10 @@ class _Texts:
         # processes that hold parts of one model must draw the same for a request without a seed
         rank = getattr(getattr(vllm_config, "parallel_config", None), "data_parallel_rank", 0)
         self._seeds = random.Random(f"{model.seed} {rank}")
-        tokenizer = getattr(model, "tokenizer", None)
-        self.all = EngineTexts(self.marks.profiles.values(), model.get_vocab_size(), rows, device, tokenizer)
+        self.all = EngineTexts(
+            self.marks.profiles.values(), model.get_vocab_size(), rows, device, getattr(model, "tokenizer", None),
+            getattr(model, "tokenizer_revision", None),
+        )  # fmt: skip
 
     def asked(self, params: Any, prompt: Sequence[int] | None, ids: list[int]) -> EngineText | None:
         """A text for a request, None where it is not marked."""

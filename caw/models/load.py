@@ -136,10 +136,11 @@ def _load_file(name: str | Path, source: Path, fast: bool) -> Any:
     return _named(name, model, tokenizer)
 
 
-def load_tokenizer(name: str | Path) -> Any:
+def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
     """Load only the tokenizer, which is enough for detection; `name` as in `load_model`, nothing is dequantized.
 
-    Raises as `load_model`.
+    revision: branch, tag or commit of a hub id, None = its main branch; files and folders have none. Raises as
+    `load_model`.
     """
     found = tokenizer_source(name)
     if found.gguf is not None:
@@ -154,7 +155,9 @@ def load_tokenizer(name: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     with quiet(), one_sentence(name):
-        return AutoTokenizer.from_pretrained(found.folder, local_files_only=found.local)
+        return AutoTokenizer.from_pretrained(
+            found.folder, local_files_only=found.local, revision="main" if revision is None else revision
+        )
 
 
 def give_back() -> None:

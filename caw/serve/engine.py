@@ -107,9 +107,15 @@ class Engine:
         return 0 if decoder is None else sum(row is not None for row in decoder.rows)
 
     @property
+    def reading(self) -> int:
+        """Number of batch rows whose prompt is being read in portions."""
+        decoder = self._decoder
+        return 0 if decoder is None else len(decoder.portions)
+
+    @property
     def waiting(self) -> int:
         """Jobs without a row, as far as known at this moment."""
-        return max(0, self.inbox.under_way - self.active)
+        return max(0, self.inbox.under_way - self.active - self.reading)
 
     def close(self, timeout: float | None = None) -> None:
         """Accept no more jobs, stop those in progress, and wait for the thread, at most this many seconds."""

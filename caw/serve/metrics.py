@@ -34,6 +34,10 @@ class Metrics:
                                buckets=SECONDS)  # fmt: skip
         active = Gauge("caw_active_texts", "Rows of the batch with a text.", registry=registry)
         active.set_function(lambda: engine.active)
+        reading = Gauge(
+            "caw_reading_texts", "Rows of the batch whose prompt is being read between steps.", registry=registry
+        )
+        reading.set_function(lambda: engine.reading)
         waiting = Gauge("caw_waiting_texts", "Texts waiting for a row.", registry=registry)
         waiting.set_function(lambda: engine.waiting)
         decoded = Gauge("caw_decoded_tokens", "New tokens of all texts, including retries.",

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, policy_of, prompt
+from decoding.drafts.guessing import Knowing, keep_price_steady
 from decoding.running import make_decoder
 
 import caw
 from caw import ops
 from caw.decoding import portions
 from caw.decoding.decoder import Decoder
+from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.portions import Portions, may_portion
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
@@ -62,6 +64,22 @@ def test_portions_change_no_text(
     monkeypatch.setattr(Portions, "worth", lambda self, prompts: True)
     assert texts_of(decoder_of(model, 3, True, **settings), prompts, budgets, sampling) == whole
     assert len(sizes) > 20
+
+
+@needs_extension
+def test_portions_beside_drafts_change_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text is foreseen but for its last tokens, so steps carry drafts while others' prompts are read."""
+    model, lengths, budgets = build("llama"), [3, 60, 9, 71, 17, 50], [25, 12, 20, 14, 8, 16]
+    prompts = [prompt(length, number) for number, length in enumerate(lengths)]
+    expected = texts_of(decoder_of(model, 3, False), prompts, budgets, False)
+    right = list[int]()
+    drafter = Knowing(list(zip(prompts, expected, strict=True)), ["right", "last wrong", "too long"])
+    keep_price_steady(monkeypatch)
+    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
+    monkeypatch.setattr(Portions, "size", lambda self: 16)
+    monkeypatch.setattr(Portions, "worth", lambda self, prompts: True)
+    assert texts_of(decoder_of(model, 3, True, speculate=drafter), prompts, budgets, False) == expected
+    assert sum(right) > 10
 
 
 def told_of(decoder: Decoder, later: list[list[int]]) -> list[int]:

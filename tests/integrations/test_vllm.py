@@ -15,7 +15,7 @@ from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, 
 from tiny import save_tiny, tiny_tokenizer
 
 import caw
-from caw.integrations import profiles, vllm
+from caw.integrations import engine_texts, profiles, vllm
 from caw.integrations.profiles import load
 from caw.policies.names import make_policy
 from caw.watermarks.keys import parse_key
@@ -458,6 +458,17 @@ def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, t
     expected = caw.CapacityPolicy("universal-window00").serving(words).network.token_class
     assert isinstance(chooser.policy, caw.CapacityPolicy) and chooser.history == 0
     assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
+
+
+def test_v1_the_tokenizer_is_loaded_at_the_engines_revision(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
+    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(engine_texts, "load_tokenizer", lambda *given: asked.append(given) or tiny_tokenizer())
+    config = engine()
+    config.model_config.tokenizer, config.model_config.tokenizer_revision = "owner/name", "a1b2c3"
+    vllm.LogitsProcessor(config, torch.device("cpu"), False)
+    assert asked == [("owner/name", "a1b2c3")]
 
 
 def test_keys_are_read_and_never_shown(installed: Path, tmp_path: Path) -> None:

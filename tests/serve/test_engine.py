@@ -15,9 +15,11 @@ import caw
 from caw import ops
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep
+from caw.decoding.portions import Portions
 from caw.serve.contracts import MarkRules
 from caw.serve.engine import Engine
 from caw.serve.inbox import BusyError, ClosedError, GreedyError, Inbox
+from caw.serve.metrics import Metrics
 
 
 def test_a_step_that_fails_fails_its_texts_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +90,53 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
         assert [answer.choices[0].text for answer in done] == expected
         assert (sum(right) > 20) is drafts
         right.clear()
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+def test_a_prompt_that_is_read_has_a_row_and_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[float, ...]] = []
+    names = ("caw_active_texts", "caw_reading_texts", "caw_waiting_texts")
+    monkeypatch.setattr(Portions, "size", lambda self: 20)
+    with running(batch=2) as served:
+        engine, read = served.service.engine, Portions.read
+        registry = Metrics(engine).registry
+
+        def counted(self: Portions, *asked: Any) -> Any:
+            values = [registry.get_sample_value(name) for name in names]
+            seen.append(tuple(value or 0.0 for value in values))
+            return read(self, *asked)
+
+        monkeypatch.setattr(Portions, "read", counted)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(served.complete, "the sky", max_tokens=120)
+            until(lambda: engine.active == 1)
+            second = pool.submit(served.complete, list(range(5, 105)), max_tokens=5)
+            first.result(), second.result()
+        assert len(seen) > 1 and set(seen) == {(1.0, 1.0, 0.0)}
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+def test_a_portion_that_fails_fails_all_texts_of_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text beside it too, as for a step; the next one is made by a new decoder."""
+    monkeypatch.setattr(Portions, "size", lambda self: 20)
+    read, calls = Portions.read, [0]
+
+    def fails(self: Portions, *asked: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise RuntimeError("secret detail")
+        return read(self, *asked)
+
+    with running(batch=2) as served, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(served.complete, "the sky", max_tokens=200)
+        until(lambda: served.service.engine.active == 1)
+        monkeypatch.setattr(Portions, "read", fails)
+        second = pool.submit(served.complete, list(range(5, 105)), max_tokens=5)
+        for one in (first, second):
+            with pytest.raises(openai.InternalServerError, match="decoding failed on the server"):
+                one.result()
+        assert served.service.engine.reading == 0
+        assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
 
 
 def test_a_guarded_text_that_is_cancelled_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
