@@ -23,8 +23,8 @@ class Guard:
 
     Args:
         keeps: what must stay. "healed": the model itself would go on as the copied tail does, within `rise`, and no
-            number, name or code in it becomes unlikely. "number": the answer. "results": the answer and every number
-            behind "=". "json", or "json:" and names of fields: see `caw.keeps.json`. "python": code that parses. Or a
+            number, name or code in it becomes unlikely. "number": the answer. "results": the answer and every
+            equation. "json", or "json:" and names of fields: see `caw.keeps.json`. "python": code that parses. Or a
             function of (unmarked text, marked text) that tells; if it raises, the text counts as not kept, and the
             receipt names the error.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.

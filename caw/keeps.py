@@ -1,8 +1,8 @@
 """What a guarded text must keep of the unmarked one: callables that take (unmarked, marked) and tell whether it did.
 
-    number()            the answer: all stated numbers, otherwise the last one
-    results()           the answer, and every number or expression behind "=", in order
-    json(fields)        all parsed values: named fields equal, other strings free but for their digits
+    number()            the answer: all that are stated, otherwise the last clause with a number
+    results()           the answer, and every equation, both sides, in order; fenced code as it is
+    json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
 
 A reader of its own is any function of two texts:
@@ -19,12 +19,15 @@ import ast
 import functools
 import json as json_format
 import re
+import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from caw.checks import require_choice
+from caw.equations import answers_of, equations_of, may_go_on
 from caw.io.show import shown
 
 Keeps = Callable[[str, str], bool]
@@ -32,28 +35,14 @@ Keeps = Callable[[str, str], bool]
 NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
 ANY_NUMBER = re.compile(NUMBER)
-# What follows an equals sign: numbers, with the operators between them
-AHEAD = r"(?:[\s*$€£¥\\({]|boxed\s*\{|[dt]?frac\s*\{)*"
-AHEAD_IN_LINE = AHEAD.replace(r"[\s", r"[ \t")
-SIGNED = r"(?P<sign>[-−]?)[$€£¥]?(?P<number>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,4})?|\.\d+)"
-BEGUN = re.compile(rf"(?P<ahead>{AHEAD}){SIGNED}")
-OPERATOR = r"\*\*|[-−+*/×÷·^]|\\times|\\cdot|\\div|\}\s*\{|(?<=\d)[,:](?=\d)"
-GOES_ON = re.compile(  # in the same line
-    rf"[^\S\n]*(?:(?P<close>[)}}]+)[^\S\n]*)?(?P<operator>{OPERATOR})(?P<ahead>{AHEAD_IN_LINE}){SIGNED}"
-)
-LAST = re.compile(rf"(?<![\w.)]){SIGNED}")
-PER_CENT = re.compile(r"[^\S\n]*\\?%")
-SAME_OPERATORS = {"−": "-", "×": "*", "·": "*", "÷": "/", "\\times": "*", "\\cdot": "*", "\\div": "/"}
-# A number at the end of a text
-UNFINISHED = re.compile(r"(?<![\d.,eE])[.,]?\d[\d.,eE]*(?:(?<=[eE])[-+][\d.,eE]*)?\Z")
-MAY_GO_ON = re.compile(r"(?:\\[a-zA-Z]*|[^\w\n])*\Z")
-ANSWER = re.compile(r"\banswer is:?\s*", re.IGNORECASE)
-FENCED = re.compile(r"```[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+FENCED = re.compile(r"^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\\]|\\\\.)*"|[][{}]', re.DOTALL)
-BRACKET, DIGITS = re.compile(r"[{[]"), re.compile(r"\d+")
+BRACKET = re.compile(r"[{[]")
+IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known
 FREE_WORDS = 4  # a string of as many words is free text, where no fields are named
 LANGUAGES = ("python",)
+PYTHON = ("python", "python3", "py", "")  # tags of fenced blocks
 
 
 def plain_number(text: str) -> str:
@@ -79,158 +68,111 @@ def answer_of(text: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Expression:
-    """Numbers and the operators between them, as they are read: "(3 + 4) * 2", "1/2", "5 %".
-
-    parts: numbers and operators in turn. brackets: with their places among the parts, none for a number alone.
-    """
-
-    parts: tuple[Decimal | str, ...]
-    brackets: tuple[tuple[int, str], ...] = ()
-
-
-def expression_at(text: str, at: int) -> tuple[Expression, int] | None:
-    """Read the expression that begins at a place; return it and its end, None if no number begins there."""
-    found = BEGUN.match(text, at)
-    if found is None:
-        return None
-    parts: list[Decimal | str] = []
-    brackets: list[tuple[int, str]] = []
-    if "frac" in found["ahead"]:
-        parts.append("frac")
-    while found is not None:
-        brackets += [(len(parts), char) for char in found["ahead"] if char == "("]
-        parts.append(_decimal(found))
-        end = found.end()
-        if found := GOES_ON.match(text, end):
-            brackets += [(len(parts), char) for char in found["close"] or "" if char == ")"]
-            operator = found["operator"]
-            parts.append("/" if operator[0] == "}" else SAME_OPERATORS.get(operator, operator))
-    if share := PER_CENT.match(text, end):
-        parts.append("%")
-        end = share.end()
-    return Expression(tuple(parts), tuple(brackets) if len(parts) > 1 else ()), end
-
-
-def _decimal(found: re.Match[str]) -> Decimal:
-    return Decimal(("-" if found["sign"] else "") + found["number"].replace(",", ""))
-
-
-@functools.lru_cache(CACHED)
-def results_of(text: str) -> list[tuple[Expression, int]]:
-    """Return the expressions behind the equals signs of a text, in order, with their ends."""
-    found = (expression_at(text, match.end()) for match in re.finditer("=", text))
-    return [each for each in found if each is not None]
-
-
-def _answers(text: str) -> list[Expression]:
-    """Return all answers that a text states; without one, its last number."""
-    stated = [expression_at(text, match.end()) for match in ANSWER.finditer(text)]
-    found = [each[0] for each in stated if each is not None]
-    if found:
-        return found
-    numbers = list(LAST.finditer(text))
-    return [Expression((_decimal(numbers[-1]),))] if numbers else []
-
-
-def _same_answers(unmarked: str, marked: str) -> bool:
-    one, other = answer_of(unmarked), answer_of(marked)
-    same = one is None and other is None
-    if one is not None and other is not None:
-        same = same_number(one, other)
-    return same and _answers(unmarked) == _answers(marked)
-
-
-@dataclass(frozen=True)
 class Number:
-    """The answer is the same number, or neither text has one."""
+    """The stated answers are the same, without one the last clause with a number, or neither text has one."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
-        return _same_answers(unmarked, marked)
+        return answers_of(unmarked) == answers_of(marked)
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
-        return answer_of(unmarked) is not None
+        return bool(answers_of(unmarked))
 
 
 @dataclass(frozen=True)
 class Results:
-    """The answer is the same, and so is every number or expression behind an equals sign, in order."""
+    """The answer is the same, and so is every equation, both sides of it, in order; fenced code is unchanged."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
-        theirs, ours = ([each for each, _ in results_of(text)] for text in (unmarked, marked))
-        return theirs == ours and _same_answers(unmarked, marked)
+        if [code for _, code in blocks_of(unmarked)] != [code for _, code in blocks_of(marked)]:
+            return False
+        return equations_of(unmarked) == equations_of(marked) and answers_of(unmarked) == answers_of(marked)
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
-        return answer_of(unmarked) is not None
+        return bool(answers_of(unmarked) or equations_of(unmarked) or blocks_of(unmarked))
 
     def possible(self, unmarked: str, begun: str) -> bool:
-        """Tell whether a text that begins so may still keep everything; its last expression may be unfinished."""
-        begun = UNFINISHED.sub("", begun)
-        theirs, ours = [each for each, _ in results_of(unmarked)], results_of(begun)
-        if len(ours) > len(theirs):
-            return False
-        for number, (mine, end) in enumerate(ours):
-            its = theirs[number]
-            if number + 1 == len(ours) and MAY_GO_ON.match(begun, end):
-                if its.parts[: len(mine.parts)] != mine.parts:
-                    return False
-            elif mine != its:
-                return False
-        return True
+        """Tell whether a text that begins so may still keep everything; its last equation may be unfinished."""
+        return may_go_on(equations_of(unmarked), begun)
 
 
 @dataclass(frozen=True)
 class Json:
     """The text holds the same JSON values, in order: objects have the same keys, arrays the same length, numbers,
-    booleans and nulls are equal, and so are strings but free ones, which keep their digits.
+    booleans and nulls are equal, and so are strings but free ones, which keep their numbers.
 
     What begins with a bracket and does not parse stays as it is, up to the next value. A text that is JSON as a whole
     stays so.
 
-    fields: names of the strings to keep, at any depth; all others are free. None = strings of four words and more are
-    free. An unmarked text without JSON has nothing to keep.
+    fields: names of the values to keep, at any depth, with all that they hold; strings elsewhere are free. None =
+    strings of four words and more are free. An unmarked text without JSON, or without any of these fields, has nothing
+    to keep.
     """
 
     fields: tuple[str, ...] | None = None
 
     def __call__(self, unmarked: str, marked: str) -> bool:
         theirs, ours = values_of(unmarked), values_of(marked)
-        if unmarked == marked or not self.reads(unmarked):
+        if unmarked == marked or not (theirs.values or any(theirs.loose)):
             return True
         if theirs.whole and not ours.whole:
             return False
         try:
-            return theirs.loose == ours.loose and self._same(theirs.values, ours.values, None)
+            return theirs.loose == ours.loose and self._same(theirs.values, ours.values, False)
         except RecursionError:  # too deep to compare
             return False
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
         theirs = values_of(unmarked)
-        return bool(theirs.values) or any(theirs.loose)
+        try:
+            named = self.fields is None or self._named(theirs.values)
+        except RecursionError:
+            named = True
+        return (bool(theirs.values) and named) or any(theirs.loose)
 
-    def _same(self, one: Any, other: Any, field: str | None) -> bool:
+    def _named(self, value: Any) -> bool:
+        """Whether one of the fields is there."""
+        if isinstance(value, Pairs):
+            return any(name in (self.fields or ()) or self._named(each) for name, each in value.pairs)
+        return isinstance(value, list) and any(map(self._named, value))
+
+    def _same(self, one: Any, other: Any, kept: bool) -> bool:
+        """kept: whether they are in a field that is kept."""
         if type(one) is not type(other):
             return False
         if isinstance(one, Pairs):
             return len(one.pairs) == len(other.pairs) and all(
-                name == also and self._same(value, its, name)
+                name == also and self._same(value, its, kept or name in (self.fields or ()))
                 for (name, value), (also, its) in zip(one.pairs, other.pairs, strict=True)
             )
         if isinstance(one, list):
-            return len(one) == len(other) and all(self._same(a, b, field) for a, b in zip(one, other, strict=True))
+            return len(one) == len(other) and all(self._same(a, b, kept) for a, b in zip(one, other, strict=True))
         if isinstance(one, float):  # NaN and infinities; all others are decimals
             return repr(one) == repr(other)
-        return bool(one == other) or (isinstance(one, str) and self._free(one, other, field))
+        return bool(one == other) or (isinstance(one, str) and not kept and self._free(one, other))
 
-    def _free(self, one: str, other: str, field: str | None) -> bool:
-        if DIGITS.findall(one) != DIGITS.findall(other):
+    def _free(self, one: str, other: str) -> bool:
+        if IN_WORDS.findall(one) != IN_WORDS.findall(other):
             return False
         if self.fields is not None:
-            return field not in self.fields and bool(other.strip())
+            return bool(other.strip())
         return len(one.split()) >= FREE_WORDS and len(other.split()) >= FREE_WORDS
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A number that no decimal can be, such as 1e99999999999999999999."""
+
+    text: str
+
+
+def _json_number(text: str) -> Decimal | Unread:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Unread(text)
 
 
 @dataclass(frozen=True)
@@ -253,7 +195,7 @@ class Values:
 @functools.lru_cache(CACHED)
 def values_of(text: str) -> Values:
     """Return the JSON values of a text: all of it, or what parses from a bracket on; what one holds is not another."""
-    decoder = json_format.JSONDecoder(object_pairs_hook=Pairs, parse_float=Decimal)
+    decoder = json_format.JSONDecoder(object_pairs_hook=Pairs, parse_float=_json_number, parse_int=_json_number)
     try:
         return Values([decoder.decode(text)], ["", ""], whole=True)
     except (ValueError, RecursionError):
@@ -298,38 +240,57 @@ def _loose(text: str) -> str:
 
 @dataclass(frozen=True)
 class Parses:
-    """The code parses: the fenced blocks of the text, or all of it. Unmarked code that does not has nothing to keep."""
+    """The code parses: each fenced block that did, or all of a text without one; other blocks stay word for word.
+
+    Unmarked text without code that parses has nothing to keep.
+    """
 
     language: str = "python"
 
     def __call__(self, unmarked: str, marked: str) -> bool:
-        return not _parses(unmarked) or (_parses(marked) and len(_code(unmarked)) == len(_code(marked)))
+        theirs, ours = blocks_of(unmarked), blocks_of(marked)
+        if not theirs:
+            return not _parses(unmarked) or (_parses(marked) and not ours)
+        return [tag for tag, _ in theirs] == [tag for tag, _ in ours] and all(
+            _parses(its) if tag in PYTHON and _parses(code) else code == its
+            for (tag, code), (_, its) in zip(theirs, ours, strict=True)
+        )
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
-        return _parses(unmarked)
+        blocks = blocks_of(unmarked)
+        return any(tag in PYTHON and _parses(code) for tag, code in blocks) if blocks else _parses(unmarked)
 
 
-def _code(text: str) -> list[str]:
-    return FENCED.findall(text) or [text]
+@functools.lru_cache(CACHED)
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    """Return (language, code without its indentation) of each fenced block of a text."""
+    return [(match[1].strip().lower(), textwrap.dedent(match[2])) for match in FENCED.finditer(text)]
+
+
+def code_of(text: str) -> list[str]:
+    """Return the Python of a text: its fenced blocks of Python or of no language; all of it if nothing is fenced."""
+    blocks = blocks_of(text)
+    return [code for tag, code in blocks if tag in PYTHON] if blocks else [text]
 
 
 def _parses(text: str) -> bool:
     try:
-        for part in _code(text):
-            ast.parse(part)
+        with warnings.catch_warnings():  # an odd escape in a string is not what is asked
+            warnings.simplefilter("ignore")
+            ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
 
 
 def number() -> Keeps:
-    """Keep the answer: the stated number, otherwise the last one."""
+    """Keep the answer: all that are stated ("the answer is", "####", \\boxed), else the last clause with a number."""
     return Number()
 
 
 def results() -> Keeps:
-    """Keep the answer and every number behind "=", in order."""
+    """Keep the answer and every equation, both sides of "=", in order, and fenced code word for word."""
     return Results()
 
 
