@@ -30,6 +30,7 @@ from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import drafted_attention, sibling_attention, sibling_attention_paged
 from caw.triton_kernels.small_linear import product, small_linear
 from caw.triton_kernels.topk_softmax import topk_softmax
+from caw.triton_kernels.tournament import tournament
 from caw.triton_kernels.warp_logits import warp_logits
 
 BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
@@ -37,7 +38,7 @@ BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 # two programs of 128 threads fit a multiprocessor, up to 168 three, up to 128 four. It says nothing about speed.
 REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
              "_scan_kernel": 168, "_walk_kernel": 168, "_evaluator_kernel": 128, "_decision_kernel": 128,
-             "_layer_attention_kernel": 200, "_warp_kernel": 128,
+             "_layer_attention_kernel": 200, "_warp_kernel": 128, "_bins_kernel": 80, "_layers_kernel": 72,
              "_product_kernel": 80}  # fmt: skip
 PIPELINED = ("_split_kernel", "_layer_attention_kernel", "_product_kernel")
 SMALL = 64  # registers of every other kernel
@@ -268,6 +269,13 @@ def ladder(scheme: int, width: int, k: int = 100) -> Configuration:
     return Configuration(f"ladder s{scheme} w{width}", call)
 
 
+def layered(layers: int, width: int, vocab_size: int = 128256) -> Configuration:
+    """SynthID's tournament."""
+    rows = [empty(2, vocab_size), empty(2, vocab_size), empty(2, dtype=I64), empty(2, width, dtype=I64)]
+    table = empty(1 << 16, dtype=torch.int32 if layers <= 32 else I64)
+    return Configuration(f"tournament l{layers} w{width} v{vocab_size}", lambda: tournament(*rows, table, layers))
+
+
 def layers() -> list[Configuration]:
     """Of every family, among `checked`."""
     return [
@@ -329,6 +337,7 @@ def checked() -> list[Configuration]:
         ladder(SELFHASH, 3),
         ladder(RACE_TOP_K, 4),
         ladder(RACE_SCALE, 4),
+        layered(30, 4),
     ]
 
 
@@ -346,6 +355,7 @@ def few() -> list[Configuration]:
         decision(2, 128, 3, 1, 0, 2, classes=11),
         ladder(GREEN, 1),
         commit(32, 2, 8, 128, BF16, 2),
+        layered(33, 4),
     ]
 
 
@@ -383,6 +393,7 @@ def shipped() -> Iterator[Configuration]:
     yield from (prf(width, True) for width in (1, 2, 3, 4))
     yield from (ladder(scheme, width) for scheme in (GREEN, RACE_TOP_K, RACE_SCALE) for width in (1, 4, 8))
     yield from (ladder(SELFHASH, width) for width in (1, 3))
+    yield from (layered(layers, width) for layers in (1, 30, 33) for width in (1, 4))
 
 
 def complaints(report: Report, registers: int | None = None) -> list[str]:

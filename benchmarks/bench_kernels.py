@@ -36,9 +36,12 @@ from caw.testing import assert_close
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from caw.triton_kernels.tournament_ref import tournament_ref
+from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 FLEX = ((1, 32, 32, 8), (8, 32, 8, 2))  # batch, heads, of keys, candidates
 
@@ -233,6 +236,29 @@ def decision_case(batch: int, device: str) -> Case:
     return Case(f"evaluate, decide and write b{batch}", size_moved, sides, lambda: expected, "evaluator", "")
 
 
+def drawn_cases(batch: int, vocab_size: int, device: str) -> Iterator[Case]:
+    """What a step does that draws: the cut at top-p .95, then the full race or SynthID. Logits were just written."""
+    logits, context = torch.randn(batch, vocab_size) * 3, torch.randint(0, vocab_size, (batch, 4))
+    scores = logits - torch.rand(batch, vocab_size).log_().neg_().log_()
+    settings = [torch.full((batch,), value) for value in (True, 0.7, 0, 0.05, 0.0)]
+    table = torch.randint(-(1 << 31), 1 << 31, (1 << 16,)).int()
+    size = batch * vocab_size * 4
+    ways: list[tuple[str, int, Any, Any, list[Any]]] = [
+        ("temperature and top-p", 2 * size, ops.warp_logits, warp_logits_ref, [logits, *settings]),
+        ("race", size, ops.race_winner, race_winner_ref, [logits, context, torch.arange(batch), 0.7]),
+        ("tournament of 30 layers", 2 * size, ops.tournament, tournament_ref,
+         [logits, scores, scores.argmax(1), context, table, 30]),
+    ]  # fmt: skip
+    for name, moved_bytes, op, reference, arguments in ways:
+        there = moved(arguments, device)
+        sides: dict[str, Call] = {
+            "caw": lambda i, op=op, there=there: op(*there),  # type: ignore[misc]
+            "the same in torch": lambda i, op=reference, there=there: op(*there),  # type: ignore[misc]
+        }
+        expected = moved(reference(*arguments), device)
+        yield Case(f"drawn: {name}, b{batch}", moved_bytes, sides, lambda e=expected: e, "exact")  # type: ignore[misc]
+
+
 def small_case(made: Made, device: str) -> Case:
     """One small call of a kernel, all its results held against the reference's."""
     name, op, reference, arguments, row = made
@@ -258,6 +284,7 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
         yield tail_case(1, device, True, layers=2, heads=2, dim=16)
         yield decision_case(1, device)
         yield product_case(2, 40, 70, device, torch.float32, True)
+        yield from drawn_cases(2, 1500, device)
         yield from (small_case(made, device) for made in small_calls())
         return
     half = torch.float16
@@ -269,6 +296,7 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
     for b in (1, 8, 32):
         yield decision_case(b, device)
         yield tail_case(b, device, False)
+        yield from drawn_cases(b, 128_256, device)
     for rows, outputs, size in ((1, 12288, 4096), (8, 12288, 4096), (1, 4096, 11008), (32, 4096, 11008)):
         yield product_case(rows, outputs, size, device, half, False)
     for b, h, hk in ((1, 32, 32), (8, 32, 8), (32, 32, 8)):

@@ -51,7 +51,8 @@ NO_TIME = "left out, no time"
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 COMMAND_LINE = (*LIBRARY, "rich", "typer")
 MODELLED = ("a100", "h100", "h200", "b200")  # as `--model-of-step` has them
-GREEDY, DRAWN = "plain,kgw+caw,exp+caw", "plain,plain/drawn,kgw/drawn,kgw+caw/drawn,exp/drawn"  # modes of steps
+GREEDY = "plain,kgw+caw,exp+caw"  # modes of steps
+DRAWN = "plain,plain/drawn,kgw/drawn,kgw+caw/drawn,exp/drawn,synthid/drawn"
 QUIET = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
 
 
@@ -95,14 +96,14 @@ class Place:
 
 def parts(place: Place) -> list[Part]:
     """What is checked, in this order."""
-    first, *timed, flex = kernels(place)
+    first, *timed, drawn, flex = kernels(place)
     return [
         build(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY), generate(place, "1", 1024, 50),
         steps(place, "b1", "1", "1024,128,4096,16384", 36), first, timed[0], tune(place), *timed[1:],
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
         generate(place, "1", 1024, 39, "compiled-torch,transformers", "others"), tests(place), *sanitizers(place),
         *[replace(part, seconds=0, spare=True) for part in [
-            steps(place, "drawn", "1,8,16", "1024", 36, modes=DRAWN), model_of_step(place),
+            steps(place, "drawn", "1,8,16", "1024", 36, modes=DRAWN), drawn, model_of_step(place),
             *[steps(place, form, "1", "1024", 35, form) for form in ("fp8", "int4")],
             *[steps(place, shapes[6:], "1,8", "1024", 35, shapes=shapes) for shapes in ("llama-3-8b", "llama-2-13b")],
             generate(place, "8", 1024, 39, "transformers", "others"),
@@ -158,7 +159,8 @@ def kernels(place: Place) -> list[Part]:
     """A part for each kind, so that a kernel that brings the device down takes no other kind along."""
     found = []
     for name, only, seconds, lines in (("topk", "top-100", 12, 4), ("tail", "evaluate", 12, 5),
-                                       ("attention", "attention b", 32, 8), ("flex", "", 0, 2)):  # fmt: skip
+                                       ("attention", "attention b", 32, 7), ("drawn", "drawn: ", 20, 2),
+                                       ("flex", "", 0, 2)):  # fmt: skip
         size = place.choose("--rounds", "10", rehearsed=("--smoke", "--device", "cpu", "--rounds", "2"))
         which = ["--only", only] if only else ["--flex"]
         out = ["--out", str(place.out / f"kernels_{name}.json")]

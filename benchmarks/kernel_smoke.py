@@ -41,6 +41,7 @@ from caw.triton_kernels.sibling_attention_ref import (
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from caw.triton_kernels.tournament_ref import layered_table, tournament_ref
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row
@@ -292,6 +293,16 @@ def draws() -> list[Made]:
     return found
 
 
+def layered(count: int, size: int, kept: int) -> Made:
+    """Tournaments of several groups of ten layers, with noise, contexts with tokens missing, a row cut to a few."""
+    warped = torch.randn(3, 2500) * 2
+    warped[1] = torch.where(warped[1] < warped[1].topk(kept).values[-1], -torch.inf, warped[1])
+    scores = warped - torch.rand(3, 2500).log_().neg_().log_()
+    table = layered_table(torch.randint(0, 2, (size,)), torch.randint(1 << 62, (count,)).tolist())
+    given = [warped, scores, scores.argmax(1), torch.randint(-1, 2500, (3, 4)), table, count]
+    return f"tournament of {count} layers", ops.tournament, tournament_ref, given, "exact"
+
+
 def small_calls() -> Sequence[Made]:
     """Every kernel: one part and several, half precision and float32, options, pages, long and short vocabularies."""
     torch.manual_seed(SEED)
@@ -313,6 +324,7 @@ def small_calls() -> Sequence[Made]:
         decision(True), decision(False),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
         known_race(20.0, False), known_race(1.0, True), *draws(),
+        layered(1, 64, 1), layered(30, 1 << 16, 20), layered(33, 1 << 10, 900),
         family_layer(HALF, SPLIT, "gemma2", 80, head_norms=True), family_layer(torch.float32, 60, "gemma", 80),
         family_layer(HALF, 60, "llama", 32), family_layer(torch.float32, SPLIT, "gemma2", 32),
         norm(torch.float32, 1, 1.0), norm(torch.bfloat16, 997, 0.0), norm(HALF, 70, 1.0),

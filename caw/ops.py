@@ -30,7 +30,6 @@ from caw.ops_ref.permutation_ref import (
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
-from caw.ops_ref.tournament_ref import tournament_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
@@ -51,6 +50,7 @@ from caw.triton_kernels.sibling_attention_ref import (
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from caw.triton_kernels.tournament_ref import tournament_ref
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 NAMESPACE = "caw"
@@ -264,6 +264,7 @@ tournament = register(
     "tournament(Tensor warped, Tensor scores, Tensor first, Tensor context, Tensor table, int layers) -> Tensor",
     tournament_ref,
     lambda warped, scores, first, context, table, layers: first.new_empty((first.shape[0], layers)),
+    triton="tournament",
 )
 
 # ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]) under keys int64 [n], one a token -----------

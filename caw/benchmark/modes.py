@@ -1,7 +1,7 @@
 """Ways to generate, by name: this library's own as WATERMARK[+POLICY[/BRANCHING]], and those of others.
 
 plain                        this library's own unwatermarked decode, which all others are compared to
-kgw, unigram, exp            the watermark at full strength
+kgw, unigram, exp, synthid   the watermark at full strength
 kgw+entropy                  only where the entropy is above a threshold
 kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
 plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
@@ -41,6 +41,7 @@ KEY, TOP_K = 15_485_863, TOP_K_EXP  # GAMMA and DELTA are of every green list he
 NATS = 1.0
 WATERMARKS: dict[str, dict[str, float]] = {
     "kgw": {"gamma": GAMMA, "delta": DELTA}, "unigram": {"gamma": GAMMA, "delta": DELTA}, "exp": {"top_k": TOP_K},
+    "synthid": {},
 }  # fmt: skip
 POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
 FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
@@ -52,7 +53,7 @@ CHAIN = 4  # drafts of a text where steps are captured, which carry as many as a
 DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
 DRAWN = "/drawn"
 DRAWING: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_p": 0.95}
-SAMPLED = tuple(name + DRAWN for name in (PLAIN, "kgw", "kgw+caw", "exp"))
+SAMPLED = tuple(name + DRAWN for name in (PLAIN, "kgw", "kgw+caw", "exp", "synthid"))
 ALL = (*OWN, *SAMPLED, *DRAFTED, *OTHERS)
 # one screen: the paper's figure, its baselines, and what others offer
 DEFAULT = (

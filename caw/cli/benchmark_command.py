@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 CASES, OUTPUT = "Cases", "Output"
 MODES_HELP = (
-    "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp with entropy or caw; plain/drawn, kgw/drawn, "
-    "kgw+caw/drawn, exp/drawn (temperature .7, top-p .95); compiled-torch, transformers, transformers-static, "
-    "transformers-kgw, markllm-kgw and as-...-kgw; default; all."
+    "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp, synthid with entropy or caw; plain/drawn, kgw/drawn, "
+    "kgw+caw/drawn, exp/drawn, synthid/drawn (temperature .7, top-p .95); compiled-torch, transformers, "
+    "transformers-static, transformers-kgw, markllm-kgw and as-...-kgw; default; all."
 )
 
 

@@ -32,7 +32,7 @@ import torch
 from caw import ops
 from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
-from caw.ops_ref.tournament_ref import MULTIPLIER, layered_table, ngram_hashes, places, tournament_ref, winners_of
+from caw.triton_kernels.tournament_ref import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
 from caw.watermarks import keys
 from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 
@@ -178,8 +178,7 @@ class SynthID(Watermark):
             hashes = self.hashes(position.context, torch.arange(scores.shape[1], device=scores.device)[None])
             winners = winners_of(warped, scores, first, [partial(self.bits, hashes, layer) for layer in range(layers)])
         else:
-            op = ops.tournament if ops.has_kernel("tournament", scores.device.type) else tournament_ref
-            winners = op(warped, scores, first, position.context, self.layered.to(scores.device), layers)
+            winners = ops.tournament(warped, scores, first, position.context, self.layered.to(scores.device), layers)
         return layer_ladder(torch.cat([first[:, None], winners], dim=1), self.full)
 
     def fixed_on(self, device: torch.device) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from caw import ops
-from caw.ops_ref.tournament_ref import layered_table, ngram_hashes, places, tournament_ref, winners_of
+from caw.triton_kernels.tournament_ref import layered_table, ngram_hashes, places, tournament_ref, winners_of
 
 pytestmark = pytest.mark.skipif(not ops.has_kernel("tournament", "cpu"), reason="needs an operator for the CPU")
 NAN, INF = float("nan"), float("inf")

@@ -28,6 +28,8 @@ from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
 
 REHEARSAL = pytest.mark.gate("rehearsal")
+SYNTHID = caw.SynthID(key=9, depth=12, ngram_len=3)
+EVERY = {**WATERMARKS, "synthid": SYNTHID}
 POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrength(1.0)}
 
 
@@ -64,6 +66,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         sampling_noise,
         sibling_attention,
         small_linear,
+        tournament,
         warp_logits,
     )
 
@@ -74,6 +77,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "decision_step", decision_step.decision_step)
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
     monkeypatch.setattr(ops, "warp_logits", warp_logits.warp_logits)
+    monkeypatch.setattr(ops, "tournament", tournament.tournament)
     monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
     monkeypatch.setattr(ops, "packed_linear", small_linear.packed_linear)
     monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
@@ -89,7 +93,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
 
 @pytest.mark.parametrize(
     "watermark, policy, sampling",
-    pairwise([None, "lefthash", "selfhash", "unigram", "top_k", "scale"], POLICIES, SAMPLING),
+    pairwise([None, "lefthash", "selfhash", "unigram", "top_k", "scale", "synthid"], POLICIES, SAMPLING),
 )
 def test_launchers_take_what_the_step_gives(
     llama: Any, by_kernels: ops.Ops, watermark: str | None, policy: str, sampling: str
@@ -97,7 +101,7 @@ def test_launchers_take_what_the_step_gives(
     """On meta tensors nothing runs: dtypes, shapes, strides and limits are checked, and launches counted."""
     from caw.triton_kernels.launching import recorded
 
-    chosen = WATERMARKS[watermark] if watermark else None
+    chosen = EVERY[watermark] if watermark else None
     decoder, step = started(llama, RAGGED, chosen, POLICIES[policy](llama), slots=2, eos_token_ids=(2,),
                             **SAMPLING[sampling])  # fmt: skip
     assert isinstance(step.step, FusedStep)
@@ -117,6 +121,7 @@ def test_launchers_take_what_the_step_gives(
     whole = watermark == "scale" and policy == "fixed"  # always at full strength: a race over the whole vocabulary
     assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale") and not whole)
     assert kernels.count("_green_ladder_kernel") == (watermark in ("lefthash", "selfhash", "unigram"))
+    assert kernels.count("_bins_kernel") == (2 if watermark == "synthid" else 0), "one for ten layers"
 
 
 def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
@@ -146,6 +151,7 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
         ("mistral", "scale", "greedy"),
         ("qwen2", None, "sampled"),
         ("gemma2", "lefthash", "greedy"),
+        ("qwen2", "synthid", "sampled"),
         # what they have of their own (fused projections, sinks) is asked of each kernel alone as well
         pytest.param("qwen2", "lefthash", "greedy", marks=REHEARSAL),
         pytest.param("phi3", "unigram", "greedy", marks=REHEARSAL),
@@ -165,7 +171,7 @@ def test_tokens_of_kernels_in_the_interpreter(
     if name == "llama":
         monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
         monkeypatch.setattr(fused_step, "row_budget", lambda batch, width: min(3, batch * width))
-    chosen = WATERMARKS[watermark] if watermark else None
+    chosen = EVERY[watermark] if watermark else None
     policy = capacity_policy(model, theta=1.0, beta=1.0) if watermark else None
     settings: dict[str, Any] = {"max_new_tokens": 2 if name == "llama" else 4, "slots": 2, **SAMPLING[sampling]}
     prompts = [prompt(7, 1), prompt(2, 2)]
