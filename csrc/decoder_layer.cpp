@@ -13,14 +13,14 @@ namespace caw {
 namespace {
 
 constexpr int64_t kNorm1 = 0, kQ = 1, kK = 2, kV = 3, kO = 4, kNorm2 = 5, kGate = 6, kUp = 7, kDown = 8;
-constexpr int64_t kQNorm = 9, kKNorm = 10;  // Qwen3's; absent in the others
+constexpr int64_t kQNorm = 9, kKNorm = 10;  // absent where heads are not normalised
 constexpr int64_t kMostSlots = int64_t(1) << 31;
 
 // Weights of one layer among those of a call, and what to call them.
 struct Given {
   const Tensor* weights;
   const std::optional<Tensor>* biases;  // null = none
-  size_t count, layer;                  // count: 9 or 11
+  size_t count, layer;                  // count: 9, with norms of heads 11, and 2 more with norms after
   std::string name(int64_t i) const { return "weights[" + std::to_string(int64_t(layer * count) + i) + "]"; }
 };
 
@@ -62,10 +62,12 @@ Matrix matrix(const Given& given, int64_t i, const std::optional<Tensor>* bias, 
   return m;
 }
 
-std::vector<float> norm(const char* name, const Tensor& weight, int64_t size, Dtype type) {
+std::vector<float> norm(const char* name, const Tensor& weight, int64_t size, const Pass& pass) {
   require_shape(name, weight, {size});
-  require(dtype_of(name, weight) == type, [&] { return std::string(name) + " must have hidden's dtype"; });
-  return widen(weight, type);
+  require(dtype_of(name, weight) == pass.type, [&] { return std::string(name) + " must have hidden's dtype"; });
+  std::vector<float> wide = widen(weight, pass.type);
+  for (float& w : wide) w += pass.family.norm_offset;
+  return wide;
 }
 
 // The weights of one layer of a call.
@@ -76,11 +78,16 @@ Layer layer_of(const Given& given, const Pass& pass) {
   };
   Layer made{get(kQ, 0, inner, pass.width), get(kK, 1, kv, pass.width), get(kV, 2, kv, pass.width),
       get(kO, 3, pass.width, inner), get(kGate, 4, wide, pass.width), get(kUp, 5, wide, pass.width),
-      get(kDown, 6, pass.width, wide), norm("the norms of weights", given.weights[kNorm1], pass.width, pass.type),
-      norm("the norms of weights", given.weights[kNorm2], pass.width, pass.type), {}, {}, {}, {}, {}, {}, nullptr};
-  if (given.count == 11) {
-    made.q_norm = norm("weights[9] and weights[10]", given.weights[kQNorm], pass.dim, pass.type);
-    made.k_norm = norm("weights[9] and weights[10]", given.weights[kKNorm], pass.dim, pass.type);
+      get(kDown, 6, pass.width, wide), norm("the norms of weights", given.weights[kNorm1], pass.width, pass),
+      norm("the norms of weights", given.weights[kNorm2], pass.width, pass), {}, {}, {}, {}, 0, {}, {}, {}, {}, nullptr};
+  const size_t after = pass.family.after_norms ? 2 : 0;
+  if (given.count - after == 11) {
+    made.q_norm = norm("weights[9] and weights[10]", given.weights[kQNorm], pass.dim, pass);
+    made.k_norm = norm("weights[9] and weights[10]", given.weights[kKNorm], pass.dim, pass);
+  }
+  if (after) {
+    made.after_attention = norm("the last two of weights", given.weights[given.count - 2], pass.width, pass);
+    made.after_mlp = norm("the last two of weights", given.weights[given.count - 1], pass.width, pass);
   }
   const Packed& first = made.q.packed;
   for (const Matrix* m : {&made.k, &made.v, &made.o, &made.gate, &made.up, &made.down})
@@ -105,40 +112,64 @@ std::vector<Layer> layers_of(const std::vector<Tensor>& weights, const std::vect
   return made;
 }
 
-// cos or sin [B, C, D] as floats [rows, D]; all rows may share theirs in memory.
-std::vector<float> angles(const char* name, const Tensor& t, const Tensor& hidden, int64_t dim, Dtype type) {
-  require_shape(name, t, {hidden.size(0), hidden.size(1), dim});
+// cos or sin [B, C, R], or of several kinds of layers [Z, B, C, R], as floats [rows, R] of each kind; all rows may share
+// theirs in memory.
+std::vector<std::vector<float>> angles(
+    const char* name, const Tensor& t, const Tensor& hidden, int64_t turned, bool several, Dtype type) {
+  const int64_t batch = hidden.size(0), columns = hidden.size(1), kinds = several && t.dim() == 4 ? t.size(0) : 1;
+  if (several)
+    require_shape(name, t, {kinds, batch, columns, turned});
+  else
+    require_shape(name, t, {batch, columns, turned});
   require(dtype_of(name, t) == type, "cos and sin must have hidden's dtype");
-  const int64_t batch = t.size(0), columns = t.size(1), steps[3] = {t.stride(0), t.stride(1), t.stride(2)};
+  const int64_t first = t.dim() - 3, steps[3] = {t.stride(first), t.stride(first + 1), t.stride(first + 2)};
   const void* base = t.const_data_ptr();
-  std::vector<float> wide(static_cast<size_t>(batch * columns * dim));
-  float* to = wide.data();
-  for (int64_t b = 0; b < batch; ++b)
-    for (int64_t c = 0; c < columns; ++c)
-      for (int64_t d = 0; d < dim; ++d) *to++ = read(base, b * steps[0] + c * steps[1] + d * steps[2], type);
+  std::vector<std::vector<float>> wide(static_cast<size_t>(kinds));
+  for (int64_t z = 0; z < kinds; ++z) {
+    wide[size_t(z)].resize(static_cast<size_t>(batch * columns * turned));
+    float* to = wide[size_t(z)].data();
+    const int64_t from = several ? z * t.stride(0) : 0;
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t c = 0; c < columns; ++c)
+        for (int64_t d = 0; d < turned; ++d) *to++ = read(base, from + b * steps[0] + c * steps[1] + d * steps[2], type);
+  }
   return wide;
 }
 
-// What the layers share, but for where the rows are.
+// By its name in FAMILIES of caw/triton_kernels/decoder_layer_ref.py.
+Family family_of(const std::string& name) {
+  if (name == "llama") return {};
+  if (name == "gemma") return {1.0f, true, false};
+  require(name == "gemma2", [&] { return "family must be llama, gemma or gemma2, got " + name; });
+  return {1.0f, true, true};
+}
+
+// What the layers share, but for where the rows are. several: whether there are rotations of several kinds of layers.
 Pass pass_of(const Tensor& hidden, const Tensor& cos, const Tensor& sin, int64_t kv_heads, int64_t dim,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, size_t layers, double eps,
-    double scale) {
+    double scale, const Family& family = {}, double softcap = 0, bool several = false) {
   require(hidden.dim() == 3, [&] { return "hidden must have shape [B, C, E], got " + shape_of(hidden); });
-  require(layers > 0 && (weights.size() == 9 * layers || weights.size() == 11 * layers), [&] {
-    return "weights must be 9 tensors a layer, or 11 with norms of queries and keys, got " + std::to_string(weights.size()) +
-        " for " + std::to_string(layers);
+  const size_t after = family.after_norms ? 2 : 0;
+  require(layers > 0 && (weights.size() == (9 + after) * layers || weights.size() == (11 + after) * layers), [&] {
+    return "weights must be " + std::to_string(9 + after) + " tensors a layer, or " + std::to_string(11 + after) +
+        " with norms of queries and keys, got " + std::to_string(weights.size()) + " for " + std::to_string(layers);
   });
   require(biases.size() == 7 * layers || biases.empty(), [&] {
     return "biases must be 7 a layer, of q, k, v, o, gate, up and down, or none, got " + std::to_string(biases.size());
   });
   require(dim > 0 && dim % 2 == 0, [&] { return "the head dimension must be even, got " + std::to_string(dim); });
+  const int64_t turned = cos.dim() > 0 ? cos.size(cos.dim() - 1) : 0;
+  require(turned > 0 && turned % 2 == 0 && turned <= dim, [&] {
+    return "cos must have an even last dimension of at most D = " + std::to_string(dim) + ", got " + shape_of(cos);
+  });
   const Dtype type = dtype_of("hidden", hidden);
   require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
   const Given first{weights.data(), nullptr, 0, 0};
   const int64_t inner = outputs_of(first, kQ);
   require(inner % dim == 0, [&] { return "weights[1] must have shape [H * D, E], got " + shape_of(weights[kQ]); });
-  return {hidden.size(0) * hidden.size(1), hidden.size(2), inner / dim, kv_heads, dim, type, eps, float(scale),
-      angles("cos", cos, hidden, dim, type), angles("sin", sin, hidden, dim, type), {}, {}};
+  return {hidden.size(0) * hidden.size(1), hidden.size(2), inner / dim, kv_heads, dim, turned, type, eps, float(scale),
+      float(softcap), family, angles("cos", cos, hidden, turned, several, type),
+      angles("sin", sin, hidden, turned, several, type), {}, {}};
 }
 
 // Whose candidates the rows are: C of every sequence, or, packed, those that `rows` says, one after another.
@@ -267,7 +298,8 @@ Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
 Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& store,
     const Tensor& scratch, int64_t slot, const Tensor& lengths, const std::vector<Tensor>& weights,
     const std::vector<std::optional<Tensor>>& biases, double eps, double scale, const std::vector<int64_t>& windows,
-    const std::optional<Tensor>& rows, const std::optional<Tensor>& places) {
+    const std::optional<Tensor>& rows, const std::optional<Tensor>& places, const std::string& family,
+    std::optional<double> softcap, const std::vector<int64_t>& rotations) {
   require(store.dim() == 6 && store.size(1) == 2 && store.size(3) > 0,
       [&] { return "store must have shape [L, 2, B, HK, S, D], got " + shape_of(store); });
   const int64_t layer_count = store.size(0), kv_heads = store.size(3), size = store.size(4), dim = store.size(5);
@@ -276,7 +308,10 @@ Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
       "store and scratch must have hidden's dtype and be dense in their last dimension");
   require(int64_t(windows.size()) == layer_count,
       [&] { return "windows must have an entry for each layer, got " + std::to_string(windows.size()); });
-  Pass pass = pass_of(hidden, cos, sin, kv_heads, dim, weights, biases, size_t(layer_count), eps, scale);
+  require(rotations.empty() || rotations.size() == windows.size(),
+      [&] { return "rotations must have an entry for each layer, or none, got " + std::to_string(rotations.size()); });
+  Pass pass = pass_of(hidden, cos, sin, kv_heads, dim, weights, biases, size_t(layer_count), eps, scale,
+      family_of(family), softcap.value_or(0), !rotations.empty());
   require(lengths.dim() == 1, [&] { return "lengths must have one dimension, got " + shape_of(lengths); });
   const int64_t batch = places ? store.size(2) : lengths.size(0);
   if (places) {
@@ -303,6 +338,10 @@ Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
                                        : Attention::packed(shape, std::move(tokens), pass.sequence, seen));
     }
     layers[i].attention = &attention.at(window);
+    const int64_t kinds = int64_t(pass.cos.size()), kind = rotations.empty() ? 0 : rotations[i];
+    require(kind >= 0 && kind < kinds && kinds == int64_t(pass.sin.size()),
+        [&] { return "rotations must name one of cos and of sin, got " + std::to_string(kind); });
+    layers[i].rotation = size_t(kind);
     // an empty tensor has no address to count from
     const auto half = [&](const Tensor& t, int64_t which, int64_t head, int64_t token) -> Kept {
       const int64_t at = int64_t(i) * t.stride(0) + which * t.stride(1), rows_at = t.stride(2);

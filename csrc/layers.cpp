@@ -1,4 +1,4 @@
-// Pre-norm transformer layers (RMSNorm, rotary attention, gated SiLU MLP) one after another. Formula:
+// Pre-norm transformer layers (RMSNorm, rotary attention, gated MLP) one after another. Formula:
 // caw/triton_kernels/decoder_layer_ref.py.
 //
 // With a few rows a step, nearly all the time goes into reading the weights; everything between two products has to be
@@ -84,7 +84,7 @@ void normalise(const float* x, const std::vector<float>& weight, double eps, flo
   for (size_t i = 0; i < size; ++i) out[i] = x[i] * factor * weight[i];
 }
 
-// Rotates pairs (i, i + D/2) of one head in place; cos and sin hold D values.
+// Rotates pairs (i, i + dim / 2) of the first `dim` values of a head in place; cos and sin hold as many.
 void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
   const int64_t half = dim / 2;
   for (int64_t i = 0; i < half; ++i) {
@@ -92,6 +92,12 @@ void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
     x[i] = a * cos[i] - b * sin[i];
     x[i + half] = b * cos[i + half] + a * sin[i + half];
   }
+}
+
+// What a gate's exponential is taken of: x * sigmoid(x), or GELU as x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
+inline float inside(float x, bool gelu) {
+  constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;
+  return gelu ? kTwice * (x + kCubic * (x * x * x)) : x;
 }
 
 // Floats as the type would keep them.
@@ -104,7 +110,8 @@ class Layers {
  public:
   Layers(const Pass& pass, const std::vector<Layer>& layers)
       : p_(pass), layers_(layers), inner_(pass.heads * pass.dim), kv_(pass.kv_heads * pass.dim),
-        residual_(pass.rows, pass.width), normed_(pass.rows, pass.width), queries_(pass.rows, inner_),
+        residual_(pass.rows, pass.width), added_(pass.family.after_norms ? pass.rows : 0, pass.width),
+        normed_(pass.rows, pass.width), queries_(pass.rows, inner_),
         keys_(pass.rows, kv_), values_(pass.rows, kv_), active_(pass.rows, layers[0].gate.outputs),
         by_norm_(normed_, pass.type, layers, {&Layer::q, &Layer::k, &Layer::v, &Layer::gate, &Layer::up}),
         by_attention_(queries_, pass.type, layers, {&Layer::o}), by_gate_(active_, pass.type, layers, {&Layer::down}) {
@@ -125,13 +132,19 @@ class Layers {
     });
     for (const Layer& layer : layers_) {
       attend(team, layer);
-      prepare(team, by_norm_, [&](int64_t r) { normalise(residual_.row(r), layer.norm2, p_.eps, normed_.row(r)); });
+      prepare(team, by_norm_, [&](int64_t r) {
+        add(r, layer.after_attention);
+        normalise(residual_.row(r), layer.norm2, p_.eps, normed_.row(r));
+      });
       gated(team, layer);
       prepare(team, by_gate_, [](int64_t) {});
-      multiply(team, by_gate_, {&layer.down}, {&residual_}, true);
+      give(team, by_gate_, layer.down);
     }
     team.each(p_.rows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) narrow_row(residual_.row(r), p_.width, p_.type, out, r * p_.width);
+      for (int64_t r = begin; r < end; ++r) {
+        add(r, layers_.back().after_mlp);
+        narrow_row(residual_.row(r), p_.width, p_.type, out, r * p_.width);
+      }
     });
   }
 
@@ -147,18 +160,34 @@ class Layers {
     });
   }
 
+  // residual += x m^T; where that is normalised first, it waits in added_ for `add`.
+  void give(Team& team, const Input& x, const Matrix& m) {
+    multiply(team, x, {&m}, {p_.family.after_norms ? &added_ : &residual_}, !p_.family.after_norms);
+  }
+
+  // residual += norm(added) of one row; nothing where `give` has added it already.
+  void add(int64_t r, const std::vector<float>& norm) {
+    if (norm.empty()) return;
+    float *to = residual_.row(r), *x = added_.row(r);
+    normalise(x, norm, p_.eps, x);
+    for (int64_t i = 0; i < p_.width; ++i) to[i] += x[i];
+  }
+
   // residual += attention(norm(residual)) o
   void attend(Team& team, const Layer& layer) {
     const bool first = &layer == &layers_.front();
     prepare(team, by_norm_, [&](int64_t r) {
-      if (!first) round_row(residual_.row(r), p_.width, p_.type);
+      if (!first) {
+        add(r, (&layer)[-1].after_mlp);
+        round_row(residual_.row(r), p_.width, p_.type);
+      }
       normalise(residual_.row(r), layer.norm1, p_.eps, normed_.row(r));
     });
     multiply(team, by_norm_, {&layer.q, &layer.k, &layer.v}, {&queries_, &keys_, &values_}, false);
     team.each(p_.rows, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        turn(queries_.row(r), r, p_.heads, layer.q_norm);
-        turn(keys_.row(r), r, p_.kv_heads, layer.k_norm);
+        turn(queries_.row(r), r, p_.heads, layer.q_norm, layer.rotation);
+        turn(keys_.row(r), r, p_.kv_heads, layer.k_norm, layer.rotation);
         round_row(values_.row(r), kv_, p_.type);
         keep(keys_.row(r), r, layer.k_own);
         keep(values_.row(r), r, layer.v_own);
@@ -166,19 +195,19 @@ class Layers {
     });
     const auto heads = [&](const Rows& x) { return Heads(x.data.data(), kFloat32, x.stride, p_.dim); };
     const AttentionInputs in{
-        heads(queries_), heads(keys_), heads(values_), heads(queries_), layer.k_cache, layer.v_cache, p_.scale};
+        heads(queries_), heads(keys_), heads(values_), heads(queries_), layer.k_cache, layer.v_cache, p_.scale, p_.softcap};
     layer.attention->run(team, in, room_);
     prepare(team, by_attention_, [&](int64_t r) { round_row(queries_.row(r), inner_, p_.type); });
-    multiply(team, by_attention_, {&layer.o}, {&residual_}, true);
+    give(team, by_attention_, layer.o);
   }
 
   // Norms of each head (if any) and rotation, in place.
-  void turn(float* x, int64_t row, int64_t heads, const std::vector<float>& norm) {
-    const float *cos = p_.cos.data() + row * p_.dim, *sin = p_.sin.data() + row * p_.dim;
+  void turn(float* x, int64_t row, int64_t heads, const std::vector<float>& norm, size_t rotation) {
+    const float *cos = p_.cos[rotation].data() + row * p_.turned, *sin = p_.sin[rotation].data() + row * p_.turned;
     for (int64_t h = 0; h < heads; ++h) {
       float* head = x + h * p_.dim;
       if (!norm.empty()) normalise(head, norm, p_.eps, head);
-      rotate(head, cos, sin, p_.dim);
+      rotate(head, cos, sin, p_.turned);
     }
     round_row(x, heads * p_.dim, p_.type);
   }
@@ -212,7 +241,7 @@ class Layers {
     });
   }
 
-  // active = silu(norm gate^T) * (norm up^T)
+  // active = activation(norm gate^T) * (norm up^T)
   void gated(Team& team, const Layer& layer) {
     team.each(layer.gate.tiles(), [&](int64_t begin, int64_t end) {
       thread_local Aligned<float> g, u;
@@ -223,7 +252,10 @@ class Layers {
           by_norm_.multiply(above, rows, layer.up, tile, u);
           for (int64_t r = 0; r < rows; ++r) {
             const float *a = g.data() + r * kLinearTile, *b = u.data() + r * kLinearTile;
-            for (int64_t o = 0; o < count; ++o) exponent[o] = -a[o] > kLargestExponent ? kLargestExponent : -a[o];
+            for (int64_t o = 0; o < count; ++o) {
+              const float x = -inside(a[o], p_.family.gelu);
+              exponent[o] = x > kLargestExponent ? kLargestExponent : x;
+            }
             kernels().exp_shifted(exponent, 0.0f, count, power);
             float* target = active_.row(above + r) + tile * kLinearTile;
             for (int64_t o = 0; o < count; ++o) target[o] = a[o] / (1.0f + power[o]) * b[o];
@@ -236,7 +268,7 @@ class Layers {
   const Pass& p_;
   const std::vector<Layer>& layers_;
   int64_t inner_, kv_;
-  Rows residual_, normed_, queries_, keys_, values_, active_;
+  Rows residual_, added_, normed_, queries_, keys_, values_, active_;
   Input by_norm_, by_attention_, by_gate_;
   Attention::Room room_;
 };

@@ -18,19 +18,29 @@ struct Matrix {
 
 struct Layer {
   Matrix q, k, v, o, gate, up, down;
-  std::vector<float> norm1, norm2, q_norm, k_norm;  // the last two are empty but in Qwen3
+  std::vector<float> norm1, norm2, q_norm, k_norm;  // the last two are empty where heads are not normalised
+  std::vector<float> after_attention, after_mlp;    // norms of what they give; empty where there are none
+  size_t rotation = 0;                              // of Pass::cos and sin
   Kept k_cache, v_cache;  // what is read
   Kept k_own, v_own;      // where the rows' own keys and values go; `token` is from slot to slot
   const Attention* attention;
 };
 
+// What the layers of a family do, where families differ: FAMILIES of caw/triton_kernels/decoder_layer_ref.py.
+struct Family {
+  float norm_offset = 0;  // added to the weights of all norms
+  bool gelu = false;      // the gate's activation: GELU by tanh in place of SiLU
+  bool after_norms = false;
+};
+
 // What the layers of a call share.
 struct Pass {
-  int64_t rows, width, heads, kv_heads, dim;
+  int64_t rows, width, heads, kv_heads, dim, turned;  // turned: dimensions of a head that are rotated, its first ones
   Dtype type;
   double eps;
-  float scale;
-  std::vector<float> cos, sin;          // [rows, D]
+  float scale, softcap;  // softcap: of scores, 0 = none
+  Family family;
+  std::vector<std::vector<float>> cos, sin;  // of each kind of layer [rows, turned]
   std::vector<int64_t> sequence, slot;  // [rows]: whose candidate or token it is; where its key and value go
 };
 

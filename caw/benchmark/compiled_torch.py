@@ -17,7 +17,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 from caw.benchmark.timing import Made
 from caw.decoding.capture.fixed_step import COMPILED
 from caw.decoding.forward.attention import declared_window
-from caw.decoding.forward.layer_kinds import EVERYWHERE, NORMS, PROJECTIONS, class_name
+from caw.decoding.forward.layer_kinds import LLAMAS, NORMS, PROJECTIONS, class_name
 
 ROUND = 256  # tokens of the cache, so that texts of about one length are compiled once
 WARM_UP = 3  # steps before the capture: the first ones compile
@@ -75,9 +75,9 @@ class CompiledTorch:
     def __init__(self, model: Any, batch: int, capacity: int) -> None:
         self.body, self.head = model.get_decoder(), model.get_output_embeddings()
         layers = list(self.body.layers)
-        if any(class_name(x) not in EVERYWHERE or declared_window(x.self_attn) is not None for x in layers):
+        if any(class_name(x) not in LLAMAS or declared_window(x.self_attn) is not None for x in layers):
             raise ValueError(
-                f"compiled torch needs whole layers of {', '.join(sorted(EVERYWHERE))}, got others; leave it out"
+                f"compiled torch needs whole layers of {', '.join(sorted(LLAMAS))}, got others; leave it out"
             )
         if not all(hasattr(x.get_submodule(name), "weight") for x in layers for name in PROJECTIONS):
             raise ValueError("compiled torch needs plain weights, got packed ones; leave it out")

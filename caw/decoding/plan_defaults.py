@@ -198,7 +198,8 @@ def _fixed(speculate: Any) -> bool:
 
 
 def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:
-    """Tell whether all decoder layers run as this library's own, row-invariant operator.
+    """Tell whether all decoder layers run as this library's own, row-invariant operator, and no torch after them rounds
+    by the number of rows.
 
     parts: those that the model has now, if they are known.
     """
@@ -207,9 +208,14 @@ def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:
     about = touched(model, parts)
     if known != about:
         layers = [module for module in parts.below if type(module).__name__.endswith("DecoderLayer")]
-        exact = bool(layers) and all(map(fusible, layers))
+        exact = bool(layers) and all(map(fusible, layers)) and not _capped_unevenly(model.config)
         parts.derived["exact_rows"] = about, exact
     return bool(exact)
+
+
+def _capped_unevenly(config: Any) -> bool:
+    """Tell whether logits are capped by a tanh of torch's, which takes a tensor's last few numbers otherwise."""
+    return bool(getattr(config, "final_logit_softcapping", None)) and config.vocab_size % 32 != 0
 
 
 def _said(speculate: Any) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from caw.ops_ref.prefill_layer_ref import prefill_layer_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
+from caw.ops_ref.prefill_layer_ref import prefill_family_ref
+from caw.triton_kernels.decoder_layer_ref import LLAMA, family_layer_ref
 
 
 def decoder_stack_ref(
@@ -25,19 +25,24 @@ def decoder_stack_ref(
     windows: Sequence[int],
     rows: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
+    family: str = LLAMA,
+    softcap: float | None = None,
+    rotations: Sequence[int] = (),
 ) -> torch.Tensor:
-    """L layers of the same rows: `decoder_layer_ref`, or with places `prefill_layer_ref`, layer by layer.
+    """L layers of the same rows: `family_layer_ref`, or with places `prefill_family_ref`, layer by layer.
 
     Args:
-        hidden: [B, C, E], or packed [N, 1, E]. cos, sin: [B, C, D], or [N, 1, D].
+        hidden: [B, C, E], or packed [N, 1, E]. cos, sin: [B, C, R], or [N, 1, R]; with rotations one more dimension
+            before these, of the kinds of layers.
         store: [L, 2, B', HK, S, D], keys and values of committed tokens, B' >= B; mutated where there are places.
         scratch: [L, 2, B', slots, HK, D], mutated where there are none: the candidates' keys and values.
         slot: of the first candidate of each sequence.
         lengths: int64 [B]; with places int64 [N], the position of each row.
-        weights: of each layer 9 or 11, one layer after another, as in `decoder_layer_ref`.
+        weights: of each layer 9 to 13, one layer after another, as in `family_layer_ref`.
         biases: of each layer 7, or none at all. eps, scale: of all layers.
         windows: L sliding windows, 0 = none.
         rows: int64 [N], the sequence of each row; needed with places. places: int64 [N], as in `prefill_layer_ref`.
+        family, softcap: as in `family_layer_ref`. rotations: L indices, which cos and sin; none = all share one.
 
     Returns:
         Shaped as hidden, in its dtype. Bit for bit what the layers give in calls of their own.
@@ -45,11 +50,16 @@ def decoder_stack_ref(
     count = len(weights) // len(windows)
     for i, window in enumerate(windows):
         own = weights[i * count : (i + 1) * count]
-        rest = own, biases[i * 7 : (i + 1) * 7] or [None] * 7, eps, scale, window or None
+        bias = biases[i * 7 : (i + 1) * 7] or [None] * 7
+        turned = (cos[rotations[i]], sin[rotations[i]]) if rotations else (cos, sin)
         if places is not None:
             assert rows is not None
-            hidden = prefill_layer_ref(hidden, cos, sin, store[i, 0], store[i, 1], rows, lengths, *rest, places)
+            given = hidden, *turned, store[i, 0], store[i, 1], rows, lengths, own, bias, eps, scale
+            hidden = prefill_family_ref(*given, family=family, softcap=softcap, window=window or None, places=places)
             continue
         keys, values = store[i, :, : lengths.shape[0]]
-        hidden = decoder_layer_ref(hidden, cos, sin, keys, values, *scratch[i], slot, lengths, *rest, rows)
+        hidden = family_layer_ref(
+            hidden, *turned, keys, values, *scratch[i], slot, lengths, own, bias, eps, scale, family, softcap,
+            window=window or None, rows=rows,
+        )  # fmt: skip
     return hidden

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from caw.triton_kernels.decoder_layer_ref import layer_around
+from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA, layer_around
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 
 
@@ -66,12 +66,35 @@ def prefill_layer_ref(
     Returns:
         Shaped as hidden, in its dtype.
     """
+    return prefill_family_ref(
+        hidden, cos, sin, k_cache, v_cache, rows, positions, weights, biases, eps, scale, LLAMA, None, window, places
+    )
+
+
+def prefill_family_ref(
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+    scale: float,
+    family: str,
+    softcap: float | None = None,
+    window: int | None = None,
+    places: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same of a family, whose weights, cos, sin and softcap are those of `family_layer_ref`."""
 
     def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))  # [R * T, heads, 1, D]
         own = positions if places is None else places
         k_cache[rows, :, own], v_cache[rows, :, own] = k[:, :, 0], v[:, :, 0]
-        mixed = prefix_attention_ref(q, k_cache, v_cache, k, v, positions, rows, scale, window)
+        mixed = prefix_attention_ref(q, k_cache, v_cache, k, v, positions, rows, scale, window, softcap)
         return mixed[:, :, 0].unflatten(0, hidden.shape[:2]).transpose(1, 2)
 
-    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps)
+    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps, FAMILIES[family])

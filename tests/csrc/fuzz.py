@@ -346,18 +346,24 @@ def stack() -> Any:
     dtype, heads, dim = random.choice(FLOATS), kv_heads * group, dim // 2 * 2
     shapes = [[width], [heads * dim, width], [kv_heads * dim, width], [kv_heads * dim, width], [width, heads * dim],
               [width], [wide, width], [wide, width], [width, wide], *random.choice([[], [[dim]] * 2])]  # fmt: skip
+    family, turned = random.choice(["llama", "llama", "gemma", "gemma2", "other"]), random.choice([dim, dim, 2])
+    shapes += [[width]] * 2 if family == "gemma2" else []
+    kinds = random.choice([[], [], [1], [2]])
+    rotations = [random.choice([0, 1]) for _ in range(layers)] if kinds else []
     weights = [tensor(shape, dtype).contiguous() for _ in range(layers) for shape in shapes]
     biases = [tensor([shapes[i][0]], dtype) for _ in range(layers) for i in (1, 2, 3, 4, 6, 7, 8)]
     rows = tensor([size()], torch.int64, batch).sort().values if random.random() < 0.7 else None
     shape = [batch, slots] if rows is None else [rows.numel(), 1]
     drafted = rows is not None and random.random() < 0.5
     lengths = tensor([rows.numel() if drafted and rows is not None else batch], torch.int64, places + 1)
+    rotation = [*kinds, *shape, turned]
     return ops.decoder_stack(
-        tensor([*shape, width], dtype), tensor([*shape, dim], dtype), tensor([*shape, dim], dtype),
+        tensor([*shape, width], dtype), tensor(rotation, dtype), tensor(rotation, dtype),
         tensor([layers, 2, batch, kv_heads, places, dim], dtype),
         tensor([layers, 2, batch, slots + 1, kv_heads, dim], dtype), random.choice([0, 1, number()]), lengths,
         weights, random.choice([[], biases]), 1e-5, random.choice(REALS), [random.choice([0, 1, 5, 2**40])] * layers,
-        rows, tensor(list(lengths.shape), torch.int64, places) if drafted else None,
+        rows, tensor(list(lengths.shape), torch.int64, places) if drafted else None, family,
+        random.choice([None, *REALS]), rotations,
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several; bad input named."""
+"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several, also those of families and
+of several rotations; bad input named.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from caw import ops
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.testing import assert_close
+from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from tests.csrc.test_decoder_layer import arguments
 from tests.quantized import random_blocks
 
@@ -25,9 +28,18 @@ def packed_matrix(kind: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def stack(
-    kind: int | tuple[int, ...] | None = None, windows: tuple[int, ...] = (0, 0, 0), **options: Any
+    kind: int | tuple[int, ...] | None = None,
+    windows: tuple[int, ...] = (0, 0, 0),
+    family: str = LLAMA,
+    softcap: float | None = None,
+    rotations: tuple[int, ...] = (),
+    turned: int | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """L random layers over one hidden state; with `kind` their matrices in that type of blocks, or these in turns."""
+    """L random layers over one hidden state; with `kind` their matrices in that type of blocks, or these in turns.
+
+    rotations: of which of two kinds each layer is. turned: how many dimensions of a head are rotated.
+    """
     layers = [arguments(**options) for _ in range(L)]
     first = layers[0]
     if kind is not None:
@@ -37,7 +49,21 @@ def stack(
     store = torch.stack([torch.stack([layer["k_cache"], layer["v_cache"]]) for layer in layers])
     scratch = torch.stack([torch.stack([layer["k_scratch"], layer["v_scratch"]]) for layer in layers])
     biases = [b for layer in layers for b in layer["biases"]]
+    given = {"family": family, "softcap": softcap} if family != LLAMA else {}
+    if FAMILIES[family].after_norms:
+        for layer in layers:
+            layer["weights"] += [torch.randn_like(layer["weights"][0]) / 2 for _ in range(2)]
+    if family != LLAMA:  # such norms hold their distance from 1
+        for layer in layers:
+            layer["weights"] = [w - 1 if w.dim() == 1 and w.is_floating_point() else w for w in layer["weights"]]
+    if rotations:
+        for name in ("cos", "sin"):
+            first[name] = torch.stack([layer[name] for layer in layers[:2]])
+        given["rotations"] = list(rotations)
+    if turned is not None:
+        first |= {name: first[name][..., :turned] for name in ("cos", "sin")}
     return {
+        **given,
         **{name: first[name] for name in ("hidden", "cos", "sin")}, "store": store, "scratch": scratch, "slot": SLOT,
         "lengths": first["lengths"], "weights": [w for layer in layers for w in layer["weights"]],
         "biases": biases if any(b is not None for b in biases) else [], "eps": 1e-5, "scale": first["scale"],
@@ -53,6 +79,17 @@ def layer_by_layer(given: dict[str, Any]) -> list[torch.Tensor]:
     """What the layers give in calls of their own: (hidden, store, scratch)."""
     given = copied(given)
     hidden, count, batch = given["hidden"], len(given["weights"]) // L, given["lengths"].shape[0]
+    if "family" in given or "rotations" in given:
+        for i in range(L):
+            own = slice(i, i + 1)
+            parts = {name: given[name][own] for name in ("store", "scratch", "windows")}
+            parts |= {"weights": given["weights"][i * count : (i + 1) * count], "hidden": hidden}
+            parts["biases"] = given["biases"][i * 7 : (i + 1) * 7]
+            if "rotations" in given:
+                which = given["rotations"][i]
+                parts |= {name: given[name][which] for name in ("cos", "sin")} | {"rotations": []}
+            hidden = ops.decoder_stack(**{**given, **parts})
+        return [hidden, given["store"], given["scratch"]]
     for i, window in enumerate(given["windows"]):
         weights = given["weights"][i * count : (i + 1) * count]
         rest = weights, given["biases"][i * 7 : (i + 1) * 7] or [None] * 7, 1e-5, given["scale"], window or None
@@ -85,7 +122,12 @@ SHAPES = {
     "Q4_0": {"kind": 2, "width": 64, "heads": 4, "dim": 16, "wide": 96, "candidates": 3},
     "mixed": {"kind": (8, 7, 8, 7, 3), "width": 64, "heads": 4, "dim": 16, "wide": 96, "batch": 3, "candidates": 3},
     "Q6_K": {"kind": 14, "width": 256, "heads": 4, "dim": 64, "wide": 256, "batch": 1, "candidates": 6},
-}
+    "gemma": {"family": "gemma", "candidates": 3},
+    "gemma2": {"family": "gemma2", "softcap": 1.5, "windows": (3, 0, 3), "size": 31},
+    "gemma3": {"family": "gemma2", "head_norms": True, "windows": (5, 0, 5), "rotations": (1, 0, 1), "batch": 5},
+    "gemma3, Q5_0": {"family": "gemma2", "head_norms": True, "rotations": (0, 1, 1), "kind": 6, "width": 64, "heads": 2,
+                     "kv_heads": 1, "dim": 32, "wide": 96, "candidates": 3},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -112,10 +154,33 @@ def drafted(**options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_drafts_and_prompts(dtype: torch.dtype) -> None:
     assert_same(drafted(dtype=dtype, head_norms=True, windows=(0, 4, 0)))
+    assert_same(drafted(dtype=dtype, family="gemma2", softcap=2.0, rotations=(0, 1, 0), windows=(4, 0, 4)))
 
 
-def test_equal_to_the_reference() -> None:
-    for given in (stack(biases=True, windows=(3, 0, 0)), drafted()):
+FAMILIED = {
+    "gemma": {"family": "gemma", "biases": True},
+    "gemma2": {"family": "gemma2", "softcap": 0.5, "windows": (3, 0, 3)},
+    "gemma3": {"family": "gemma2", "head_norms": True, "windows": (3, 0, 3), "rotations": (1, 0, 1)},
+    "a part of each head": {"turned": 4},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIED)
+def test_rows_of_families_are_independent(name: str) -> None:
+    """A sequence's row has the same bits whatever stands beside it."""
+    given = stack(batch=3, candidates=2, **FAMILIED[name])
+    together = ops.decoder_stack(**copied(given))
+    which = -3 if given["cos"].dim() == 4 else 0
+    for b in range(1, 3):
+        rotary = {name: given[name].narrow(which, 0, b) for name in ("cos", "sin")}
+        fewer = {"hidden": given["hidden"][:b], "lengths": given["lengths"][:b], **rotary}
+        assert torch.equal(ops.decoder_stack(**{**copied(given), **fewer}), together[:b])
+
+
+@pytest.mark.parametrize("name", ["llama", *FAMILIED])
+def test_equal_to_the_reference(name: str) -> None:
+    options = FAMILIED.get(name, {})
+    for given in (stack(**{"biases": True, "windows": (3, 0, 0), **options}), drafted(**options)):
         given["store"].nan_to_num_(0)
         own = copied(given)
         wide = {
@@ -170,6 +235,14 @@ def test_no_rows() -> None:
         ({"places": torch.tensor([0, 1, 2, 3]), "rows": torch.tensor([0, 0, 1, 1])}, "lengths"),
         ({"places": torch.tensor([0, 1, 2, 9]), "rows": torch.tensor([0, 0, 1, 1]),
           "lengths": torch.tensor([0, 1, 2, 3])}, "places"),
+        ({"family": "opt"}, "family"),
+        ({"family": "gemma2"}, "weights"),
+        ({"rotations": [0, 0]}, "rotations"),
+        ({"rotations": [0, 0, 0]}, "cos"),
+        ({"rotations": [0, 1, 0], **{name: torch.zeros(1, 2, 2, 6) for name in ("cos", "sin")}}, "rotations"),
+        ({"rotations": [0, -1, 0], **{name: torch.zeros(1, 2, 2, 6) for name in ("cos", "sin")}}, "rotations"),
+        ({"rotations": [0, 1, 0], "cos": torch.zeros(2, 2, 2, 6), "sin": torch.zeros(1, 2, 2, 6)}, "rotations"),
+        ({"cos": torch.zeros(2, 2, 8), "sin": torch.zeros(2, 2, 8)}, "cos"),
     ],
 )  # fmt: skip
 def test_bad_input_names_the_argument(change: dict[str, Any], names: str) -> None:

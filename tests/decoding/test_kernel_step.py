@@ -163,7 +163,7 @@ def test_tokens_of_kernels_in_the_interpreter(
 ) -> None:
     """Every op of every step by its kernel; slots overflow; the tokens are those of the references.
 
-    Llama's with packed candidates, by its layers' kernels; so are the layers of families that a GPU alone knows.
+    Llama's with packed candidates, by its layers' kernels; so are the layers of other families.
     """
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled here; test_capture runs them")
@@ -190,6 +190,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     families: set[str] = set()
     whole = ops.family_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
     monkeypatch.setattr(ops, "family_layer", lambda *given: families.add(given[13]) or whole(*given))
     return families
 
@@ -201,7 +202,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_tokens_of_drafted_steps_in_the_interpreter(
     by_kernels: ops.Ops, name: str, watermark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The chain in whole layers, also of a family that a GPU alone knows: the tokens of decoding without drafts."""
+    """The chain in whole layers, also of another family: the tokens of decoding without drafts."""
     model = build(name)
     settings: dict[str, Any] = {"max_new_tokens": 5 if name == "qwen2" else 4, "slots": 2}
     prompts, policy = [prompt(7, 1), prompt(2, 2)], capacity_policy(model)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 # fused, fused with a window, and layers that run as transformers has them. Those with capped logits are left out:
 # torch computes tanh of a tensor's last few numbers otherwise than of the rest, unless a row is a multiple of 32
-MODELS = pytest.mark.parametrize("name", ["qwen3", "mistral", "phi3", "gpt2"])
+MODELS = pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma3", "phi3", "gpt2"])
 ROWS = (*range(1, 18), 24, 31, 32, 33, 64, 96)
 
 
@@ -53,7 +53,7 @@ def test_a_prompt_alone_grouped_shared_and_kept(name: str, dtype: torch.dtype) -
 
 
 @DTYPES
-@pytest.mark.parametrize("name", ["qwen3", "phi3"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", "phi3"])
 def test_texts_do_not_depend_on_the_batch(name: str, dtype: torch.dtype) -> None:
     model, prompts = model_of(name, dtype), [prompt(3 + 5 * n % 29, seed=n) for n in range(12)]
     watermark = caw.KGW(key=3, delta=3.0)
@@ -72,14 +72,16 @@ def test_texts_do_not_depend_on_the_batch(name: str, dtype: torch.dtype) -> None
 
 
 @DTYPES
-def test_what_torch_does_in_a_step_does_not_depend_on_the_rows(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_what_torch_does_in_a_step_does_not_depend_on_the_rows(name: str, dtype: torch.dtype) -> None:
     """Rotation, the last norm and records: the only parts of a fused step that are not this library's operators."""
-    model = model_of("qwen3", dtype)
+    model = model_of(name, dtype)
+    types = [("sliding_attention",), ("full_attention",)] if name == "gemma3" else [()]
     hidden = torch.randn(96, 1, model.config.hidden_size).to(dtype)
     logits, positions = torch.randn(96, 5003), torch.randint(0, 100, (96, 1))
 
     def parts(rows: int) -> list[torch.Tensor]:
-        rotary = model.model.rotary_emb(hidden[:rows], positions[:rows])
+        rotary = [x for one in types for x in model.model.rotary_emb(hidden[:rows], positions[:rows], *one)]
         return [*rotary, model.model.norm(hidden[:rows]), *ops.topk_softmax(logits[:rows].clone(), 100)]
 
     with torch.inference_mode():

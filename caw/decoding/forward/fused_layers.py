@@ -147,7 +147,8 @@ class FusedLayer:
         if layout.places is not None:
             return self._drafted(hidden_states, rotary, layout)
         on_cpu = not on_gpu(hidden_states)
-        if layout.drafts and (self._dense if on_cpu else _fits_gpu(hidden_states, layout)):
+        chains = self._dense and self.kind.as_llama if on_cpu else _fits_gpu(hidden_states, layout)
+        if layout.drafts and chains:
             return self._chained(hidden_states, rotary, layout)
         if layout.lengths is not None and not layout.drafts and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
@@ -164,13 +165,31 @@ class FusedLayer:
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         cache, i = layout.cache, self.index
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
+        if not self.kind.as_llama and not on_gpu(hidden):
+            return self._as_stack(hidden, rotary, cache, layout.lengths, layout.rows)
         prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
         given = (hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1])
-        if not self.kind.everywhere:
+        if not self.kind.as_llama:
             return self._of_family(given, cache.slot, layout)
         return ops.decoder_layer(
             *given, cache.slot, layout.lengths, self._weights, self.biases(), self.eps, self.scale, self.window,
             layout.rows,
+        )  # fmt: skip
+
+    def _as_stack(
+        self,
+        hidden: torch.Tensor,
+        rotary: tuple[torch.Tensor, ...],
+        cache: Any,
+        lengths: torch.Tensor,
+        rows: torch.Tensor | None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The layer as a stack of one: on a CPU only that operator knows families."""
+        own = slice(self.index, self.index + 1)
+        return ops.decoder_stack(
+            hidden, *rotary, cache.store[own], cache.scratch[own], cache.slot, lengths, self._weights, self.biases(),
+            self.eps, self.scale, [self.window or 0], rows, places, self.kind.family, self.softcap,
         )  # fmt: skip
 
     def _of_family(self, given: tuple[torch.Tensor, ...], slot: int, layout: Layout) -> torch.Tensor:
@@ -189,17 +208,24 @@ class FusedLayer:
             layer.lazy_initialization(
                 *[hidden.new_empty(1, self.layer.self_attn.v_proj.out_features // dim, 0, dim)] * 2
             )
-        keys, values = layer.owner.store[layer.index]
         layer.attended = True
         # the rotation is one for all rows, so it comes once
-        rotary = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)
+        turned = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)
+        rows, positions = layer.owner.prefill_places(hidden.shape[1])
+        if not self.kind.as_llama:
+            return self._as_stack(hidden, turned, layer.owner, positions, rows, positions)
+        keys, values = layer.owner.store[layer.index]
         return ops.prefill_layer(
-            hidden, *rotary, keys, values, *layer.owner.prefill_places(hidden.shape[1]), self._weights, self.biases(),
-            self.eps, self.scale, self.window,
+            hidden, *turned, keys, values, rows, positions, self._weights, self.biases(), self.eps, self.scale,
+            self.window,
         )  # fmt: skip
 
     def _drafted(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
-        keys, values = layout.cache.layers[self.index].owner.store[self.index]
+        assert layout.lengths is not None
+        owner = layout.cache.layers[self.index].owner
+        if not self.kind.as_llama:
+            return self._as_stack(hidden, rotary, owner, layout.lengths, layout.rows, layout.places)
+        keys, values = owner.store[self.index]
         return ops.prefill_layer(
             hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self.biases(), self.eps,
             self.scale, self.window, layout.places,
@@ -215,7 +241,7 @@ class FusedLayer:
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
         prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
         given = (hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1])
-        if not self.kind.everywhere:
+        if not self.kind.as_llama:
             return self._of_family(given, 0, layout)
         return ops.drafted_layer(
             *given, layout.lengths, self._weights, self.biases(), self.eps, self.scale, layout.drafts, self.window,

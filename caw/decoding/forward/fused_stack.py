@@ -16,10 +16,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from caw import ops
 from caw.decoding.forward.attention import Layout
 from caw.decoding.forward.fused_layers import FusedLayer, global_hooks
-from caw.decoding.forward.layer_kinds import EVERYWHERE, class_name
+from caw.decoding.forward.layer_kinds import BODIES, class_name
 from caw.decoding.forward.sibling_cache import SiblingCache
 
-BODIES = {name.removesuffix("DecoderLayer") + "Model" for name in EVERYWHERE}  # embedding, layers, norm
 ARGUMENTS = {"attention_mask", "inputs_embeds", "use_cache", "caw_layout"}  # beside ids, positions and cache
 Forwards = list[tuple[dict[str, Any], Any]]  # (attributes of a module, what its forward is to be)
 
@@ -61,7 +60,7 @@ def runs_as_one(body: Any, layers: list[FusedLayer]) -> bool:
         return False
     pairs = enumerate(zip(layers, every, strict=True))
     same = all(layer.layer is module and layer.index == i for i, (layer, module) in pairs)
-    one = len({(layer.eps, layer.scale, len(layer.weights)) for layer in layers}) == 1
+    one = len({(layer.kind, layer.eps, layer.scale, layer.softcap, len(layer.weights)) for layer in layers}) == 1
     return same and one and all(layer.weights[0].is_cpu and layer.window != 0 for layer in layers)
 
 
@@ -74,6 +73,9 @@ class _Stack:
     def __init__(self, body: Any, layers: list[FusedLayer], inside: Forwards) -> None:
         self.layer, self.layers, self.inside = body, layers, Installed(inside)
         self.windows = [layer.window or 0 for layer in layers]
+        types = [layer.layer.self_attn.layer_type for layer in layers] if layers[0].kind.turned_by_type else []
+        self._types = sorted(set(types))  # each with a rotation of its own
+        self._rotations = [self._types.index(one) for one in types]
         self._sources = [source for layer in layers for source in layer.sources]
         self._bias_sources = [source for layer in layers for source in layer.bias_sources]
         self._hooks = [hooks for layer in layers for hooks in layer.hooks]
@@ -97,7 +99,7 @@ class _Stack:
                 own = {"position_ids": positions, "past_key_values": cache, **kwargs}
                 return type(self.layer).forward(self.layer, input_ids, *args, **own)
         hidden = self.layer.embed_tokens(input_ids)
-        rotary = self.layer.rotary_emb(hidden, position_ids=positions)
+        rotary = self._rotary(hidden, positions)
         hidden = self.layer.norm(self._run(hidden, rotary, kwargs["caw_layout"]))
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache)
 
@@ -132,7 +134,14 @@ class _Stack:
             self._weights, self._usable = weights, all(layer.usable for layer in self.layers) and len(kinds) == 1
         return self._usable and self._whole
 
-    def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
+    def _rotary(self, hidden: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if not self._types:
+            made: tuple[torch.Tensor, ...] = self.layer.rotary_emb(hidden, position_ids=positions)
+            return made
+        pairs = [self.layer.rotary_emb(hidden, positions, one) for one in self._types]
+        return tuple(torch.stack(both) for both in zip(*pairs, strict=True))
+
+    def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         cache, places = layout.cache, layout.places
         lengths, rows = layout.lengths, layout.rows
         if lengths is None:
@@ -140,12 +149,12 @@ class _Stack:
             rows, places = cache.prefill_places(hidden.shape[1])
             lengths = places
             # the rotation is one for all rows, so it comes once
-            rotary = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)
+            rotary = tuple(x.expand(*x.shape[:-3], *hidden.shape[:2], -1) for x in rotary)
         assert cache.store is not None and cache.scratch is not None
         first = self.layers[0]
         return ops.decoder_stack(
             hidden, *rotary, cache.store, cache.scratch, cache.slot, lengths, self._weights, self._biases(), first.eps,
-            first.scale, self.windows, rows, places,
+            first.scale, self.windows, rows, places, first.kind.family, first.softcap, self._rotations,
         )  # fmt: skip
 
     def _begin(self, hidden: torch.Tensor, dim: int, cache: SiblingCache) -> None:

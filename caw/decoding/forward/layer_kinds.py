@@ -1,7 +1,7 @@
 """Kinds of decoder layers that share one formula: the names of their parts, and their arithmetic.
 
-The operators of a CPU know Llama's arithmetic; a GPU's `family_layer` also what Gemma does otherwise (`Family`), merged
-matrices and heads of which a part is rotated, as Phi-3 has them.
+The operators know what Llama does and what Gemma does otherwise (`Family`); a GPU's `family_layer` also merged matrices
+and heads of which a part is rotated, as Phi-3 has them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class LayerKind:
     prefix: of the names of its classes. family: of FAMILIES, its arithmetic. norms: before attention and before the
     MLP; after: of what they give. head_norms: whether queries and keys are normalised. merged: whether queries, keys
     and values are one matrix, gate and up another. idle: parts that do nothing outside of training. capped: whether it
-    hands attention a cap of the scores. everywhere: whether the CPU's operators know it too.
+    hands attention a cap of the scores. body: the class around its layers, its name after the prefix. turned_by_type:
+    whether the body has another rotation for each type of layer. everywhere: whether the CPU's operators know it too.
     """
 
     prefix: str
@@ -42,7 +43,14 @@ class LayerKind:
     idle: tuple[str, ...] = ()
     activation: str = "mlp.act_fn"
     capped: bool = False
+    body: str = "Model"
+    turned_by_type: bool = False
     everywhere: bool = True
+
+    @property
+    def as_llama(self) -> bool:
+        """Tell whether it has Llama's matrices and arithmetic."""
+        return self.family == LLAMA and not self.merged
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -82,9 +90,10 @@ _KINDS: dict[str, LayerKind] = {
     "mistral": LayerKind("Mistral"),
     "qwen2": LayerKind("Qwen2"),
     "qwen3": LayerKind("Qwen3", head_norms=True),
-    "gemma": LayerKind("Gemma", "gemma", everywhere=False),
-    "gemma2": LayerKind("Gemma2", "gemma2", **_AROUND, capped=True, everywhere=False),  # type: ignore[arg-type]
-    "gemma3": LayerKind("Gemma3", "gemma2", **_AROUND, head_norms=True, everywhere=False),  # type: ignore[arg-type]
+    "gemma": LayerKind("Gemma", "gemma"),
+    "gemma2": LayerKind("Gemma2", "gemma2", **_AROUND, capped=True),  # type: ignore[arg-type]
+    "gemma3": LayerKind("Gemma3", "gemma2", **_AROUND, head_norms=True, body="TextModel",  # type: ignore[arg-type]
+                        turned_by_type=True),
     "phi3": LayerKind("Phi3", merged=True, idle=("resid_attn_dropout", "resid_mlp_dropout"),
                       activation="mlp.activation_fn", everywhere=False),
 }  # fmt: skip
@@ -92,7 +101,9 @@ _KINDS: dict[str, LayerKind] = {
 LAYERS = {
     f"transformers.models.{module}.modeling_{module}.{kind.prefix}DecoderLayer": kind for module, kind in _KINDS.items()
 }
-EVERYWHERE = {name for name, kind in LAYERS.items() if kind.everywhere}
+LLAMAS = {name for name, kind in LAYERS.items() if kind.as_llama}
+# classes of embedding, layers and norm whose layers a CPU runs as one
+BODIES = {name.removesuffix("DecoderLayer") + kind.body: kind for name, kind in LAYERS.items() if kind.everywhere}
 
 
 def class_name(module: Any) -> str:

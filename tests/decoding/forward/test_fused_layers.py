@@ -14,12 +14,12 @@ from decoding.running import run
 
 import caw
 from caw import ops
-from caw.decoding.forward import fused_layers
+from caw.decoding.forward import fused_layers, fused_stack
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_layers import fused_forwards, fusible
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3")
+FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -34,11 +34,12 @@ PART = ("phi3", {**CONFIGS["phi3"][1], "rope_parameters": {
 
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "phi3", "phi3, a part of each head"])
-def test_layers_of_a_gpu_alone_equal_the_models_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_of_a_gpu_equal_the_models_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`family_layer` by its reference, as each layer describes itself: siblings, windows, caps, norms, activations."""
     model = build(name) if name in CONFIGS else from_config(*PART, seed=1)
     calls, own = [], ops.family_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
     monkeypatch.setattr(ops, "family_layer", lambda *given: calls.append(given[1].shape[2]) or own(*given))
     with FusedForwards(model, enabled=True):
         compare_with_plain_forwards(model, "tree")
