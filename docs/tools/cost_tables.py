@@ -18,7 +18,12 @@ MODELS = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "qwen15": "
 METHODS = {"unmarked": "unmarked", "race": "recommended (the race, 64 variants)",
            "race-found": "recommended, other variants until found", "synthid": "SynthID",
            "dual": "vLLM's dual key", "kgw-caw": "KGW under CAW with a target", "kgw-2": "KGW, 2 nats"}  # fmt: skip
+PLACE = ("model", "temperature", "mark")
+CHANGES = ("pairs", "nats a token, minus what sampling leads one to expect", "nats a token", "under the other model",
+           "share of distinct 4-grams", "length, per cent")  # fmt: skip
+PAIRED = "Differences of the means over pairs of the same prompt, with 95 % intervals."
 Row = dict[str, Any]
+Pair = tuple[Row, Row]
 
 
 def drawn_found() -> str:
@@ -39,28 +44,56 @@ def drawn_found() -> str:
 
 
 def drawn_cost() -> str:
-    """What a mark changes: nats, repeated 4-grams and length, each text against the unmarked one of its prompt."""
-    cells = dict(_cells())
-    lines, races = [], list[tuple[Row, Row]]()
-    for (model, temperature, method), rows in cells.items():
-        plain = cells.get((model, temperature, "unmarked"), [])
-        if method == "unmarked" or not plain:
-            continue
-        base = {row["text"]: row for row in plain}
-        pairs = [(base[row["text"]], row) for row in rows if row["text"] in base]
+    """What a mark changes: nats, distinct 4-grams and length, each text against the unmarked one of its prompt."""
+    lines, races = [], list[Pair]()
+    for (model, temperature, method), pairs in _pairs():
         lines.append((model, f"{temperature:g}", METHODS[method], *_changes(pairs)))
         races += pairs if method == "race" and temperature >= 0.7 else []
     lines.append(("together", "0.7 and more", METHODS["race"], *_changes(races)))
-    header = ("model", "temperature", "mark", "pairs", "nats a token beyond what was drawn from",
-              "share of distinct 4-grams", "length, per cent")  # fmt: skip
-    said = "Differences from the unmarked texts of the same prompts, with 95 % intervals."
-    return f"{as_table(header, lines)}\n\n{said} {source(FILE)}"
+    return f"{as_table((*PLACE, *CHANGES), lines)}\n\n{PAIRED} {source(FILE)}"
 
 
-def _changes(pairs: Sequence[tuple[Row, Row]]) -> tuple[Any, ...]:
+def retried_cost() -> str:
+    """What trying other variants until one is found changes, against the unmarked text and the first variant's."""
+    cells = dict(_cells())
+    lines = []
+    for (model, temperature, method), rows in cells.items():
+        if method == "race-found":
+            for base, said in (("unmarked", "an unmarked text"), ("race", "the first variant's")):
+                pairs = _matched(cells[model, temperature, base], rows)
+                lines.append((model, f"{temperature:g}", said, *_changes(pairs)))
+    return f"{as_table(('model', 'temperature', 'against', *CHANGES), lines)}\n\n{PAIRED} {source(FILE)}"
+
+
+def pooled() -> dict[str, Any]:
+    """Of the race at temperatures of 0.7 and more: texts found of those with 200 tokens, and the mean changes."""
+    pairs = [pair for (_, temperature, method), some in _pairs() if method == "race" and temperature >= 0.7
+             for pair in some]  # fmt: skip
+    long = [row for _, row in pairs if row["n"] >= 200]
+    return {"found": sum(_p(row, 200) >= 3 for row in long), "texts": len(long), "pairs": len(pairs)}
+
+
+def _pairs() -> Iterator[tuple[tuple[str, float, str], list[Pair]]]:
+    """The pairs (unmarked, marked) of each (model, temperature, method)."""
+    cells = dict(_cells())
+    for (model, temperature, method), rows in cells.items():
+        plain = cells.get((model, temperature, "unmarked"), [])
+        if method not in ("unmarked", "race-found") and plain:
+            yield (model, temperature, method), _matched(plain, rows)
+
+
+def _matched(plain: Sequence[Row], rows: Sequence[Row]) -> list[Pair]:
+    base = {row["text"]: row for row in plain}
+    return [(base[row["text"]], row) for row in rows if row["text"] in base]
+
+
+def _changes(pairs: Sequence[Pair]) -> tuple[Any, ...]:
     """How many pairs there are, and what the second of them has more in nats, distinct 4-grams and length."""
     length = statistics.mean(plain["n"] for plain, _ in pairs)
+    judged = [pair for pair in pairs if all(row["other"] is not None for row in pair)]
     return (len(pairs), _difference(pairs, lambda row: row["excess"][1], 3),
+            _difference(pairs, lambda row: row["nats"][1], 3),
+            _difference(judged, lambda row: row["other"], 2),
             _difference(pairs, lambda row: row["distinct"][0], 3),
             _difference(pairs, lambda row: row["n"], 1, 100 / length))  # fmt: skip
 
@@ -95,6 +128,8 @@ def _difference(
     pairs: Sequence[tuple[Row, Row]], value: Callable[[Row], float], digits: int, scale: float = 1.0
 ) -> str:
     """The mean of marked minus unmarked, times `scale`, and its interval."""
+    if len(pairs) < 2:
+        return ""
     differences = [scale * (value(marked) - value(plain)) for plain, marked in pairs]
     mean, error = statistics.mean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
     return f"{mean:+.{digits}f} ({mean - error:+.{digits}f} to {mean + error:+.{digits}f})"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from cost_tables import drawn_cost, drawn_found
+from cost_tables import drawn_cost, drawn_found, retried_cost
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import guard, guard_curve, guard_everyday, guard_json, guard_unspliced
 from llama_cpp_tables import llama_cpp
@@ -25,10 +25,13 @@ from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summ
 from swap_tables import swaps
 from universal_tables import everyday_policies, universal, universal_key, universal_texts
 
+from caw.evaluation.metrics.accuracy import wilson
+
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 
 sys.path.append(str(ROOT / "benchmarks"))  # its tables.py makes those of benchmarks/README.md
 sys.path.append(str(ROOT / "benchmarks" / "evaluation"))
+
 import everyday as everyday_texts  # noqa: E402
 import tables as benchmark_tables  # noqa: E402
 from attacked_tables import attacked  # noqa: E402
@@ -206,13 +209,17 @@ def drawn_reader() -> str:
 def short_texts() -> str:
     """Share of drawn texts detected by length and temperature, and what retrying adds."""
     found = read_result("short_texts.json")
+
+    def counted(value: float, texts: int) -> str:
+        return with_ends(value, *wilson(round(value * texts), texts))
+
     rows = [
-        (f"{r['temperature']:g}", r["tokens"], r["texts"], with_ends(r["found"], r["low"], r["high"]),
-         share(r["retried"]), f"{r['decoded']:.2f}")
+        (f"{r['temperature']:g}", r["tokens"], r["texts"], counted(r["found"], r["texts"]),
+         counted(r["retried"], r["texts"]), f"{r['decoded']:.2f}")
         for r in found["rows"]
     ]  # fmt: skip
-    header = ("T", "tokens", "texts", "detected at 0.001", "with four attempts", "texts decoded for each")
-    return f"{as_table(header, rows)}\n\n{source('short_texts.json')}"
+    header = ("T", "tokens", "texts", "detected at 0.1 %", "with four attempts", "texts decoded for each")
+    return f"{as_table(header, rows)}\n\nIn brackets 95 % intervals. {source('short_texts.json')}"
 
 
 def retokenise() -> str:
@@ -619,6 +626,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
     "look-ahead": look_ahead,
-    "drawn-found": drawn_found, "drawn-cost": drawn_cost,
+    "drawn-found": drawn_found, "drawn-cost": drawn_cost, "retried-cost": retried_cost,
     "gpu-steps": gpu_steps, "gpu-drawn": gpu_drawn, "gpu-weights": gpu_weights, "gpu-kernels": gpu_kernels,
 }  # fmt: skip
