@@ -7,12 +7,15 @@
     python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json
 
 For each batch of prompts: the unmarked texts without drafts, the guarded ones, and with --alone those of
-`detectable_at` without a guard, all from prompts that were read before. Costs are CPU seconds on one thread, over those
-of the unmarked texts; a batch of one leaves the number of rollouts at once to the library. "json" asks for the objects
-of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Everyday texts are also marked at a fixed strength
-and by CAW with a target, and read by another model; with `wordllama` installed, their likeness to the unmarked text is
-the cosine of its sentence vectors. "unspliced" lets changes that rejoined go on without the copied tail. Results are
-appended batch by batch, so a run can be stopped and continued; they hold no text.
+`detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an answer,
+`Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU seconds on
+one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the library.
+"json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Everyday texts are also
+marked at a fixed strength and by CAW with a target, and read by another model; with `wordllama` installed, their likeness
+to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that rejoined go on without the copied
+tail. "same" is what evaluation reads, not the guard: whether the graded answers are equal. Results are appended batch
+by batch, so a run can be stopped and continued; they hold no text. Runs that differ in their keys alone are gathered as
+one.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from json_tasks import FIELDS, json_tasks
 import caw
 from caw.benchmark.machine import about
 from caw.detectable.search import Search
+from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
 from caw.evaluation.metrics.accuracy import wilson
 from caw.evaluation.metrics.style import style_of
@@ -44,9 +48,10 @@ LONG = 90  # tokens
 OTHER_KEYS = 20
 EVERYDAY = Path(caw.__file__).parent / "fitting" / "everyday_prompts.jsonl"
 KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS)}
-WAYS = ("unmarked", "guard", "alone", "target", "fixed")
+WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target", "fixed")
+VOTES = 4
 # those of a run
-SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "key", "guard", "batch")
+SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "guard", "batch")
 
 
 def main() -> None:
@@ -66,6 +71,7 @@ def main() -> None:
         own.add_argument("--guard", default="{}", help="further arguments of caw.Guard, as JSON")
         own.add_argument("--batch", type=int, default=8, help="texts at once")
         own.add_argument("--alone", action="store_true", help="also detectable_at without a guard")
+        own.add_argument("--beside", action="store_true", help="also Agreement, votes and the ceiling")
         own.add_argument(
             "--plain", action="store_true", help="the prompt as it is, for a model without a chat template"
         )
@@ -116,6 +122,11 @@ class Setting:
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:
             self.ways["alone"] = {**tested, "best_of": 2 if self.what == "gsm8k" else 1}
+        if asked.beside:
+            self.ways["agreement"] = {**tested, "select": Agreement(answer_of)}
+            self.ways["votes"] = {**tested, "best_of": VOTES, "select": Consensus(answer_of)}
+            full = caw.FixedStrength(self.guard.strengths[-1])
+            self.ways["ceiling"] = {"watermark": mark, "policy": full}
         if everyday:
             aimed = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0, target=asked.level)
             self.ways |= {"target": {"watermark": mark, "policy": aimed}, "fixed": {"watermark": mark}}
@@ -172,6 +183,9 @@ def run(asked: Any) -> None:
                     own |= {"rollouts": receipt.rollouts, "attempts": receipt.attempts}
                 if its.keeps is not None:
                     own["kept"] = its.keeps(plain.texts[number], text)
+                if its.task is not None:
+                    one, other = (its.task.grade(each, gold).answer for each in (plain.texts[number], text))
+                    own["same"] = one == other
                 row[way] = own
         with asked.out.open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -338,7 +352,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             null = [p for each in own for p in each["null"]]
             line: dict[str, Any] = {"way": way, "texts": name, "count": len(own)}
             line["null"] = [round(fmean(p <= level for p in null), 4) for level in (0.01, 0.1, 0.5)]
-            for what in ("right", "stands", "nats", "judged", "repeated", "like"):
+            for what in ("right", "stands", "same", "nats", "judged", "repeated", "like"):
                 if what in own[0]:
                     line[what] = round(fmean(each[what] for each in own), 4)
             if "distinct" in own[0]:
@@ -365,7 +379,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def gather(files: Sequence[Path], output: Path | None) -> None:
     """Write what the pages show: of each setting the summary, and of each text its length, rollouts and success."""
-    read: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {}
+    read: dict[str, tuple[dict[str, Any], dict[tuple[int, str], dict[str, Any]]]] = {}
     apart: list[dict[str, Any]] = []
     for path in files:
         settings, *rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -374,15 +388,17 @@ def gather(files: Sequence[Path], output: Path | None) -> None:
                 ends = {what: wilson(row[what], row["count"]) for what in ("answer", "results")}
                 apart.append(row | {f"{what}_ci": [round(end, 4) for end in pair] for what, pair in ends.items()})
             continue
+        key = settings["key"]
         settings = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
         settings["model"] = Path(settings["model"]).name
         _, known = read.setdefault(json.dumps(settings), (settings, {}))
-        known |= {row["id"]: row for row in rows}  # a question that two files have counts once
+        known |= {(key, row["id"]): row for row in rows}  # a question that two files have counts once
     runs = []
     for settings, known in read.values():
         rows = list(known.values())
         texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
-        runs.append({**settings, "rows": summaries(rows), "texts": texts})
+        keys = sorted({key for key, _ in known})
+        runs.append({**settings, "keys": keys, "rows": summaries(rows), "texts": texts})
         report(rows)
     if output is not None:
         torch.set_num_threads(1)  # as in the runs

@@ -9,7 +9,8 @@ from typing import Any
 from result_files import as_table, per_cent, read_result, source, with_ends
 
 GUARD_WAYS = {
-    "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "target": "CAW with target",
+    "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "agreement": "`Agreement`",
+    "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
     "fixed": "fixed strength",
 }  # fmt: skip
 GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
@@ -25,24 +26,28 @@ def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[s
 
 
 def guard() -> str:
-    """Share of texts that are detected and keep their results, with a guard and without, and what it costs."""
+    """Share of texts that are detected and keep their results, with a guard and in other ways, and what it costs."""
     lines = []
-    for run, row, options in guarded_runs("gsm8k", "unmarked", "guard", "alone"):
+    for run, row, options in guarded_runs("gsm8k", *GUARD_WAYS):
         whole = row["texts"] == "all"
-        larger = "0.5b" not in run["model"]
-        if not whole and (run["batch"] == 1 or options or larger or row["way"] == "unmarked"):
+        if not whole and (run["batch"] == 1 or options or row["way"] not in ("guard", "ceiling")):
             continue
-        setting = GUARD_WAYS[row["way"]] + (f", {options}" if options and row["way"] == "guard" else "")
+        options += f", edits {run['edits']:g}" if run["edits"] else ""
+        setting = GUARD_WAYS[row["way"]] + (
+            f", {options}".replace(", ,", ",") if options and row["way"] == "guard" else ""
+        )
         lines.append((
             run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]],
-            row["count"],
+            row["count"], len(run["keys"]),
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
+            per_cent(row["same"], 0) if "same" in row else "", per_cent(row["right"]), per_cent(row["stands"], 0),
             f"{row['cost']:.1f}" if whole and "cost" in row else "",
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
         ))  # fmt: skip
     header = (
-        "model", "level", "batch", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
-        "rollouts", "nats per token",
+        "model", "level", "batch", "setting", "texts", "number", "keys", "detected", "detected and kept",
+        "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "rollouts",
+        "nats per token",
     )  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('guard.json')}"
 
@@ -63,14 +68,16 @@ def guard_json() -> str:
 def guard_everyday() -> str:
     """What marks do to everyday texts: nats under the model and another one, n-grams, likeness."""
     lines = [
-        (f"{run['level']:g}", GUARD_WAYS[row["way"]] + (", healed" if row["way"] == "guard" else ""), row["count"],
+        (run["model"].split(".Q")[0], f"{run['level']:g}",
+         GUARD_WAYS[row["way"]] + (", healed" if row["way"] == "guard" else ""), row["count"],
          with_ends(row["found"], *row["found_ci"]) if "found" in row else "",
          f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['repeated']:.3f}", f"{row['like']:.2f}",
          f"{row['cost']:.1f}" if "cost" in row else "")
         for run, row, _ in guarded_runs("everyday", *GUARD_WAYS)
         if row["texts"] == "all"
     ]  # fmt: skip
-    header = ("level", "setting", "texts", "detected", "nats per token", "under another model", "repeated 4-grams",
+    header = ("model", "level", "setting", "texts", "detected", "nats per token", "under another model",
+              "repeated 4-grams",
               "likeness to the unmarked text", "unmarked decodes")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('guard.json')}"
 
@@ -91,7 +98,7 @@ def guard_curve() -> str:
     lines = []
     for run in read_result("guard.json")["runs"]:
         for name, least in (("all", 0), ("90 tokens and more", 90)):
-            apart = run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"]
+            apart = run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"] or run["edits"]
             if run["what"] != "gsm8k" or apart:
                 continue
             some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
