@@ -7,15 +7,15 @@
     python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json
 
 For each batch of prompts: the unmarked texts without drafts, the guarded ones, and with --alone those of
-`detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an answer,
-`Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU seconds on
-one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the library.
-"json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Everyday texts are also
-marked at a fixed strength and by CAW with a target, and read by another model; with `wordllama` installed, their likeness
-to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that rejoined go on without the copied
-tail. "same" is what evaluation reads, not the guard: whether the graded answers are equal. Results are appended batch
-by batch, so a run can be stopped and continued; they hold no text. Runs that differ in their keys alone are gathered as
-one.
+`detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an
+answer, `Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU
+seconds on one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the
+library. "json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Everyday
+texts are also marked at a fixed strength and by CAW with a target, and read by another model; with `wordllama`
+installed, their likeness to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that
+rejoined go on without the copied tail. "same" is what evaluation reads, not the guard: whether the graded answers are
+equal. Results are appended batch by batch, so a run can be stopped and continued; they hold no text. Runs that differ
+in their keys alone are gathered as one.
 """
 
 from __future__ import annotations
