@@ -417,7 +417,9 @@ class Search:
         if text not in self.kept:  # the reader may run the caller's tests
             try:
                 self.kept[text] = bool(self.reader(self.original, text))
-            except Exception as error:  # a caller's own function: its text is not kept, and the receipt says why
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a caller's own function, whose code may end with SystemExit: not kept
                 self.error = f"{type(error).__name__}: {error}"
                 self.kept[text] = False
         return self.kept[text]

@@ -81,15 +81,30 @@ def test_what_must_be_kept_is_kept(model: Any, guarded: Any, unmarked: Any) -> N
     assert made.texts != guarded.texts and made.texts != unmarked.texts
 
 
-def test_a_reader_that_raises_keeps_nothing_and_is_named(model: Any, unmarked: Any) -> None:
+@pytest.mark.parametrize(
+    "error, said", [(KeyError("no field"), "KeyError: 'no field'"), (SystemExit(0), "SystemExit: 0")]
+)
+def test_a_reader_that_raises_keeps_nothing_and_is_named(
+    model: Any, unmarked: Any, error: BaseException, said: str
+) -> None:
+    """Also one that runs code which ends with `sys.exit()`."""
+
     def fails(old: str, new: str) -> bool:
-        raise KeyError("no field")
+        raise error
 
     made = caw.generate(
         model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(keeps=fails, rejoin=2, horizon=8)}
     )
     assert made.sequences == unmarked.sequences
-    assert "KeyError: 'no field'" in {receipt.keeps_error for receipt in made.receipts or []}
+    assert said in {receipt.keeps_error for receipt in made.receipts or []}
+
+
+def test_ctrl_c_in_a_reader_ends_the_call(model: Any) -> None:
+    def interrupted(old: str, new: str) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(interrupted, rejoin=2, horizon=8)})
 
 
 def test_healed_texts_are_those_that_the_model_would_go_on_with(model: Any, guarded: Any) -> None:
