@@ -53,10 +53,12 @@ class Guard:
         if any(self.keeps is each for each in NAMED.values()):
             called = getattr(self.keeps, "__name__", "results")
             raise TypeError(f"keeps must be a reader, got the function that makes one; call it: caw.keeps.{called}()")
+        if isinstance(self.keeps, type):  # its objects are true, whatever the texts
+            raise TypeError(f"keeps must be a reader, got the class {self.keeps.__name__}; make an object of it")
         if name == FIELDED and ":" in str(self.keeps) and not all(map(str.strip, str(self.keeps)[5:].split(","))):
             raise ValueError(f"keeps must name the fields of JSON, got {shown(self.keeps)}; use e.g. 'json:name,unit'")
         require_int("rejoin", self.rejoin, 2, 64)
-        if self.horizon == 0:
+        if self.horizon == 0 and not isinstance(self.horizon, bool):
             object.__setattr__(self, "horizon", 3 * self.rejoin)
         require_int("horizon", self.horizon, self.rejoin, 1 << 16)
         require_int("rollouts", self.rollouts, 1, 1 << 16)
@@ -94,8 +96,15 @@ class Guard:
 
     @property
     def name(self) -> str:
-        """What is kept, in a word, for receipts."""
-        return self.keeps if isinstance(self.keeps, str) else getattr(self.keeps, "__name__", type(self.keeps).__name__)
+        """What is kept, in a word, for receipts: the same for a name and for the reader that it stands for."""
+        reader = self.reader
+        if reader is None:
+            return HEALED
+        for name, make in NAMED.items():
+            if type(reader) is type(make()):
+                fields = getattr(reader, "fields", None)
+                return f"{name}:{','.join(fields)}" if fields is not None else name
+        return getattr(reader, "__name__", type(reader).__name__)
 
 
 def read_guard(value: Any) -> Guard | None:
@@ -105,5 +114,11 @@ def read_guard(value: Any) -> Guard | None:
     if isinstance(value, str):
         return Guard(keeps=value)
     if isinstance(value, dict):
+        names = [each.name for each in fields(Guard)]
+        unknown = [name for name in value if name not in names]
+        if unknown:
+            raise TypeError(
+                f"a guard must have options among {', '.join(names)}, got {shown(unknown[0])}; leave it out"
+            )
         return Guard(**value)
     raise TypeError(f"guard must be a caw.Guard, got {shown(value)}; use e.g. caw.Guard(keeps='results')")

@@ -39,6 +39,8 @@ def test_it_is_described_for_json() -> None:
         ({"keeps": "json:"}, ValueError, "keeps must name the fields of JSON, got 'json:'; use e.g. 'json:name,unit'"),
         ({"keeps": "json: ,"}, ValueError, "keeps must name the fields of JSON"),
         ({"keeps": caw.keeps.results}, TypeError, r"the function that makes one; call it: caw.keeps.results\(\)"),
+        ({"keeps": type(caw.keeps.results())}, TypeError, "got the class Results; make an object of it"),
+        ({"horizon": False}, TypeError, "horizon must be an integer"),
         ({"rejoin": 1}, ValueError, r"rejoin must be an integer in \[2, 64\], got 1"),
         ({"rollouts": 0}, ValueError, r"rollouts must be an integer in \[1, 65536\], got 0"),
         ({"horizon": 3}, ValueError, r"horizon must be an integer in \[4, 65536\], got 3"),
@@ -52,6 +54,20 @@ def test_it_is_described_for_json() -> None:
 def test_wrong_fields(fields: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         caw.Guard(**fields)
+
+
+@pytest.mark.parametrize("keeps, name", [
+    ("healed", "healed"), ("results", "results"), (caw.keeps.results(), "results"), (caw.keeps.number(), "number"),
+    (caw.keeps.parses(), "python"), ("json", "json"), (caw.keeps.json(), "json"), ("json: name,unit", "json:name,unit"),
+    (caw.keeps.json(["name", "unit"]), "json:name,unit"), (str.__eq__, "__eq__"),
+])  # fmt: skip
+def test_a_name_and_its_reader_are_named_alike(keeps: Any, name: str) -> None:
+    assert caw.Guard(keeps).name == caw.Guard(keeps).described()["keeps"] == name
+
+
+def test_an_unknown_option_of_a_mapping_is_named() -> None:
+    with pytest.raises(TypeError, match="a guard must have options among keeps, rejoin, .*, got 'tries'; leave it out"):
+        read_guard({"keeps": "results", "tries": 3})
 
 
 @pytest.mark.parametrize(
