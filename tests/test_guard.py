@@ -73,6 +73,8 @@ def test_an_unknown_option_of_a_mapping_is_named() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
+        ({"policy": caw.FixedStrength(0.0)}, "detectable_at requires a policy that marks, got FixedStrength"),
+        ({"watermark": caw.KGW(key=1, delta=0.0)}, "detectable_at requires a watermark that marks"),
         ({"detectable_at": None}, "guard requires detectable_at; give e.g. detectable_at=1e-3"),
         ({"do_sample": True}, r"a guard needs greedy text, .* the race of caw.EXP\(strength='scale'\) costs nothing"),
         ({"best_of": 2}, "a guard changes one text and has nothing to select from, got best_of=2; leave best_of"),

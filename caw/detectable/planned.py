@@ -9,7 +9,7 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.request import Request
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Attempts, DetectableTexts, OneAttempt
-from caw.detectable.efforts import check_guarded, efforts, greatest_factor, refuse_idle, steered
+from caw.detectable.efforts import check_guarded, check_strong, efforts, greatest_factor, refuse_idle, steered
 from caw.detectable.guarding import GuardedTexts
 from caw.detectable.selection import selection_of
 from caw.detectable.trial import make_trial
@@ -48,6 +48,7 @@ def plan_attempts(
     policy = steered(policy, trial.detector, known)
     if settings.guard is not None:
         check_guarded(settings, [request.row.do_sample for request in requests])
+        check_strong(policy, known)
         greatest = greatest_factor(known, policy)
         strengths = sorted({min(each, greatest) for each in settings.guard.strengths})
         return GuardedTexts(requests, settings.guard, strengths, trial, stops, settings, policy, kept)
