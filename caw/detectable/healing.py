@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from caw.decoding.along import TextReading
 from caw.decoding.stopping import StopStrings
+from caw.detectable.content import parts_of
 from caw.detectable.splicing import Patch
 
 SPARE = 0.7  # share of the rise that a text may have once patches are left out: what is left may cost more without them
-SENTENCE_ENDS, OPENING = ".!?:", "\"'“‘*_#>-([ "
-BEFORE = 6  # tokens that tell whether a sentence begins
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,14 @@ class Healing:
 
 
 def read_healing(
-    old: Sequence[int], before: TextReading, after: TextReading, patches: Sequence[Patch], stops: StopStrings
-) -> Healing:
+    old: Sequence[int], before: TextReading, after: TextReading, patches: Sequence[Patch],
+    matters: Callable[[int], bool],
+) -> Healing:  # fmt: skip
     """Compare the copied tokens of a patched text with those of the old one.
 
     Args:
-        old: the text that is patched. before: its reading. after: that of the patched text.
+        old: the text that is patched. before: its reading. after: that of the patched text. matters: tells of each
+            place of the old text whether its token must stay the likeliest, if it was.
     """
     shift, count = 0, 0
     wounded, risen = list[Patch](), list[float]()
@@ -67,21 +68,22 @@ def read_healing(
             own += before.own[place - before.since] - after.own[here]
             count += 1
             other = after.best[here] != old[place] and before.best[place - before.since] == old[place]
-            if other and patch not in wounded and matters(old, place, stops):
+            if other and patch not in wounded and matters(place):
                 wounded.append(patch)
         risen.append(own)
     return Healing(tuple(ordered), tuple(wounded), tuple(risen), count)
 
 
-def matters(tokens: Sequence[int], place: int, stops: StopStrings) -> bool:
-    """Tell whether a token is part of a number, a name or code. A word is a name if it is capitalised inside a
-    sentence."""
-    said = stops.text([tokens[place]])
-    if any(char.isdigit() for char in said):
-        return True
-    if said.strip()[:1].isupper():
-        before = stops.text(list(tokens[max(0, place - BEFORE) : place + 1]))
-        before = before[: len(before) - len(said.lstrip())].rstrip(OPENING)
-        if before and before[-1] not in SENTENCE_ENDS and before[-1] != "\n":
-            return True
-    return stops.text(list(tokens[:place])).count("```") % 2 == 1
+class Matters:
+    """Tells which tokens of a text stand in its content (`content.py`): in a number, a name, code or a stated answer.
+
+    names: words that are names even where they begin a sentence.
+    """
+
+    def __init__(self, tokens: Sequence[int], stops: StopStrings, names: Collection[str] = ()) -> None:
+        self.tokens, self.stops = list(tokens), stops
+        self.parts = parts_of(stops.text(self.tokens), names)
+
+    def __call__(self, place: int) -> bool:
+        start, end = (len(self.stops.text(self.tokens[:count])) for count in (place, place + 1))
+        return any(part.start < end and start < part.end for part in self.parts)

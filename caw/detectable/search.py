@@ -25,7 +25,8 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
-from caw.detectable.healing import read_healing
+from caw.detectable.content import content_of, names_in
+from caw.detectable.healing import Matters, read_healing
 from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, broken, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
@@ -143,6 +144,8 @@ class Search:
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
             return self._ended(base, _Progress(base))
         self.original = base.text
+        self.names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
+        self.content, self.matters = content_of(base.text, self.names), Matters(base.tokens, self.stops, self.names)
         reading = yield from self._read(base.tokens, 0, self.strengths)
         state = _Progress(base)
         stages = [reading.choices, reading.others, reading.beyond]
@@ -251,7 +254,7 @@ class Search:
             taken, version = state.taken, state.best
             after = yield from self._read(version.tokens, min(one.patch.start for one in taken), ())
             state.readings += 1
-            healing = read_healing(base.tokens, reading, after, [one.patch for one in taken], self.stops)
+            healing = read_healing(base.tokens, reading, after, [one.patch for one in taken], self.matters)
             state.risen |= dict(zip(healing.patches, healing.risen, strict=True))
             out = healing.unhealed(self.guard.rise)
             if not out:
@@ -413,7 +416,7 @@ class Search:
 
     def _keeps(self, text: str) -> bool:
         if self.reader is None:
-            return True
+            return content_of(text, self.names) == self.content
         if text not in self.kept:  # the reader may run the caller's tests
             try:
                 self.kept[text] = bool(self.reader(self.original, text))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from decoding.architectures import tokenizer
 
 from caw.decoding.along import TextReading
 from caw.decoding.stopping import StopStrings
-from caw.detectable.healing import Healing, matters, read_healing
+from caw.detectable.healing import Healing, Matters, read_healing
 from caw.detectable.splicing import Patch
 
 A, B, C = (Patch(at, at + 1, (9,)) for at in (0, 3, 6))
@@ -16,7 +15,24 @@ A, B, C = (Patch(at, at + 1, (9,)) for at in (0, 3, 6))
 class Words:
     """A tokenizer of words."""
 
-    words = ("The", " cat", " met", " Ann", " 3", ".", "\n", " It", "```")
+    words = (
+        "The",
+        " cat",
+        " met",
+        " Ann",
+        " 3",
+        ".",
+        "\n",
+        " It",
+        "```",
+        " McG",
+        "reg",
+        "or",
+        " answer",
+        " is",
+        " yes",
+        " x",
+    )
 
     def decode(self, ids: list[int], **options: object) -> str:
         return "".join(self.words[i] for i in ids)
@@ -34,10 +50,15 @@ class Words:
         ([1, 4], 1, True),  # a number
         ([8, 1, 1, 8, 1], 1, True),  # code
         ([8, 1, 1, 8, 1], 4, False),
+        ([0, 1, 9, 10, 11, 1], 3, True),  # the name goes on
+        ([0, 1, 9, 10, 11, 1], 4, True),
+        ([0, 1, 9, 10, 11, 1], 5, False),
+        ([0, 12, 13, 14, 5, 15], 3, True),  # the stated answer
+        ([0, 12, 13, 14, 5, 15], 5, False),
     ],
 )
 def test_what_matters(ids: list[int], place: int, expected: bool) -> None:
-    assert matters(ids, place, StopStrings(Words(), [])) is expected
+    assert Matters(ids, StopStrings(Words(), []))(place) is expected
 
 
 def test_the_wounded_go_first_and_then_those_that_cost_most() -> None:
@@ -53,5 +74,14 @@ def test_copied_tokens_are_compared_behind_each_patch() -> None:
     before = TextReading(0, [-1.0] * 6, list(old), [])
     patches = [Patch(1, 2, (20,)), Patch(3, 4, (21, 22))]
     after = TextReading(1, [-3.0, -1.5, -2.0, -2.0, -1.0, -1.25], [20, 12, 21, 22, 14, 15], [])
-    found = read_healing(old, before, after, list(reversed(patches)), StopStrings(tokenizer(), []))
+    found = read_healing(old, before, after, list(reversed(patches)), lambda place: True)
     assert found == Healing(tuple(patches), (), (0.5, 0.25), 3)
+
+
+def test_a_patch_is_wounded_before_a_token_that_matters_and_is_the_likeliest_no_more() -> None:
+    old, patch = [10, 11, 12, 13], Patch(0, 1, (20,))
+    before, after = TextReading(0, [-1.0] * 4, [10, 11, 12, 99], []), TextReading(0, [-1.0] * 4, [20, 98, 12, 97], [])
+    asked: list[int] = []
+    found = read_healing(old, before, after, [patch], lambda place: bool(asked.append(place)) or place == 1)
+    assert found.wounded == (patch,) and asked == [1], "13 was not the likeliest before either"
+    assert read_healing(old, before, after, [patch], lambda place: False).wounded == ()

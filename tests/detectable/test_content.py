@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caw.fitting.content import content_of, names_in, same_content
+from caw.detectable.content import content_of, names_in, same_content
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [
@@ -18,6 +18,16 @@ from caw.fitting.content import content_of, names_in, same_content
     ("I think so", "we think so", True),
     ("run:\n```\na = b\n```\nnow", "do:\n```\na = b\n```\nthen", True),
     ("run:\n```\na = b\n```", "run:\n```\na = c\n```", False),
+    ("call `a = b` now", "run `a = b` now", True),
+    ("call `a = b` now", "call `a = c` now", False),
+    ("so the answer is (b) then", "the answer is (a) then", False),
+    ("so the answer is yes.", "the answer is: yes.", True),
+    ("1939-1945 it was", "1939-1944 it was", False),
+    ("twelve of them", "Twelve of these", True),
+    ("twelve of them", "ten of them", False),
+    ("He met Dr. Brown", "He met Dr. Green", False),  # a title ends no sentence
+    ("He saw “Tea” here", "He saw “Coffee” here", False),
+    ("Yes. “Tea” it is", "Yes. “Coffee” it is", True),
     ("", "", True),
 ])  # fmt: skip
 def test_numbers_names_and_code_count_and_wording_does_not(one, other, same):

@@ -1,0 +1,88 @@
+"""Content of a text, in order: its numbers, names, code and stated answers; what a change of wording may not touch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+WORDS = (
+    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|"
+    "nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|billions?|trillions?|"
+    "dozens?"
+)  # "one" and "second" are mostly no numbers
+NUMBER = re.compile(rf"[-−]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|\b(?:{WORDS})\b", re.IGNORECASE)
+NAME = re.compile(r"\b[^\W\d_][\w'’-]*")
+OPENING = r"[\s\"'“”‘’*#>_()\[\]|~•–—-]*"
+TITLES = "".join(rf"(?<!\b{title})" for title in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Gen", "Sen", "Rep", "Lt"))
+BEGINS = re.compile(rf"(?:\A|{TITLES}[.!?:…\n]){OPENING}\Z")  # what is before the first word of a sentence or an item
+FENCE = "```"
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+ANSWER = re.compile(r"\banswer\s+is\b:?[^\S\n]*((?:[^.!?\n]|[.!?](?=\S))+)", re.IGNORECASE)
+NO_NAMES = {"I", "I'm", "I'll", "I've", "I'd"}
+LOOKED_BACK = 16  # characters before a word that tell whether it begins a sentence
+KINDS = ("number", "name", "code", "answer")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of content. said: what must stay. start, end: the characters that it is in."""
+
+    kind: str
+    said: str
+    start: int
+    end: int
+
+
+def names_in(text: str) -> set[str]:
+    """Return the words with a capital that do not begin a sentence or an item."""
+    return {part.said for part, begins in _capitalised(text) if not begins}
+
+
+def parts_of(text: str, names: Collection[str] = ()) -> list[Part]:
+    """Return the content of a text, by kind, in the order of the text.
+
+    names: words that are names even where they begin a sentence. Numbers are without thousands separators and currency
+    signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. An
+    answer is what follows "answer is" in its sentence.
+    """
+    found = [Part("number", _plain(each[0]), *each.span()) for each in NUMBER.finditer(text)]
+    found += [part for part, begins in _capitalised(text) if not begins or part.said in names]
+    found += _code(text)
+    said = [(" ".join(each[1].lower().split()), each) for each in ANSWER.finditer(text)]
+    return found + [Part("answer", words, *each.span(1)) for words, each in said]
+
+
+def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Return (numbers, names, code, answers) of a text, each in the order of the text; names: as in `parts_of`."""
+    parts = parts_of(text, names)
+    return tuple(tuple(part.said for part in parts if part.kind == kind) for kind in KINDS)
+
+
+def same_content(one: str, other: str, names: Collection[str] = ()) -> bool:
+    """Tell whether two texts have the same numbers, names, code and stated answers, in the same order."""
+    return content_of(one, names) == content_of(other, names)
+
+
+def _plain(number: str) -> str:
+    return re.sub("[,$€£¥]", "", number).replace("−", "-").lower()
+
+
+def _capitalised(text: str) -> Iterator[tuple[Part, bool]]:
+    """Yield each word with a capital, and whether it begins a sentence."""
+    for match in NAME.finditer(text):
+        word = match[0].replace("’", "'")
+        if word[0].isupper() and word not in NO_NAMES:
+            before = text[max(match.start() - LOOKED_BACK, 0) : match.start()]
+            yield Part("name", word, *match.span()), bool(BEGINS.search(before))
+
+
+def _code(text: str) -> list[Part]:
+    found, at = [], 0
+    for number, part in enumerate(text.split(FENCE)):
+        if number % 2:
+            found.append(Part("code", part.strip(), at, at + len(part)))
+        else:
+            found += [Part("code", each[1], at + each.start(), at + each.end()) for each in INLINE.finditer(part)]
+        at += len(part) + len(FENCE)
+    return found
