@@ -19,14 +19,16 @@ class Guard:
     """Change a token, let the unmarked model go on, and where it rejoins the text that it left, keep the old tail.
 
     A change is taken if the text still keeps what it must and the detector's p-value falls. Changes are tried until the
-    text is detected; one that the unmarked text gives by itself is returned unchanged.
+    text is detected; one that the unmarked text gives by itself is returned unchanged. A text becomes at most 10 % of
+    its tokens longer or shorter, or 4 tokens if that is more.
 
     Args:
         keeps: what must stay. "healed": the model itself would go on as the copied tail does, within `rise`, and no
             number, name or code in it becomes unlikely. "number": the answer. "results": the answer and every
             equation. "json", or "json:" and names of fields: see `caw.keeps.json`. "python": code that parses. Or a
             function of (unmarked text, marked text) that tells; if it raises, the text counts as not kept, and the
-            receipt names the error.
+            receipt names the error; if it returns None for the unmarked text as both, it has nothing to keep. Where
+            there is nothing to keep, numbers, names and code are.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.
         horizon: maximum tokens of a rollout; 0 = three times `rejoin`.
         rollouts: maximum rollouts of a text, which bound what it costs.

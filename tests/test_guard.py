@@ -66,7 +66,9 @@ def test_a_name_and_its_reader_are_named_alike(keeps: Any, name: str) -> None:
 
 
 def test_an_unknown_option_of_a_mapping_is_named() -> None:
-    with pytest.raises(TypeError, match="a guard must have options among keeps, rejoin, .*, got 'tries'; leave it out"):
+    with pytest.raises(
+        TypeError, match=r"a guard must have options among keeps, rejoin, .*, got 'tries'; leave it out"
+    ):
         read_guard({"keeps": "results", "tries": 3})
 
 

@@ -45,6 +45,7 @@ READINGS = 6  # of a text put together, to see whether it healed
 LAST = 2  # of these, for a text that is not detected: as far as it heals
 RISES = 0.5  # nats that a patch is taken to cost behind it until a reading tells
 LEAST_LOST = 0.3  # nats; a cheaper change is not better
+LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
 
 # A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)
 Numbered = tuple[int, ActiveSequence]
@@ -130,7 +131,8 @@ class Search:
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
         self.reader, self.error, self.rollouts = guard.reader, "", 0
         self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
-        self.kept: dict[str, bool] = {}  # what the reader said of each text
+        self.kept: dict[str, bool | None] = {}  # what the reader said of each text
+        self.nothing = False  # whether it has nothing to keep: then numbers, names and code are
         self.asking: list[Request] = []
         self.requests = 0  # asked for so far
         self.arrived: dict[int, ActiveSequence] = {}
@@ -146,6 +148,8 @@ class Search:
         self.original = base.text
         self.names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
         self.content, self.matters = content_of(base.text, self.names), Matters(base.tokens, self.stops, self.names)
+        if self.reader is not None:
+            self.nothing = not reads(self.reader, base.text) or self._said(base.text) is None
         reading = yield from self._read(base.tokens, 0, self.strengths)
         state = _Progress(base)
         stages = [reading.choices, reading.others, reading.beyond]
@@ -383,7 +387,7 @@ class Search:
         return list(tokens[:-1] if tokens and tokens[-1] in self.unmarked.ends else tokens)
 
     def _allowed(self, tokens: Sequence[int]) -> Version | None:
-        """Test a spliced text; None if it is too long or short, ends early, breaks something, or does not keep it.
+        """Test a spliced text; None if its length changes too much, it ends early, breaks something or does not keep.
 
         One that would have gone on behind the budget is cut there, as the unmarked text was.
         """
@@ -393,11 +397,12 @@ class Search:
         return self.versions[known]
 
     def _checked(self, tokens: Sequence[int]) -> Version | None:
+        longer, most = len(tokens) - len(self.unmarked.tokens), max(LENGTHS * len(self.unmarked.tokens), FEW_TOKENS)
         if self.unmarked.finish_reason == "length":
             tokens = tokens[: self.asked.budget]
         visible, whole = self._visible(tokens), self._visible(self.unmarked.tokens)
         ended = len(whole) < len(self.unmarked.tokens)
-        if len(tokens) > self.asked.budget or len(visible) < self.asked.row.min_new_tokens:
+        if len(tokens) > self.asked.budget or len(visible) < self.asked.row.min_new_tokens or abs(longer) > most:
             return None
         if any(token in self.unmarked.ends for token in visible) or ended is (len(visible) == len(tokens)):
             return None
@@ -415,11 +420,17 @@ class Search:
         return self.reader.possible(self.original, self.stops.text(list(tokens)))
 
     def _keeps(self, text: str) -> bool:
-        if self.reader is None:
+        if self.reader is None or self.nothing:
             return content_of(text, self.names) == self.content
+        return bool(self._said(text))
+
+    def _said(self, text: str) -> bool | None:
+        """Return what the reader says of a text, None if it has nothing to keep; False if it raises."""
+        assert self.reader is not None
         if text not in self.kept:  # the reader may run the caller's tests
             try:
-                self.kept[text] = bool(self.reader(self.original, text))
+                said: bool | None = self.reader(self.original, text)
+                self.kept[text] = None if said is None else bool(said)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a caller's own function, whose code may end with SystemExit: not kept
@@ -445,7 +456,7 @@ class Search:
             reason = "stop"
         sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, made, finish_reason=reason)
         same = version.tokens == before.tokens
-        checked = same or self.reader is None or reads(self.reader, self.original)
+        checked = same or not self.nothing
         kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, self.error, checked)
         return Ended(
             sequence, version.text, version.verdict, kept, max((one.strength for one in done.taken), default=0.0)

@@ -2,8 +2,8 @@
 
 At a place of a greedy text some key leaves the likeliest token out, and the best token on its list takes the place. The
 unmarked model goes on behind it. The change **heals** if this comes back to the text that it left within a horizon, and
-numbers, names and code on the way are the same (`caw.detectable.content`). One short rollout a change; those of all texts share a
-batch, as in a guard's search (`caw.detectable.search`), whose forks they are.
+numbers, names and code on the way are the same (`caw.detectable.content`). One short rollout a change; those of all
+texts share a batch, as in a guard's search (`caw.detectable.search`), whose forks they are.
 
 Texts that loop come back wherever they are left: places behind the beginning of a loop are left out.
 """

@@ -252,17 +252,20 @@ def test_only_the_readers_of_results_are_asked_while_a_text_is_written(model: An
     assert [receipt.keeps for receipt in made.receipts or []] == ["Reader"]
 
 
+@pytest.mark.parametrize("keeps", ["json", lambda old, new: None], ids=["json", "own"])
 def test_changes_are_the_stretches_that_differ_and_what_was_not_checked_is_not_called_kept(
-    model: Any, unmarked: Any
+    model: Any, unmarked: Any, keeps: Any
 ) -> None:
-    """Here later strengths change what earlier ones wrote. No text holds JSON."""
-    options = {**OPTIONS, "guard": caw.Guard("json", rejoin=2, horizon=8), "detectable_at": 1e-4}
+    """Here later strengths change what earlier ones wrote. No text holds JSON: numbers, names and code are kept."""
+    options = {**OPTIONS, "guard": caw.Guard(keeps, rejoin=2, horizon=8), "detectable_at": 1e-4}
     made = caw.generate(model, tokenizer(), PROMPTS, **options)
     assert any(receipt.changes for receipt in made.receipts or [])
     for tokens, plain, receipt in zip(made.sequences, unmarked.sequences, made.receipts or [], strict=True):
         same = SequenceMatcher(a=plain, b=tokens, autojunk=False).get_matching_blocks()
         assert receipt.changes <= len(same) + 1 and (receipt.changes > 0) == (tokens != plain)
-        assert receipt.kept is (None if receipt.changes and not any(map(plain_text(plain).count, "[{")) else True)
+        held = keeps == "json" and any(map(plain_text(plain).count, "[{"))
+        assert receipt.kept is (None if receipt.changes and not held else True)
+        assert held or same_content(plain_text(plain), plain_text(tokens))
 
 
 def plain_text(tokens: list[int]) -> str:
@@ -284,6 +287,18 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
     assert set(longer) == {40}
     for tokens, trace in zip(made.sequences, made.trace or [], strict=True):
         assert len(tokens) <= 40 and trace.tokens == tokens
+
+
+def test_texts_do_not_shrink_or_grow_much(model: Any, unmarked: Any) -> None:
+    """Splice by splice, a text of 60 tokens became one of 19 that still said it had reached the token limit."""
+    lengths = []
+    for key in (1, 2, 3):
+        options = {**OPTIONS, "watermark": caw.KGW(key=key, delta=6.0), "detectable_at": 1e-6}
+        made = caw.generate(model, tokenizer(), PROMPTS, **options)
+        for tokens, plain in zip(made.sequences, unmarked.sequences, strict=True):
+            lengths.append(len(tokens) - len(plain))
+            assert abs(lengths[-1]) <= max(0.1 * len(plain), 4)
+    assert any(lengths)
 
 
 def test_what_healing_drops_is_replaced_by_further_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
