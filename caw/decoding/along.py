@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,8 +54,8 @@ class MarkedChoice:
 class TextReading:
     """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats. best:
     its likeliest token at each. choices: what the mark would change, in order. others: at the same places, other tokens
-    that show more of the key than the text's own. beyond: such tokens at other places, which no strength changes. Both
-    only where the reading is from records."""
+    that show more of the key than the text's own. beyond: such tokens at other places, which no strength changes, if
+    the policy marks any. Both only where the reading is from records."""
 
     since: int
     own: list[float]
@@ -153,33 +152,37 @@ def read_records(
     likely = torch.where(said, own.values, -torch.inf).amax(dim=1)
     least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
     likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
-    others = _others(plan, marks, request, text, ends, choices, own, len(strengths) - 1)
+    others = _others(chooser, marks, request, choices, own, len(strengths) - 1)
     return TextReading(0, likely.tolist(), own.ids[:, 0].tolist(), choices, *others)
 
 
 def _others(
-    plan: Plan, marks: RowMarks, request: Request, text: Sequence[int], ends: Sequence[int],
-    choices: Sequence[MarkedChoice], record: Record, level: int,
-) -> tuple[list[MarkedChoice], list[MarkedChoice]]:  # fmt: skip
+    chooser: _Chooser, marks: RowMarks, request: Request, choices: Sequence[MarkedChoice], record: Record, level: int
+) -> tuple[list[MarkedChoice], list[MarkedChoice]]:
     """Tokens that show more of the key than the text's own, at the places of choices and at all others.
 
-    Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`. record: of the text's
-    places. level: of those elsewhere, which no strength chooses.
+    Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`; likeliest by the logits that the choice
+    is made from. None where the policy's strength is 0 at every place: such a text is not to be marked. record: of the
+    text's places. level: of those elsewhere, which no strength chooses.
     """
     mark = marks.of(request.row.key, request.variant(marks.family), do_sample=False)
+    text, ends = chooser.text, chooser.ends
     chosen = {choice.place: choice for choice in choices}
-    places = [place for place, token in enumerate(text) if token not in ends]
-    if mark is None or not places:
+    places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]
+    if mark is None or not any(strength for _, strength in chooser.given.values()):
         return [], []
     width, device = mark.window, record.ids.device
     padded, at = torch.tensor([*[MISSING] * width, *text], device=device), torch.tensor(places, device=device)
-    tokens = torch.cat([padded[at + width, None], record.ids[at, :OTHERS].clamp_min(0)], dim=1)
+    entropy = torch.special.entr(record.probs[at]).sum(dim=1).tolist()
+    likely = chooser.likeliest(record, at)
+    tokens = torch.cat([padded[at + width, None], likely.ids[:, :OTHERS].clamp_min(0)], dim=1)
     contexts = padded[at[:, None] + torch.arange(width, device=device)]
     rows = torch.cat([contexts[:, None].expand(-1, tokens.shape[1], -1), tokens[:, :, None]], dim=2)
     values = mark.score_tokens(rows.flatten()).values.view(rows.shape)[:, :, -1].tolist()
-    known, entropy = record.values[at, :OTHERS].tolist(), torch.special.entr(record.probs[at]).sum(dim=1).tolist()
     found: tuple[list[MarkedChoice], list[MarkedChoice]] = [], []
-    for place, ids, logits, shown, spread in zip(places, tokens.tolist(), known, values, entropy, strict=True):
+    for place, ids, logits, shown, spread in zip(
+        places, tokens.tolist(), likely.values[:, :OTHERS].tolist(), values, entropy, strict=True
+    ):
         choice = chosen.get(place)
         top = next((logit for token, logit in zip(ids[1:], logits, strict=True) if token == ids[0]), logits[0])
         but = {ids[0], *ends} | ({choice.token} if choice else set())
@@ -193,13 +196,17 @@ def _others(
                 trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
                 found[0].append(dataclasses.replace(choice, token=token, lost=lost, trace=trace))
             else:
-                trace = TokenTrace(token, math.nan, plan.limits.strength_factor, (ids[0], token), 1)
+                trace = TokenTrace(token, *chooser.given[place], (ids[0], token), 1)
                 found[1].append(MarkedChoice(place, token, level, lost, spread, trace))
     return found
 
 
 class _Chooser:
-    """Choose at the places of a text, in order."""
+    """Choose at the places of a text, in order.
+
+    given: (capacity, strength) of each place, at the greatest strength. scored: where bias or penalties change what the
+    choice is made from, that of each place, in parts.
+    """
 
     def __init__(
         self, plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], marks: RowMarks, since: int
@@ -217,6 +224,15 @@ class _Chooser:
         self.choosing.start([0], [dataclasses.replace(_plain(request), row=row)], [ends])
         self.choosing.follow([0], [self.text[:since]])
         self.next = since
+        self.given: dict[int, tuple[float, float]] = {}
+        self.penalised, self.scored = request.row.penalised, list[Record]()
+
+    def likeliest(self, record: Record, at: torch.Tensor) -> Record:
+        """Return the likeliest tokens at places of the text (int64 [N]) by the logits that the choice is made from.
+
+        record: of the model's own distributions there.
+        """
+        return (Record.joined(self.scored) if self.penalised else record).take(at)
 
     def choose(
         self,
@@ -249,6 +265,10 @@ class _Chooser:
         behind = first + prompt - 1 - start
         state = DecodeState.of(window[behind : behind + at.numel()], record.take(at), before)
         entropy = torch.special.entr(state.current.probs).sum(dim=1)
+        scores = window[behind : behind + at.numel()]
+        if self.penalised:
+            scores = choosing.warped(state)
+            self.scored.append(choosing.record(scores))
         found: dict[int, MarkedChoice] = {}
         for level, strength in enumerate(strengths):
             texts.rows.factors.fill_(strength)
@@ -263,12 +283,13 @@ class _Chooser:
                 range(first, until), *(column.tolist() for column in columns), ladder.candidates.tolist(), strict=True
             )
             for place, index, count, importance, strong, spread, candidates in rows:
+                self.given[place] = importance, strong
                 token, text = candidates[index], self.text[place]
-                stray = looks and candidates[0] != text
+                stray = (looks or self.penalised) and candidates[0] != text
                 if index == 0 or token == text or text in self.ends or stray or place in found:
                     continue
                 here = place - first
-                lost = float(window[at[here], text] - window[at[here], token])
+                lost = float(scores[here, text] - scores[here, token])
                 trace = TokenTrace(token, importance, strong, tuple(candidates[:count]), index)
                 found[place] = MarkedChoice(place, token, level, lost, spread, trace)
         return [found[place] for place in sorted(found)]

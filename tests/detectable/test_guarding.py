@@ -289,6 +289,73 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
         assert len(tokens) <= 40 and trace.tokens == tokens
 
 
+@pytest.fixture
+def proposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collects all proposals."""
+    ordered, found = search.Search._ordered, list[Any]()
+
+    def watched(self: Any, base: Any, proposals: Any) -> Any:
+        found.extend(proposals)
+        return ordered(self, base, proposals)
+
+    monkeypatch.setattr(search.Search, "_ordered", watched)
+    return found
+
+
+def test_tokens_that_the_request_bans_are_not_proposed(model: Any, proposed: list[Any]) -> None:
+    """Others were ranked by the model's own distribution, where a ban does not show."""
+    banned = set(range(3, 131, 2))
+    options = {**OPTIONS, "detectable_at": 1e-3, "logit_bias": dict.fromkeys(banned, -100.0)}
+    made = caw.generate(model, tokenizer(), PROMPTS, **options)
+    assert len(proposed) > 100 and not any(choice.token in banned for choice in proposed)
+    assert not any(banned & set(tokens) for tokens in made.sequences)
+    assert any(receipt.changes for receipt in made.receipts or [])
+
+
+def test_proposals_are_as_likely_as_the_requests_own_logits_say(model: Any, proposed: list[Any]) -> None:
+    """What takes a nat from every even token makes an odd one cheaper beside it, by that nat."""
+    lost, plain = [], []
+    for bias in (0.0, -1.0):
+        proposed.clear()
+        row = dict.fromkeys(range(4, 131, 2), bias)
+        caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "logit_bias": row})
+        lost.append({(each.place, each.token): each.lost for each in proposed})
+        plain += caw.generate(
+            model, tokenizer(), PROMPTS[:1], logit_bias=row, max_new_tokens=60, progress=False
+        ).sequences
+    same = next(place for place, (one, other) in enumerate(zip(*plain, strict=True)) if one != other)
+    both = [each for each in lost[0].keys() & lost[1].keys() if each[0] < same]
+    assert len(both) > 3
+    for place, token in both:
+        change = (plain[0][place] % 2 == 0) - (token % 2 == 0)  # of the own token and of the other one
+        assert lost[1][place, token] == pytest.approx(lost[0][place, token] - change, abs=1e-4)
+
+
+def test_nothing_is_marked_where_the_policy_marks_nothing(model: Any, unmarked: Any) -> None:
+    """The last stage changed places that the policy protects, and here it protects all."""
+    options = {**OPTIONS, "policy": caw.EntropyThreshold(50.0), "detectable_at": 1e-3}
+    made = caw.generate(model, tokenizer(), PROMPTS, **options)
+    assert made.sequences == unmarked.sequences
+    assert [receipt.changes for receipt in made.receipts or []] == [0] * len(PROMPTS)
+
+
+def test_traces_name_the_strength_that_the_policy_gave(model: Any, proposed: list[Any]) -> None:
+    nats, strengths = 3.5, (1.0, 1.5, 2.25)
+    options = {**OPTIONS, "policy": caw.EntropyThreshold(nats), "detectable_at": 1e-4}
+    made = caw.generate(model, tokenizer(), PROMPTS, **options)
+    protected = [each.entropy for each in proposed if each.trace.strength == 0]
+    marked = [each for each in proposed if each.trace.strength]
+    assert protected and marked and max(protected) < nats + 0.5  # the policy counts what is not in a record
+    assert all(each.trace.strength == strengths[each.level] and each.entropy > nats - 0.5 for each in marked)
+    changed = [
+        sigma
+        for trace in made.trace or []
+        for sigma, choice in zip(trace.strength, trace.choice, strict=True)
+        if choice
+    ]
+    assert changed and set(changed) <= {0.0, *strengths}
+
+
 def test_texts_do_not_shrink_or_grow_much(model: Any, unmarked: Any) -> None:
     """Splice by splice, a text of 60 tokens became one of 19 that still said it had reached the token limit."""
     lengths = []
