@@ -60,6 +60,19 @@ struct DrawTask {
   void* owner;
 };
 
+// Probabilities of tokens and their bits, for SynthID's tournament (tournament.h). weights, grown: or null.
+struct BinsTask {
+  float* probs;  // those that grow: each by grown[bits >> grown_shift & grown_mask]
+  const float* weights;
+  const uint32_t* patterns;
+  const float* grown;
+  int grown_shift, shift;
+  uint32_t grown_mask, mask;
+  int64_t count;
+  double* sums;  // each grows by the probabilities of tokens with bits >> shift & mask
+  float least;
+};
+
 struct Kernels {
   const char* name;
   // Largest element (NaN left out) of each block of `block` elements, and of the row; the sum of exp(x - largest).
@@ -85,6 +98,8 @@ struct Kernels {
   // Keys of every token whose sum of logit and noise is among the k greatest or within reach of the greatest, and of some
   // others; returns how many. block: of `maxima`, a multiple of 4. No element may be NaN or +inf.
   int64_t (*draw_row)(DrawTask& task, const float* x, int64_t size, int64_t block, const float* maxima);
+  // Tokens whose probability times weight is at least `least` then, into `ahead`; returns how many.
+  int64_t (*fill_bins)(const BinsTask& task, int32_t* ahead);
   // Words of `count` tokens, PRF(key, the `window` ids before, token). ids: 32 bits each; context word k of token i is
   // ids[i + k * step], the token ids[i + window * step]. Vectors read up to kScorePad ids and write up to kScorePad words
   // beyond the end.

@@ -23,11 +23,13 @@ namespace {
 
 #include "draw.inc"
 
+#include "bins.inc"
+
 #include "lists.inc"
 }  // namespace
 extern const Kernels kAvx512 = {
     "avx512", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, race_winner, divide, keep_at_least,
-    exponentials, survey, draw_row, context_words, selfhash_words, race_scores, count_green, sum_races, twist, draw_targets, first_equal};
+    exponentials, survey, draw_row, fill_bins, context_words, selfhash_words, race_scores, count_green, sum_races, twist, draw_targets, first_equal};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

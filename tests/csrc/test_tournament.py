@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from caw import ops
-from caw.triton_kernels.tournament_ref import layered_table, ngram_hashes, places, tournament_ref, winners_of
+from caw.triton_kernels.tournament_ref import MULTIPLIER, layered_table, ngram_hashes, places, tournament_ref, winners_of
 
 pytestmark = pytest.mark.skipif(not ops.has_kernel("tournament", "cpu"), reason="needs an operator for the CPU")
 NAN, INF = float("nan"), float("inf")
@@ -37,7 +37,7 @@ CASES = {
     "a bit": (1, 19, 1, 2),
     "a large table": (1, 700, 1 << 20, 64), "pieces": (2, 9001, 65536, 12), "no context": (2, 60, 256, 4, 0),
     "long context": (1, 60, 256, 4, 63), "32 layers": (2, 500, 4096, 32), "33 layers": (2, 500, 4096, 33),
-    "17 kept": (2, 500, 65536, 30, 4, 17), "one kept": (2, 500, 65536, 30, 4, 1), "no row": (0, 9, 64, 3),
+    "300 kept": (2, 2000, 65536, 30, 4, 300), "17 kept": (2, 500, 65536, 30, 4, 17), "one kept": (2, 500, 65536, 30, 4, 1), "no row": (0, 9, 64, 3),
     "no layer": (2, 9, 64, 0),
 }  # fmt: skip
 
@@ -76,6 +76,18 @@ def test_equal_tokens_go_to_the_smaller_id() -> None:
     for bits in (0, -1):
         given = [warped, warped, torch.tensor([9]), context, torch.full((64,), bits, dtype=torch.int32), 2]
         assert ops.tournament(*given).tolist() == [[0, 0]] == tournament_ref(*given).tolist()
+
+
+@pytest.mark.parametrize("layers", [1, 12, 33])
+def test_who_was_far_behind_may_win(layers: int) -> None:
+    """2,100 tokens at a 2,100th of the first one's probability, which loses every layer: the least of them wins."""
+    warped, context = torch.zeros(1, 2101), torch.tensor([[5, 7]])
+    warped[0, 40] = torch.tensor(2100.0).log()
+    table = torch.full((4096,), -1, dtype=torch.int64 if layers > 32 else torch.int32)
+    table[(ngram_hashes(context, torch.tensor([[40]])) * MULTIPLIER)[0] & 4095] = 0
+    given = [warped, warped, torch.tensor([40]), context, table, layers]
+    assert ops.tournament(*given).tolist() == tournament_ref(*given).tolist()
+    assert tournament_ref(*given)[0, -1] == (40 if layers == 1 else 0)
 
 
 @pytest.mark.parametrize("layers", [5, 40])
