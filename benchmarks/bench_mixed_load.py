@@ -52,7 +52,7 @@ class Bench:
 
     def decoded(self, requests: list[Request], mark: Any, rows: int) -> tuple[float, dict[tuple[Any, ...], list[int]]]:
         """(processor seconds, tokens by prompt and family) of these requests."""
-        policy = policy_for(MARK, self.facts.name, do_sample=mark == MARK.drawn)
+        policy = policy_for(MARK, self.facts.name, raced=mark == MARK.drawn)
         settings = Settings(max_new_tokens=self.asked.tokens, return_trace=False, speculate="own")
         plan = make_plan(self.facts, mark, policy, settings, Workload.of(requests, rows, ()))
         started = time.process_time()

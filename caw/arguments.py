@@ -104,13 +104,13 @@ def check_arguments(
 
 
 def settle(
-    facts: ModelFacts, watermark: Any, policy: Any, tokenizer: Any, *, do_sample: bool | None, level: float | None
+    facts: ModelFacts, watermark: Any, policy: Any, tokenizer: Any, *, raced: bool | None, level: float | None
 ) -> tuple[Any, Any]:
     """Return (watermark, policy) of the texts of a call; those given, unless the watermark is a `Recommended`.
 
-    tokenizer: the model's, None = there is none. do_sample: whether texts are drawn; None = some are and others not, so
-    that the Recommended itself is returned with its policy for greedy texts. level: p-value at which texts are tested,
-    None = they are not.
+    tokenizer: the model's, None = there is none. raced: whether the race marks the texts of a Recommended, see
+    `gets_race`; None = some of them, so that the Recommended itself is returned with its policy for the others. level:
+    p-value at which texts are tested, None = they are not.
 
     Raises ValueError for a policy beside a Recommended. Warns about greedy texts that no evaluator serves.
     """
@@ -118,10 +118,10 @@ def settle(
         return watermark, policy
     refuse_policy(policy)
     classes = names_tokens(tokenizer)
-    if not do_sample and evaluator_of(watermark, facts.name, classes=classes) is None:
+    if not raced and evaluator_of(watermark, facts.name, classes=classes) is None:
         warn_caller(NO_EVALUATOR)
-    own = policy_for(watermark, facts.name, do_sample=bool(do_sample), level=level, classes=classes)
-    return watermark if do_sample is None else watermark.of(do_sample=do_sample), own
+    own = policy_for(watermark, facts.name, raced=bool(raced), level=level, classes=classes)
+    return watermark if raced is None else watermark.of(raced=raced), own
 
 
 def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:

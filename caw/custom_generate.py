@@ -6,6 +6,7 @@ transformers drops `streamer=` for callables, so pass a streamer as `caw_streame
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
 from caw.decoding.request import Workload, requests_for
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowLimits, RowSettings, as_recommended
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.texts import Texts
 from caw.io.show import shown
@@ -39,8 +40,8 @@ from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Branching, Settings
-from caw.watermarks import Watermark
+from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Branching, Settings
+from caw.watermarks import Recommended, Watermark
 
 FORGETFUL = (
     LogitNormalization, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor, MinPLogitsWarper,
@@ -87,9 +88,15 @@ def decode(
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
         facts = _facts(model, generation_config)
-        watermark, policy = settle(
-            facts, watermark, policy, None, do_sample=bool(generation_config.do_sample), level=None
-        )
+        drawn = _drawing(generation_config)
+        of_both = as_recommended(drawn)
+        factor = of_both.strength_factor if isinstance(watermark, Recommended) else 1.0
+        if isinstance(watermark, Recommended) and drawn.do_sample and not of_both.do_sample:
+            raise ValueError(
+                "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with a "
+                f"temperature or top_p up to {LEAST_DRAWN:g}, top_k=1 or min_p=1; use do_sample=False"
+            )
+        watermark, policy = settle(facts, watermark, policy, None, raced=drawn.raced, level=None)
         policy = check_policy(policy, facts.name)
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
@@ -98,16 +105,17 @@ def decode(
         settings = _settings(
             generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos, speculate
         )
+        row = replace(RowSettings.of(settings), strength_factor=factor)
         budgets = _budgets(facts, prompts, settings.max_new_tokens)
         longest = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
         pad = _pad_id(generation_config, facts)
         processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
         plan = make_plan(
-            facts, watermark, policy, settings, Workload(len(prompts), longest), inside_generate=True,
-            processors=processors,
+            facts, watermark, policy, settings, Workload(len(prompts), longest, RowLimits.of([row], facts.ends)),
+            inside_generate=True, processors=processors,
         )  # fmt: skip
         decoder = Decoder(model, plan)
-        outputs = _outputs(decoder, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
+        outputs = _outputs(decoder, row, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
     sequences = _padded(input_ids, outputs, pad)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
 
@@ -122,6 +130,7 @@ def _warn_of_dropout(facts: ModelFacts) -> None:
 
 def _outputs(
     decoder: Decoder,
+    row: RowSettings,
     prompts: list[list[int]],
     budgets: list[int],
     input_ids: torch.Tensor,
@@ -139,7 +148,6 @@ def _outputs(
 
     if streamer is not None:
         streamer.put(input_ids.cpu())
-    row = RowSettings.of(decoder.plan.settings)
     for sequence in decoder.run(requests_for(prompts, budgets, [row] * len(prompts)), on_token):
         if sequence.error:
             raise ValueError(f"prompt {sequence.index}: {sequence.error}")
@@ -242,6 +250,14 @@ def _settings(
         mark_eos=mark_eos,
         speculate=speculate,
     )
+
+
+def _drawing(config: Any) -> RowSettings:
+    """Return how texts of a generation config are drawn; its processors do it."""
+    if not config.do_sample:
+        return RowSettings()
+    said = {name: getattr(config, name, None) for name in DRAWING}
+    return RowSettings(**{name: value for name, value in said.items() if value is not None})
 
 
 def _forgets(processor: Any) -> bool:

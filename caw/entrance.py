@@ -25,7 +25,7 @@ from caw.call import Call, WatchedCall, takes_fields
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowSettings, as_recommended
 from caw.decoding.stopping import StopStrings
 from caw.detectable.planned import plan_attempts
 from caw.detection.detector import Detector
@@ -120,9 +120,9 @@ def stream_results(
         facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
         reader = watermark  # what detectors read: the caller's
         if isinstance(watermark, Recommended):
-            settings, accepted = greedy_if_one_token(settings), accepted.changed(greedy_if_one_token)
+            settings, accepted = greedy_if_one_token(settings), accepted.changed(as_recommended)
         watermark, policy = settle(
-            facts, watermark, policy, tokenizer, do_sample=settings.do_sample, level=settings.detectable_at
+            facts, watermark, policy, tokenizer, raced=settings.raced, level=settings.detectable_at
         )
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache, settings.applied())
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests

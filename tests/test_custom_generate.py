@@ -240,6 +240,24 @@ def test_seeded_sampling_is_caw_generates(llama: Any) -> None:
         assert row[: len(wanted)] == wanted
 
 
+def test_a_recommended_marks_cool_texts_by_the_lists_and_others_by_the_race(llama: Any) -> None:
+    """As `caw.generate` does, here by the generation config. A bonus of 16 over 4 is worth one of 4 before it."""
+    mark = caw.Recommended(5, variants=4)
+    lists = {"watermark": caw.KGW(5, delta=16.0), "policy": caw.FixedStrength(target=mark.level_of_each(mark.target))}
+
+    def made(temperature: float, **options: Any) -> list[list[int]]:
+        own = {"do_sample": True, "temperature": temperature, "top_k": 0, "max_new_tokens": NEW, "seed": 3}
+        out = llama.generate(**left_padded(), custom_generate=caw.decode, pad_token_id=0, **own, **options)
+        return out.tolist()  # type: ignore[no-any-return]
+
+    with pytest.warns(UserWarning, match="greedy texts are marked at strength 1"):
+        cool = made(0.25, watermark=mark)
+    assert cool == made(0.25, **lists) != made(0.25)
+    assert made(0.3, watermark=mark) == made(0.3, watermark=mark.drawn)
+    with pytest.raises(ValueError, match="samples from one token, which leaves nothing to mark"):
+        made(0.01, watermark=mark)
+
+
 def test_several_samples_of_a_prompt_differ(llama: Any) -> None:
     out = llama.generate(torch.tensor(PROMPTS[:1]), max_new_tokens=NEW, do_sample=True, num_return_sequences=4,
                          custom_generate=caw.decode, seed=1)  # fmt: skip

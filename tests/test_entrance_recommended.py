@@ -25,7 +25,7 @@ def test_drawn_texts_are_the_races_and_greedy_ones_the_lists(model: Any) -> None
     drawn = generate(model, watermark=MARK, max_new_tokens=30, **DRAWN)
     assert drawn.sequences == generate(model, watermark=MARK.drawn, max_new_tokens=30, **DRAWN).sequences
     greedy = generate(model, watermark=MARK, max_new_tokens=30)
-    policy = policy_for(MARK, "", do_sample=False)
+    policy = policy_for(MARK, "", raced=False)
     assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == MARK.evaluator
     assert greedy.sequences == generate(model, watermark=MARK.greedy, policy=policy, max_new_tokens=30).sequences
     assert greedy.sequences != generate(model, max_new_tokens=30).sequences
@@ -37,10 +37,40 @@ def test_tests_are_by_the_detector_of_both(model: Any, sampling: dict[str, Any],
     assert out.receipts is not None
     for receipt, text in zip(out.receipts, out.texts, strict=True):
         assert receipt is not None and (receipt.watermark, receipt.key_id) == ("recommended", MARK.key_id)
-        if receipt.detected:
-            assert receipt.family == family and (receipt.variant is None) is (family == "kgw")
+        assert receipt.family == family and (receipt.variant is None) is (family == "kgw")
         assert ("target" in receipt.policy) is (family == "kgw") and text
     assert any(receipt.detected for receipt in out.receipts if receipt)
+
+
+def test_receipts_say_what_marked_a_text_found_or_not(model: Any) -> None:
+    """They named the likeliest sub-key and family: of texts that are not found, where it matters, mostly others."""
+    few = {"max_new_tokens": 3, "detectable_at": 1e-9, "max_attempts": 1}
+    families, right = set(), 0
+    for seed in range(3):
+        drawn = {**DRAWN, "seed": seed, "top_k": 2}
+        out = generate(model, watermark=MARK, **drawn, **few)
+        for number, receipt in enumerate(out.receipts or []):
+            assert receipt is not None and not receipt.detected and receipt.variants == 16
+            assert receipt.variant is not None
+            under = caw.EXP(MARK.drawn.variant_key(receipt.variant), strength="scale")
+            assert generate(
+                model, PROMPTS[number : number + 1], watermark=under, max_new_tokens=3, **drawn
+            ).sequences == [out.sequences[number]], "it is the text of this sub-key"
+            result = caw.detect(out.sequences[number], None, MARK)
+            families.add(receipt.family)
+            right += result.variant == receipt.variant  # type: ignore[union-attr]
+    assert families == {"exp"} and right < 6, "of 9 texts; what a detector would guess"
+    cool = generate(model, watermark=MARK, **{**DRAWN, "temperature": 0.29}, **{**few, "max_new_tokens": 30})
+    assert {(r.family, r.variant, r.variants) for r in cool.receipts or [] if r} == {("kgw", None, None)}
+
+
+def test_a_receipt_has_the_generators_variants_and_not_the_detectors(model: Any) -> None:
+    wider = caw.detection.Detector(None, caw.Recommended(5, variants=64))
+    options = {"max_new_tokens": 60, "detectable_at": 1e-9, "max_attempts": 1, **DRAWN}
+    told = [generate(model, watermark=MARK, detector=d, **options).receipts for d in (None, wider)]
+    assert [[(r.variant, r.variants) for r in each if r] for each in told] == [
+        [(r.variant, 16) for r in told[0] if r]
+    ] * 2
 
 
 def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
@@ -57,11 +87,31 @@ def test_sampling_of_one_token_is_greedy(model: Any, cut: dict[str, Any]) -> Non
     """A race would have nothing to choose among: such texts left unmarked, and without a word."""
     greedy = generate(model, watermark=MARK, max_new_tokens=30).sequences
     assert generate(model, watermark=MARK, max_new_tokens=30, do_sample=True, **cut).sequences == greedy
-    near = {"top_k": 2, "temperature": 0.011, "top_p": 0.011, "min_p": 0.99}
+    near = {"top_k": 2, "temperature": 0.3, "top_p": 0.011, "min_p": 0.99}
     kept = {name: near[name] for name in cut}
     raced = generate(model, watermark=MARK, max_new_tokens=30, do_sample=True, **kept).sequences
     alone = generate(model, watermark=MARK.drawn, max_new_tokens=30, do_sample=True, **kept).sequences
     assert raced == alone, "what is left of a choice is the race's"
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.29])
+def test_texts_drawn_too_cool_for_a_race_are_the_lists_and_still_drawn(model: Any, temperature: float) -> None:
+    """A race at 0.05 to 0.2 was found in none of 9 texts of 200 tokens, and nothing said so."""
+    drawn = {**DRAWN, "temperature": temperature}
+    made = generate(model, watermark=MARK, max_new_tokens=100, **drawn)
+    tokens = made.sequences
+    assert tokens != generate(model, max_new_tokens=100, **drawn).sequences, "they are marked"
+    assert tokens != generate(model, watermark=MARK, max_new_tokens=100, **{**drawn, "seed": 4}).sequences, "and drawn"
+    assert all(result.family == "kgw" and result.is_watermarked for result in caw.detect(tokens, None, MARK))  # type: ignore[union-attr]
+
+
+def test_the_bonus_of_the_lists_is_not_divided_by_the_temperature(model: Any) -> None:
+    """As it is in a greedy text: divided by 1 / 4, four times the bonus."""
+    drawn = {**DRAWN, "temperature": 0.25, "max_new_tokens": 30}
+    lists, policy = caw.KGW(5, delta=4 * MARK.greedy.delta), policy_for(MARK, "", raced=False)
+    made = generate(model, watermark=MARK, **drawn).sequences
+    assert made == generate(model, watermark=lists, policy=policy, **drawn).sequences
+    assert made != generate(model, watermark=MARK.greedy, policy=policy, **drawn).sequences
 
 
 # Seeds that nobody gives ------------------------------------------------------------------------------------------

@@ -24,7 +24,16 @@ from caw.cli.generate_prompts import (
     read_prompts,
 )
 from caw.cli.options import DECODING, panel
-from caw.cli.policy_choice import build_recommended, choose_policy, choose_watermark, what_marks, what_recommended_marks
+from caw.cli.policy_choice import (
+    COOL,
+    GREEDY,
+    RACED,
+    build_recommended,
+    choose_policy,
+    choose_watermark,
+    what_marks,
+    what_recommended_marks,
+)
 from caw.cli.quantization_option import DRAFTER_FLAG, DrafterQuantized, Quantized, check_second, prepare_place
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
@@ -81,15 +90,20 @@ Weights = Annotated[str | None, panel(FOUND, "Token weights for the test, as for
 def recommended_of(
     mark: Any, policy: str | None, of_policy: dict[str, Any], model: str, of_sampling: dict[str, Any],
     level: float | None,
-) -> tuple[Recommended, Policy]:  # fmt: skip
-    """Return a `caw.Recommended` with the options of its policies, and the policy of the texts of a run.
+) -> tuple[Recommended, Watermark, Policy, str]:  # fmt: skip
+    """Return a `caw.Recommended` with the options of its policies, and of the texts of a run the family of marks, the
+    policy, and the line that says so.
 
     level: of --detectable-at.
     """
     from caw.policies.recommended import policy_for
+    from caw.settings import Sampling, greedy_if_one_token
 
     mark = build_recommended(mark, policy, of_policy)
-    return mark, policy_for(mark, model, do_sample=bool(of_sampling.get("do_sample")), level=level)
+    texts = greedy_if_one_token(Sampling(**of_sampling))
+    how = policy_for(mark, model, raced=texts.raced, level=level)
+    kind = RACED if texts.raced else COOL if texts.do_sample else GREEDY
+    return mark, mark.of(raced=texts.raced), how, what_recommended_marks(mark, {kind: how})
 
 
 def check_detectable(
@@ -320,10 +334,7 @@ def generate(
         of_sampling = sampling_settings(sampling, model, drawn, logit_bias)
         family = mark
         if mark is not None and len(mark.parts) > 1:
-            mark, how = recommended_of(mark, policy, of_policy, model, of_sampling, detectable_at)
-            family = mark.of(do_sample=bool(of_sampling.get("do_sample")))
-            kind = "drawn" if of_sampling.get("do_sample") else "greedy"
-            marking = what_recommended_marks(mark, {kind: how})
+            mark, family, how, marking = recommended_of(mark, policy, of_policy, model, of_sampling, detectable_at)
         else:
             chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
             how = opt.build_policy(chosen, of_policy, model)

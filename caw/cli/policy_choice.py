@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
 from caw.policies.names import POLICIES
+from caw.settings import LEAST_RACED
 
 if TYPE_CHECKING:
     from caw.policies import Policy
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 TAKEN = ("target", "evaluator")  # options of policies that `caw.Recommended` has too
 CAW, PLAIN = "capacity", "fixed"
+# kinds of texts of a `caw.Recommended`: one it races for, and those that get green lists
+RACED, GREEDY = "drawn texts", "greedy texts"
+COOL = f"texts drawn below temperature {LEAST_RACED:g}, where a race is not found,"
+OTHERS = f"{GREEDY}, and {COOL}"
 UNIVERSAL_SERVES = "this model has no evaluator of its own, so the universal one serves it"
 # what says how strong a watermark is; the rest of its settings is in every output line
 STRONG = ("delta", "top_k", "depth")
@@ -68,12 +73,12 @@ def build_recommended(mark: Recommended, policy: str | None, options: Mapping[st
 
 
 def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy]) -> str:
-    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of "drawn" and "greedy"."""
-    drawn = f"drawn texts with exp (variants {mark.variants}) at full strength, which costs no quality"
-    parts = {"drawn": drawn}
-    if "greedy" in policies:
-        parts["greedy"] = what_marks(mark.greedy, policies["greedy"]).replace("marking", "greedy texts", 1)
-    return f"marking {', '.join(parts[name] for name in policies)}"
+    """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of RACED and the others."""
+    parts = []
+    for kind, policy in policies.items():
+        how = f"with exp (variants {mark.variants}) at full strength, which costs no quality"
+        parts.append(f"{kind} {how if kind == RACED else what_marks(mark.greedy, policy).removeprefix('marking ')}")
+    return f"marking {', '.join(parts)}"
 
 
 def what_marks(mark: Watermark, policy: Policy, remark: str = "") -> str:

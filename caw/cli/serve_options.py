@@ -10,7 +10,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.options import panel
-from caw.cli.policy_choice import build_recommended, choose_watermark, what_recommended_marks
+from caw.cli.policy_choice import OTHERS, RACED, build_recommended, choose_watermark, what_recommended_marks
 from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def recommended_of(
     from caw.policies.recommended import policy_for
 
     mark = build_recommended(mark, policy, of_policy)
-    policies = {kind: policy_for(mark, model, do_sample=kind == "drawn", level=level) for kind in ("drawn", "greedy")}
+    policies = {kind: policy_for(mark, model, raced=kind == RACED, level=level) for kind in (RACED, OTHERS)}
     return mark, what_recommended_marks(mark, policies)
 
 

@@ -16,7 +16,7 @@ from caw.decoding.full_race import check_factor, check_untargeted
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan_defaults import checked, history_needed, marks_eos
 from caw.decoding.request import Request
-from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.row_settings import RowLimits, RowSettings, as_recommended
 from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -27,7 +27,6 @@ from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import refusal
 from caw.policies.recommended import policy_for, refuse_policy
 from caw.record import Record
-from caw.settings import greedy_if_one_token
 from caw.watermarks import Recommended, Watermark
 
 ROOM = 256  # tokens of a text that there is memory for at first
@@ -185,7 +184,7 @@ class Chooser:
         prompt = require_ints("prompt", prompt)
         settings = RowSettings() if settings is None else settings
         if self.recommended is not None and isinstance(settings, RowSettings):
-            settings = greedy_if_one_token(settings)
+            settings = as_recommended(settings)
         if not prompt:
             raise ValueError("prompt must have at least one token id, got none; give the ids that the model has read")
         self._check_ids(row, prompt)
@@ -423,7 +422,7 @@ class Chooser:
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={self.mark_eos}; leave "
                 "it out"
             )
-        return mark.greedy, policy_for(mark, "", do_sample=False, classes=False)
+        return mark.greedy, policy_for(mark, "", raced=False, classes=False)
 
     def _check_window(self) -> None:
         """Raise ValueError for an evaluator that reads what no engine has: the position behind the original token."""
@@ -447,7 +446,7 @@ class Chooser:
                 "a chooser keeps no log-probabilities, got settings with log_probs=True; take them from the logits"
             )
         settings.check_vocabulary(self.vocab_size)
-        if self.recommended is not None and settings.do_sample:
+        if self.recommended is not None and settings.raced:
             check_factor(self.recommended.drawn, FixedStrength(1.0), settings.strength_factor)
         else:
             check_factor(self.watermark, self.policy, settings.strength_factor)

@@ -130,7 +130,7 @@ class Choosing:
         """Begin a new text in each of R rows; ends: token ids that end each."""
         places = torch.tensor(rows, device=self.texts.counts.device)
         marks = [
-            self.marks.of(request.row.key, request.variant(self.marks.family), do_sample=request.row.do_sample)
+            self.marks.of(request.row.key, request.variant(self.marks.family), raced=request.row.raced)
             for request in requests
         ]
         self.texts.start(places, requests, ends, marks)
@@ -227,14 +227,14 @@ class Choosing:
         if drawn.deduplicates:
             unmarked = unmarked | self.texts.context_repeats(context)
         # its own factor, 0 or 1: what a target makes of it is for the other family
-        return FullRace.of(rows.sampled * rows.factors, unmarked, rows.sampled, original_asked=False)
+        return FullRace.of(rows.raced * rows.factors, unmarked, rows.sampled, original_asked=False)
 
     def ladder_of_both(self, race: FullRace | None, position: Position) -> Ladder:
         """Build the ladders of a batch of both families: a text that is drawn has one candidate, whatever its
         strength.
         """
         assert race is not None and self.watermark is not None
-        texts, drawn = self.texts, self.texts.rows.sampled
+        texts, drawn = self.texts, self.texts.rows.raced
         otherwise = None
         if self.worth_doing(~drawn & texts.active):
             own = position.context[:, self.rules.window - self.watermark.window :].contiguous()

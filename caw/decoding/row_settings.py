@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from caw.checks import require_int, require_number
 from caw.io.show import shown
 from caw.policies.base import MAX_STRENGTH, scaled
-from caw.settings import Sampling, Settings, check_row
+from caw.settings import Sampling, Settings, check_row, greedy_if_one_token
 
 MAX_ENDS = 1024
 MAX_MARGIN = 100.0
@@ -79,6 +79,19 @@ class RowSettings(Sampling):
         """Return the token ids that end it in this model, each once, without ids that the model does not have."""
         ends = model_ends if self.ends is None else self.ends
         return tuple(dict.fromkeys(token for token in ends if token < vocab_size))
+
+
+def as_recommended(row: RowSettings) -> RowSettings:
+    """Return the settings of a text as a `caw.Recommended` marks it.
+
+    Sampling from one token becomes greedy. Green lists add their bonus to logits that the temperature has divided; in a
+    text that is drawn below LEAST_RACED the strength is divided by it too, so that the bonus is worth what it is in a
+    greedy text. Without that the lists are not found either.
+    """
+    row = greedy_if_one_token(row)
+    if row.raced or not row.do_sample:
+        return row
+    return dataclasses.replace(row, strength_factor=min(row.strength_factor / row.temperature, MAX_STRENGTH))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ MOST_KEYS = 64  # that a `RowMarks` remembers beside the watermark's own
 class RowTensors:
     """Settings of B rows, written in place.
 
-    sampled: bool [B]. noise_keys: int64 [B], of the sampling noise.
+    sampled: bool [B]. raced: bool [B], rows that a `Recommended` marks by the race.
+    noise_keys: int64 [B], of the sampling noise.
     temperatures: float32 [B]. top_ks: int64 [B], 0 = all tokens. tails: float32 [B], 1 - top_p; -1 = nothing is cut.
     floors: float32 [B], min_p, 0 = nothing is cut. minima: int64 [B], new tokens before an end token may come.
     ends: int64 [B, M], tokens that end the text; a row with fewer repeats its first one, a row with none has -1.
@@ -34,6 +35,7 @@ class RowTensors:
     """
 
     sampled: torch.Tensor
+    raced: torch.Tensor
     noise_keys: torch.Tensor
     temperatures: torch.Tensor
     top_ks: torch.Tensor
@@ -55,6 +57,7 @@ class RowTensors:
 
         return cls(
             sampled=torch.zeros(batch, dtype=torch.bool, device=device),
+            raced=torch.zeros(batch, dtype=torch.bool, device=device),
             noise_keys=whole(),
             temperatures=torch.ones(batch, device=device),
             top_ks=whole(),
@@ -92,6 +95,7 @@ class RowTensors:
 
         columns: list[list[Any]] = [
             sampled,
+            [row.raced for row in settings],
             of_sampled([noise_key(row.known_seed) for row in settings], 0),
             of_sampled([row.temperature for row in settings], 1.0),
             of_sampled([row.top_k for row in settings], 0),
@@ -166,14 +170,14 @@ class RowMarks:
                 self._forget(next(old for old in self.by_key if old is not None))
         return mark
 
-    def of(self, key: RowKey | None, variant: int, *, do_sample: bool = False) -> Watermark | None:
+    def of(self, key: RowKey | None, variant: int, *, raced: bool = False) -> Watermark | None:
         """Return the watermark of a variant in [0, family) of a key, None = its own.
 
-        do_sample: whether the text is drawn, which decides about the family of a `Recommended`.
+        raced: which family of a `Recommended` marks the text, see `caw.settings.gets_race`.
         """
         mark = self.under(key)
         if isinstance(mark, Recommended):
-            mark = mark.of(do_sample=do_sample)
+            mark = mark.of(raced=raced)
         if mark is None or mark.family == 1:
             return mark
         with self._lock:

@@ -23,6 +23,7 @@ from caw.detectable.receipts import Receipt, write_receipt
 from caw.detectable.selection import Candidate, Selection, any_found
 from caw.detectable.trial import Trial
 from caw.policies import Policy
+from caw.policies.base import MAX_STRENGTH
 from caw.settings import Settings
 
 SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds of the attempts at a text differ; 2^64 over the golden ratio
@@ -172,7 +173,7 @@ class DetectableTexts(Attempts):
         row = text.request.row
         seed = (row.known_seed + number * SEED_STEP) % (1 << 64) if row.do_sample else row.seed
         effort = self.efforts[number]
-        factor, margin = row.strength_factor * effort.factor, row.margin + effort.margin
+        factor, margin = min(row.strength_factor * effort.factor, MAX_STRENGTH), row.margin + effort.margin
         return dataclasses.replace(
             text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor, margin=margin)
         )
@@ -191,8 +192,7 @@ class DetectableTexts(Attempts):
             chosen = self.selection.choose(text.candidates)
         else:
             chosen = min(text.candidates, key=lambda candidate: candidate.p_value)
-        detector, sequence = self.trial.under(text.request.row.key), chosen.sequence
-        receipt = write_receipt(chosen, text.started, detector, self.policy, self.trial.edits)
+        sequence, receipt = chosen.sequence, write_receipt(chosen, text.started, self.trial, self.policy)
         if not found and self.settings.on_undetected == "drop":
             sequence.withhold()
         return Finished(text.place, sequence, receipt, lost=not found and self.settings.on_undetected == "raise")

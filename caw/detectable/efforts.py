@@ -137,7 +137,7 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     check_strong(policy or FixedStrength(), mark)
     check_candidates(policy or FixedStrength(), mark, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        check_reach(*test_of(mark, settings.detectable_at, settings.do_sample), settings.max_new_tokens)
+        check_reach(*test_of(mark, settings.detectable_at, settings.raced), settings.max_new_tokens)
 
 
 def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:

@@ -109,8 +109,7 @@ class GuardedTexts(Attempts):
     def _finish(self, text: _Text, ended: Ended) -> Finished:
         sequence, found = ended.sequence, ended.verdict.found
         chosen = Candidate(ended.text, ended.strength, ended.verdict, sequence.request, sequence)
-        detector = self.trial.under(sequence.request.row.key)
-        receipt = write_receipt(chosen, 1, detector, self.policy, self.trial.edits, ended.kept)
+        receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.kept)
         if not found and self.settings.on_undetected == "drop":
             sequence.withhold()
         lost = not found and self.settings.on_undetected == "raise"

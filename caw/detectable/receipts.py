@@ -11,12 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import caw
+from caw.decoding.request import Request
 from caw.detectable.selection import Candidate
+from caw.detectable.trial import Trial
 from caw.detection.detector import Detector
 from caw.detection.text_weights import TextWeights
 from caw.io.show import shown
 from caw.policies import Policy
 from caw.policies.target import policy_text
+from caw.watermarks import Recommended, Watermark
 
 PACKAGES = ("torch", "transformers")
 TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that a receipt names where they are not usual
@@ -31,9 +34,12 @@ class Receipt:
     watermark, key_id: its name, and eight hex digits that name the key. weights: name (of a file its path as it was
     given, so that it is found again) and digest of the detector's weights, None without. tokens: of the text, as
     the detector reads it. digest: SHA-256 of the text. edits: share of the words that may be deleted later. margin:
-    what was added to the z at which marking rests. variant: the likeliest sub-key, None without variants. family: name
-    of the likeliest mark of a `caw.Recommended`, None for another watermark. test: settings of the detector other than
-    usual. versions: of this library and of what it ran on.
+    what was added to the z at which marking rests. test: settings of the detector other than usual. versions: of this
+    library and of what it ran on.
+
+    What marked the text, whatever the test found in it; None if nothing did: family: of a `caw.Recommended`, the name
+    of its part, None for another watermark. variant: the sub-key, in [0, variants); variants: V, how many the key has
+    (None without variants).
 
     Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = the unmarked
     text has nothing of that kind, so nothing was checked. changes: stretches in which it differs. rollouts:
@@ -58,8 +64,9 @@ class Receipt:
     margin: float = 0.0
     test: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    variant: int | None = None
     family: str | None = None
+    variant: int | None = None
+    variants: int | None = None
     keeps: str | None = None
     kept: bool | None = None
     changes: int | None = None
@@ -70,7 +77,8 @@ class Receipt:
         kinds: dict[str, Any] = {
             "detected": bool, "reason": str, "p_value": float, "level": float, "attempts": int, "watermark": str,
             "policy": str, "strength_factor": float, "key_id": str, "weights": Mapping | None, "tokens": int,
-            "digest": str, "edits": float, "margin": float, "variant": int | None, "family": str | None,
+            "digest": str, "edits": float, "margin": float, "family": str | None, "variant": int | None,
+            "variants": int | None,
             "test": Mapping, "versions": Mapping, "keeps": str | None, "kept": bool | None, "changes": int | None,
             "rollouts": int | None, "keeps_error": str,
         }  # fmt: skip
@@ -129,9 +137,10 @@ def text_digest(text: str) -> str:
 
 
 def write_receipt(
-    chosen: Candidate, attempts: int, detector: Detector, policy: Policy, edits: float, guarded: Kept | None = None
+    chosen: Candidate, attempts: int, trial: Trial, policy: Policy, guarded: Kept | None = None
 ) -> Receipt:
     """Write the receipt of the candidate to return. guarded: what its guard did, None without one."""
+    detector = trial.under(chosen.request.row.key)
     result, weights = chosen.verdict.result, detector.weights
     usual = {f.name: f.default for f in dataclasses.fields(Detector)}
     given = {name: getattr(detector, name) for name in TEST}
@@ -150,14 +159,24 @@ def write_receipt(
         weights={"name": weights.name, "digest": weights.digest} if isinstance(weights, TextWeights) else None,
         tokens=result.num_tokens,
         digest=text_digest(chosen.text),
-        edits=float(edits),
+        edits=float(trial.edits),
         margin=float(chosen.request.row.margin),
-        variant=result.variant,
-        family=result.family,
+        **_of_mark(trial.mark, chosen.request),
         test={name: value for name, value in given.items() if value != usual[name]},
         versions=versions(),
         **({} if guarded is None else _of_guard(guarded)),
     )
+
+
+def _of_mark(mark: Watermark, request: Request) -> dict[str, Any]:
+    """The fields of what marked a text; mark: that of its call."""
+    if not request.row.strength_factor:
+        return {}
+    own = mark.of(raced=request.row.raced) if isinstance(mark, Recommended) else mark
+    found: dict[str, Any] = {} if own is mark else {"family": own.name}
+    if own.family == 1:
+        return found
+    return {**found, "variant": request.variant(own.family), "variants": own.family}
 
 
 def _of_guard(guarded: Kept) -> dict[str, Any]:

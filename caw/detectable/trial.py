@@ -33,10 +33,11 @@ class Trial:
 
     Args:
         detector: its `fpr` is the level. edits: share of words that later edits may delete; 0 = none.
+        mark: the watermark of the call, which may have fewer variants; None = the detector's.
     """
 
-    def __init__(self, detector: Detector, edits: float = 0.0) -> None:
-        self.detector, self.edits = detector, edits
+    def __init__(self, detector: Detector, edits: float = 0.0, mark: Watermark | None = None) -> None:
+        self.detector, self.edits, self.mark = detector, edits, mark or detector.watermark
         self._by_key: dict[Any, Detector] = {None: detector}
 
     def under(self, key: Any) -> Detector:
@@ -102,15 +103,15 @@ def make_trial(
             f"detector must try the {watermark.family} variants that mark, got {theirs.family}; make it with the "
             "watermark that marks"
         )
-    check_reach(*test_of(watermark, level, settings.do_sample), most_tokens)
+    check_reach(*test_of(watermark, level, settings.raced), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer
-    return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits)
+    return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits, watermark)
 
 
-def test_of(watermark: Watermark, level: float, do_sample: bool) -> tuple[Watermark, float]:
+def test_of(watermark: Watermark, level: float, raced: bool) -> tuple[Watermark, float]:
     """Return (the watermark that marks a text, the p-value that the text must have under it alone)."""
     if isinstance(watermark, Recommended):
-        return watermark.of(do_sample=do_sample), watermark.level_of_each(level)
+        return watermark.of(raced=raced), watermark.level_of_each(level)
     return watermark, level
 
 

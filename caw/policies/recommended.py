@@ -1,4 +1,4 @@
-"""The policies that a `caw.Recommended` brings: full strength where words are drawn, CAW with a target where not."""
+"""The policies that a `caw.Recommended` brings: full strength for the race, CAW with a target elsewhere."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ NO_EVALUATOR = (
 
 
 def policy_for(
-    mark: Recommended, model_name: str, *, do_sample: bool, level: float | None = None, classes: bool = True
+    mark: Recommended, model_name: str, *, raced: bool, level: float | None = None, classes: bool = True
 ) -> Policy:
     """Return the policy of a text.
 
     Args:
+        raced: whether the race marks it, see `caw.settings.gets_race`.
         model_name: names the evaluator, unless `mark` does; "" = unknown.
         level: p-value at which texts are tested before they leave, None = they are not.
         classes: see `evaluator_of`.
 
     Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
     """
-    if do_sample:
+    if raced:
         return FixedStrength(1.0)
     target = mark.level_of_each(mark.target if level is None else min(level, mark.target))
     evaluator = evaluator_of(mark, model_name, classes=classes)

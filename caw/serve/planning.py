@@ -23,6 +23,7 @@ from caw.detection.detector import Detector
 from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
 from caw.policies import FixedStrength, Policy
+from caw.policies.base import MAX_STRENGTH
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
@@ -72,10 +73,10 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.detectable_at
-        _, policy = settle(facts, self.watermark, policy, tokenizer, do_sample=None, level=level)
+        _, policy = settle(facts, self.watermark, policy, tokenizer, raced=None, level=level)
         policy = check_arguments(facts, tokenizer, self.watermark, policy, None, self.sampling)
         self.both = isinstance(self.watermark, Recommended)
-        greedy = self.mark_for(do_sample=False)
+        greedy = self.mark_for(raced=False)
         self.full_race = runs_full_race(greedy, policy)
         if level is not None:
             check_strong(policy, greedy)
@@ -87,8 +88,9 @@ class Planned:
     def _plan(self, max_memory: str | None, compile: bool) -> Plan:
         limits = RowLimits(
             max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
-            strength_factor=self.factor, top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True,
-            frequency_penalty=True, logit_bias=True,
+            strength_factor=MAX_STRENGTH if self.both else self.factor,  # see `as_recommended`
+            top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True, frequency_penalty=True,
+            logit_bias=True,
         )  # fmt: skip
         work = Workload(self.settings.batch, self.max_length, limits)
         # how fast one tenant's text is made must not say what is in another's
@@ -109,31 +111,31 @@ class Planned:
         if key.watermark and not reads_alike(self.watermark, self.mark_of(key)):
             raise ApiError(503, "this API key's watermark is not this server's; ask its operator")
 
-    def mark_for(self, *, do_sample: bool) -> Watermark:
+    def mark_for(self, *, raced: bool) -> Watermark:
         """Return the watermark of a text: of a `Recommended`, the family that it gets."""
         mark = self.watermark
-        return mark.of(do_sample=do_sample) if isinstance(mark, Recommended) else mark
+        return mark.of(raced=raced) if isinstance(mark, Recommended) else mark
 
-    def policy_for(self, *, do_sample: bool) -> Policy:
+    def policy_for(self, *, raced: bool) -> Policy:
         """Return the policy of a text."""
-        return FULL if self.both and do_sample else self.policy
+        return FULL if self.both and raced else self.policy
 
-    def factor_of(self, marking: Marking, *, do_sample: bool) -> float:
-        """Return the factor of a text's strength: a `Recommended` marks texts that are drawn at full strength or not at
+    def factor_of(self, marking: Marking, *, raced: bool) -> float:
+        """Return the factor of a text's strength: a `Recommended` marks texts that race at full strength or not at
         all.
         """
-        return float(marking.factor > 0) if self.both and do_sample else marking.factor
+        return float(marking.factor > 0) if self.both and raced else marking.factor
 
     def check_factor(self, marking: Marking) -> None:
         """Raise ApiError where a tenant's texts would need another strength than a race at full strength has."""
         if self.full_race and marking.factor not in (0, 1):
             raise ApiError(500, "this server's race has one strength, this API key's rules another; ask its operator")
 
-    def check_reach(self, marking: Marking, most: int, *, do_sample: bool) -> None:
+    def check_reach(self, marking: Marking, most: int, *, raced: bool) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
         if not marking.strict or marking.detectable_at is None:
             return
-        if fewest := beyond_reach(*test_of(self.watermark, marking.detectable_at, do_sample), most):
+        if fewest := beyond_reach(*test_of(self.watermark, marking.detectable_at, raced), most):
             said = (
                 f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
             )
@@ -165,9 +167,9 @@ class Planned:
 
     def _marked(self, request: Request, stops: StopStrings, level: float, most: int) -> DetectableTexts:
         settings = Settings(max_new_tokens=request.row.max_new_tokens, detectable_at=level, max_attempts=most)
-        drawn = request.row.do_sample
-        mark, policy = self.mark_for(do_sample=drawn), self.policy_for(do_sample=drawn)
-        tries = [self._within(effort, request.row.strength_factor) for effort in efforts(mark, policy, settings)]
+        raced = request.row.raced
+        mark, policy = self.mark_for(raced=raced), self.policy_for(raced=raced)
+        tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
         return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 
     def p_value(self, text: str, key: Key) -> float:
@@ -178,9 +180,12 @@ class Planned:
     def _made_trial(self, level: float) -> Trial:
         return Trial(Detector(self.tokenizer, self.watermark, level))
 
-    def _within(self, effort: Effort, own: float) -> Effort:
-        """Return an effort no stronger than the plan, for a text with its own factor `own`."""
-        factor = min(effort.factor, self.factor / own)
-        while factor * own > self.factor:  # rounding
+    def _within(self, effort: Effort, row: RowSettings) -> Effort:
+        """Return an effort no stronger than the plan, for a text with its own factor."""
+        own, most = row.strength_factor, self.factor
+        if self.both and row.do_sample and not row.raced:
+            most = min(most / row.temperature, MAX_STRENGTH)  # see `as_recommended`
+        factor = min(effort.factor, most / own)
+        while factor * own > most:  # rounding
             factor *= 1 - 2**-52
         return dataclasses.replace(effort, factor=factor)

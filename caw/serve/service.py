@@ -18,7 +18,7 @@ import anyio
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
 from caw.decoding.request import Request, requests_for
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowSettings, as_recommended
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Attempts
@@ -39,6 +39,7 @@ from caw.serve.prompts import PromptReader, count_prompts
 from caw.serve.requests import Asked, ChatRequest
 from caw.serve.thinking import Thinking
 from caw.serve.unfolding import Unfolding
+from caw.settings import DRAWING, gets_race
 
 LOG = logging.getLogger("caw.serve")
 LAST = 60.0  # seconds for a step under way, and for the last receipts
@@ -112,7 +113,7 @@ class Service:
         most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
         marking = self._marking(asked, tenant, most)
         self.planned.check_factor(marking)
-        self.planned.check_reach(marking, most, do_sample=self._draws(asked))
+        self.planned.check_reach(marking, most, raced=self._races(asked))
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most, part)
@@ -157,12 +158,13 @@ class Service:
 
     def _about(self, asked: Asked, tenant: Tenant, marking: Marking) -> tuple[str, ...]:
         """Return what a text and its continuation must have in common."""
-        drawn = (str(self._draws(asked)),) if self.planned.both else ()  # the families of a `Recommended` have two keys
-        return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, *drawn)
+        raced = (str(self._races(asked)),) if self.planned.both else ()  # the families of a `Recommended` have two keys
+        return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, *raced)
 
-    def _draws(self, asked: Asked) -> bool:
-        """Tell whether a request's texts are drawn."""
-        return bool(asked.sampling(self.planned.sampling)["do_sample"])
+    def _races(self, asked: Asked) -> bool:
+        """Tell whether a `Recommended` marks a request's texts by the race."""
+        sampling = asked.sampling(self.planned.sampling)
+        return gets_race(**{name: sampling[name] for name in DRAWING if name in sampling})
 
     def _marking(self, asked: Asked, tenant: Tenant, most: int | None) -> Marking:
         """Return how a request's texts of at most this many tokens are marked; None = not exempt by their length."""
@@ -230,12 +232,13 @@ class Service:
         elif asked.seed is not None:
             seed = asked.seed
         sampling = asked.sampling(self.planned.sampling)
-        factor = self.planned.factor_of(marking, do_sample=sampling["do_sample"])
+        factor = self.planned.factor_of(marking, raced=self._races(asked))
         row = RowSettings(
             **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
             log_probs=asked.alternatives is not None,
         )  # fmt: skip
+        row = as_recommended(row) if self.planned.both else row
         try:
             row.check_vocabulary(self.planned.facts.vocab_size)
         except ValueError as error:
@@ -254,7 +257,7 @@ class Service:
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
-            policy=policy_text(self.planned.policy_for(do_sample=request.row.do_sample))
+            policy=policy_text(self.planned.policy_for(raced=request.row.raced))
             + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
             detectable_at=marking.detectable_at, time=time.time(), keys=tenant.tried,
             continues="" if part is None else part.receipt,

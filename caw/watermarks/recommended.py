@@ -78,9 +78,9 @@ class Recommended(Watermark):
         """The watermark of greedy texts."""
         return KGW(self.secret)
 
-    def of(self, *, do_sample: bool) -> EXP | KGW:
-        """The watermark of a text."""
-        return self.drawn if do_sample else self.greedy
+    def of(self, *, raced: bool) -> EXP | KGW:
+        """The watermark of a text; raced: whether it is the race, as `caw.settings.gets_race` decides."""
+        return self.drawn if raced else self.greedy
 
     @property
     def parts(self) -> tuple[Watermark, ...]:

@@ -40,6 +40,23 @@ def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_
     assert {r["family"] for r in results if r["is_watermarked"]} == {"exp" if sample else "kgw"}
 
 
+@pytest.mark.parametrize(
+    ("sampling", "kind"),
+    [
+        (("--temperature", "0.29"), "texts drawn below temperature 0.3, where a race is not found, with kgw (delta 4)"),
+        (("--temperature", "0.3"), "drawn texts with exp (variants 64) at full strength"),
+        (("--top-k", "1"), "greedy texts with kgw (delta 4)"),
+    ],
+)
+def test_the_line_says_which_family_marks_and_why(
+    model: str, tmp_path: Path, sampling: tuple[str, ...], kind: str
+) -> None:
+    out = tmp_path / "out.jsonl"
+    result = generate(model, "--prompt", "the sky", "-o", str(out), *MARK, "--sample", *sampling)
+    assert result.exit_code == 0 and result.stderr.startswith(f"caw: marking {kind}")
+    assert read(out)[0]["policy"]["name"] == ("fixed" if "exp" in kind else "capacity")
+
+
 def test_a_model_without_an_evaluator_is_said_to_have_the_universal_one(model: str, tmp_path: Path) -> None:
     result = generate(model, "--prompt", "the sky", "-o", str(tmp_path / "out.jsonl"), *MARK)
     assert result.exit_code == 0 and "policy capacity (evaluator universal" in result.stderr

@@ -14,28 +14,29 @@ from decoding.test_step import capacity_policy
 
 import caw
 from caw import ops
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowSettings, as_recommended
 from caw.detection import Detector
 from caw.policies.recommended import policy_for
 
 MARK = caw.Recommended(11, variants=16, target=1e-3)
 DRAWN = {"do_sample": True, "temperature": 1.3, "seed": 4}
-PROMPTS = [prompt(9), prompt(1, 2), prompt(9), prompt(4, 1), prompt(6, 3)]
+PROMPTS = [prompt(9), prompt(1, 2), prompt(9), prompt(4, 1), prompt(6, 3), prompt(1, 2)]
 ROWS = [
     RowSettings(max_new_tokens=30),
     RowSettings(max_new_tokens=30, **DRAWN),
     RowSettings(max_new_tokens=30, key="another", **{**DRAWN, "seed": 9}),
     RowSettings(max_new_tokens=30, key="another"),
     RowSettings(max_new_tokens=30, strength_factor=0.0, **DRAWN),
+    RowSettings(max_new_tokens=30, **{**DRAWN, "temperature": 0.29}),
 ]
-FIXED = policy_for(MARK, "", do_sample=False, classes=False)
+FIXED = policy_for(MARK, "", raced=False, classes=False)
 
 
 def alone(model: Any, ids: list[int], row: RowSettings, policy: Any, **options: Any) -> list[int]:
     """The text of one row by itself, marked by its family alone."""
     mark = MARK if row.key is None else MARK.with_key(row.key)
     own = dataclasses.replace(row, key=None)
-    if row.do_sample:
+    if row.raced:
         mark, policy = mark.drawn, caw.FixedStrength(1.0)
     else:
         mark = mark.greedy
@@ -52,16 +53,18 @@ def test_a_mixed_batch_is_each_text_alone(llama: Any, policy: str, how: str) -> 
     if policy == "capacity":
         network = capacity_policy(llama, (1, 1)).network
         chosen_policy = caw.CapacityPolicy(network, 0.8, 1.5, target=FIXED.target)
-    together = run(llama, PROMPTS, MARK, chosen_policy, rows=ROWS, batch=3, max_new_tokens=30, **options)
-    singly = [alone(llama, ids, row, chosen_policy) for ids, row in zip(PROMPTS, ROWS, strict=True)]
+    rows = [as_recommended(row) for row in ROWS]
+    together = run(llama, PROMPTS, MARK, chosen_policy, rows=rows, batch=3, max_new_tokens=30, **options)
+    singly = [alone(llama, ids, row, chosen_policy) for ids, row in zip(PROMPTS, rows, strict=True)]
     assert together.tokens == singly
     assert together.tokens[1] != together.tokens[4], "a factor of 0 leaves a drawn text unmarked"
 
 
 def test_only_one_family_may_come(llama: Any) -> None:
-    for rows in (ROWS[:1] * 2, ROWS[1:2] * 2):
-        got = run(llama, PROMPTS[:2], MARK, FIXED, rows=rows, max_new_tokens=30).tokens
-        assert got == [alone(llama, ids, row, FIXED) for ids, row in zip(PROMPTS, rows, strict=False)]
+    for rows in (ROWS[:1] * 2, ROWS[1:2] * 2, ROWS[5:] * 2):
+        own = [as_recommended(row) for row in rows]
+        got = run(llama, PROMPTS[:2], MARK, FIXED, rows=own, max_new_tokens=30).tokens
+        assert got == [alone(llama, ids, row, FIXED) for ids, row in zip(PROMPTS, own, strict=False)]
 
 
 def test_both_are_found_by_one_detector(llama: Any) -> None:
@@ -77,8 +80,8 @@ def test_both_are_found_by_one_detector(llama: Any) -> None:
 
 
 def test_the_chooser_takes_rows_of_both_families(llama: Any) -> None:
-    rows = [dataclasses.replace(row, max_new_tokens=16) for row in ROWS[:4]]
-    told = Told(llama, MARK, FIXED, rows, mark_eos=None)
+    rows = [dataclasses.replace(row, max_new_tokens=16) for row in (ROWS[0], ROWS[1], ROWS[5], ROWS[3])]
+    told = Told(llama, MARK, FIXED, [as_recommended(row) for row in rows], mark_eos=None)
     assert chosen(told, chooser_of(llama, MARK, None, mark_eos=None), rows, llama) == told.tokens
 
 

@@ -36,7 +36,7 @@ def started() -> RowTensors:
 
 def test_rows_that_do_not_sample_are_neutral() -> None:
     rows = started()
-    assert rows.sampled.tolist() == [False, True, True]
+    assert rows.sampled.tolist() == rows.raced.tolist() == [False, True, True]
     assert rows.noise_keys.tolist() == [0, noise_key(0), noise_key(9)]
     assert rows.temperatures.tolist() == [1.0, 1.0, 0.5]
     assert rows.top_ks.tolist() == [0, 0, 3]

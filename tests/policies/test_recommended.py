@@ -21,26 +21,26 @@ def p_value(policy: caw.policies.Policy) -> float:
 
 def test_drawn_texts_are_marked_at_full_strength_without_a_target() -> None:
     for level in (None, 1e-6):
-        assert policy_for(MARK, "smollm2-135m", do_sample=True, level=level) == caw.FixedStrength(1.0)
+        assert policy_for(MARK, "smollm2-135m", raced=True, level=level) == caw.FixedStrength(1.0)
 
 
 @pytest.mark.parametrize(("level", "reached"), [(None, 1e-2), (1e-4, 1e-4), (0.5, 1e-2)])
 def test_greedy_ones_get_the_evaluator_of_their_model_and_half_of_the_level(
     level: float | None, reached: float
 ) -> None:
-    policy = policy_for(MARK, "somewhere/SmolLM2-135M-Instruct", do_sample=False, level=level)
+    policy = policy_for(MARK, "somewhere/SmolLM2-135M-Instruct", raced=False, level=level)
     assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "smollm2-135m"
     assert math.isclose(1 - (1 - p_value(policy)) ** 2, reached, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["no such model", ""])
 def test_a_model_without_an_evaluator_gets_the_universal_one(name: str) -> None:
-    policy = policy_for(MARK, name, do_sample=False)
+    policy = policy_for(MARK, name, raced=False)
     assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "universal" and p_value(policy) < 1e-2
 
 
 def test_without_classes_of_tokens_there_is_none_and_texts_are_marked_at_strength_1() -> None:
-    policy = policy_for(MARK, "no such model", do_sample=False, classes=False)
+    policy = policy_for(MARK, "no such model", raced=False, classes=False)
     assert isinstance(policy, caw.FixedStrength) and policy.value == 1 and p_value(policy) < 1e-2
     named = caw.Recommended(1, evaluator="smollm2-135m")
     assert evaluator_of(named, "no such model") == "smollm2-135m" == evaluator_of(MARK, "smollm2-135m", classes=False)

@@ -23,7 +23,7 @@ def test_each_family_has_a_key_of_its_own(key: int) -> None:
     hashed = hashlib.sha256(b"caw/recommended/drawn" + key.to_bytes(8, "big")).digest()
     assert int.from_bytes(hashed[:8], "big") == GOLDEN[key]
     assert mark.drawn == caw.EXP(GOLDEN[key], strength="scale", variants=16) and mark.greedy == caw.KGW(key)
-    assert mark.parts == (mark.drawn, mark.greedy) == (mark.of(do_sample=True), mark.of(do_sample=False))
+    assert mark.parts == (mark.drawn, mark.greedy) == (mark.of(raced=True), mark.of(raced=False))
     assert mark.drawn.secret != mark.greedy.secret == key
     assert mark.variant(5) == mark.drawn.variant(5) and mark.variant(16) == mark.greedy
 
