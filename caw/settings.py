@@ -34,10 +34,10 @@ DRAWING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
 MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
 LEAST_DRAWN = 0.01  # temperature and top_p up to which a text of `caw.Recommended` is greedy
-# temperature from which a race marks a drawn text of `caw.Recommended`; cooler ones get green lists. A race has as much
-# evidence as the words have freedom: of texts of up to 200 tokens (demo model, everyday prompts, 16 of each temperature)
-# it is found at 1e-3 in 0, 1 and 4 at temperatures 0.1, 0.2 and 0.29, the lists in 16, 14 and 15. But they cost quality:
-# 0.90, 0.99 and 1.08 nats a token under the model, where unmarked texts have 0.64, 0.68 and 0.71
+# temperature from which a race marks a drawn text of `caw.Recommended`; cooler ones get green lists. A race has as
+# much evidence as the words have freedom: of texts of up to 200 tokens (demo model, everyday prompts, 16 of each
+# temperature) it is found at 1e-3 in 0, 1 and 4 at temperatures 0.1, 0.2 and 0.29, the lists in 16, 14 and 15. But they
+# cost quality: 0.90, 0.99 and 1.08 nats a token under the model, where unmarked texts have 0.64, 0.68 and 0.71
 LEAST_RACED = 0.3
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
 
