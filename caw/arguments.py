@@ -9,7 +9,7 @@ from typing import Any
 
 from caw import ops
 from caw.decoding.forward import flash_decoding
-from caw.decoding.full_race import check_untargeted
+from caw.decoding.full_race import check_untargeted, runs_full_race
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
@@ -151,6 +151,15 @@ def warn_of_ignored_settings(facts: ModelFacts, applied: Mapping[str, Any]) -> N
         remedy = "give **caw.model_sampling(model)" if own else "use model.generate(..., custom_generate=caw.decode)"
         found = f"the model's generation config sets {', '.join(ignored)}"
         warn_caller(f"{found}, which caw.generate ignores; {remedy} to apply it")
+
+
+def warn_of_keyed_draws(watermark: Watermark | None, policy: Policy, *, do_sample: bool) -> None:
+    """Warn that a race at full strength draws texts that are to be greedy."""
+    if not do_sample and runs_full_race(watermark, policy):
+        warn_caller(
+            "EXP(strength='scale') at full strength draws each token by the key's noise, as at temperature 1, got "
+            "do_sample=False; set do_sample=True with a temperature, or give caw.Recommended, or strength='top_k'"
+        )
 
 
 def warn_of_dropout(facts: ModelFacts) -> None:

@@ -26,7 +26,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error, settle
+from caw.arguments import check_policy, check_watermark, ended_on_error, settle, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
@@ -98,6 +98,7 @@ def decode(
             )
         watermark, policy = settle(facts, watermark, policy, None, raced=drawn.raced, level=None)
         policy = check_policy(policy, facts.name)
+        warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
         if speculate in WHERE_IT_PAYS and not all(map(_forgets, logits_processor or ())):

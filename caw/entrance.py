@@ -19,6 +19,7 @@ from caw.arguments import (
     kernels_of,
     prompt_count,
     settle,
+    warn_of_keyed_draws,
     without_retries,
 )
 from caw.call import Call, WatchedCall, takes_fields
@@ -125,6 +126,7 @@ def stream_results(
             facts, watermark, policy, tokenizer, raced=settings.raced, level=settings.detectable_at
         )
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache, settings.applied())
+        warn_of_keyed_draws(watermark, policy, do_sample=settings.do_sample)
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))

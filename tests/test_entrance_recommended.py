@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -130,6 +131,20 @@ def test_without_a_seed_each_text_draws_one(model: Any) -> None:
     plain = [generate(model, do_sample=True, seed=None, max_new_tokens=30).sequences for _ in range(2)]
     assert plain[0] != plain[1]
     assert generate(model, seed=None).sequences == generate(model).sequences, "greedy texts draw nothing"
+
+
+# A race draws greedy texts too -----------------------------------------------------------------------------------
+
+
+def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
+    race = caw.EXP(1, strength="scale")
+    with pytest.warns(UserWarning, match="draws each token by the key's noise, as at temperature 1, got do_sample=Fal"):
+        greedy = generate(model, watermark=race).sequences
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert generate(model, watermark=race, do_sample=True).sequences == greedy, "which is what it says"
+        generate(model, watermark=caw.EXP(1))
+        generate(model, watermark=race, policy=caw.FixedStrength(0.5))
 
 
 # What cannot be combined: one sentence each -----------------------------------------------------------------------

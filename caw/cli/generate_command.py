@@ -336,7 +336,8 @@ def generate(
         if mark is not None and len(mark.parts) > 1:
             mark, family, how, marking = recommended_of(mark, policy, of_policy, model, of_sampling, detectable_at)
         else:
-            chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
+            raced = mark is not None and mark.races_whole
+            chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None, raced=raced)
             how = opt.build_policy(chosen, of_policy, model)
             marking = "" if mark is None else what_marks(mark, how, remark)
         if family is not None:

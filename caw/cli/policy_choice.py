@@ -22,7 +22,9 @@ COOL = f"texts drawn below temperature {LEAST_RACED:g}, where a race is not foun
 OTHERS = f"{GREEDY}, and {COOL}"
 UNIVERSAL_SERVES = "this model has no evaluator of its own, so the universal one serves it"
 # what says how strong a watermark is; the rest of its settings is in every output line
-STRONG = ("delta", "top_k", "depth")
+STRONG = ("delta", "top_k", "depth", "variants")
+OF_RACE = ("strength", "variants")  # of a race whose noise is scaled: nothing reads its top_k
+DISTORTS = "not distortion-free, which the race is at --policy fixed --strength 1 alone, the default"
 
 
 def choose_watermark(
@@ -41,8 +43,11 @@ def choose_watermark(
     return "kgw" if strange or steered or policy is not None else "recommended"
 
 
-def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, marked: bool) -> tuple[str, str]:
-    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW.
+def choose_policy(
+    name: str | None, options: Mapping[str, Any], model: str, *, marked: bool, raced: bool = False
+) -> tuple[str, str]:
+    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW, or a fixed strength
+    for a race that distorts nothing at strength 1 (`raced`).
 
     remark: which evaluator a model without its own gets; "" otherwise.
     """
@@ -51,6 +56,8 @@ def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, m
     if name is not None or not marked:
         return name or PLAIN, ""
     given = {option for option, value in options.items() if value is not None}
+    if raced and given <= {"target"}:  # a target is refused there
+        return PLAIN, ""
     takes = [policy for policy, entry in POLICIES.items() if given <= set(entry.parameters)]
     if given and takes and CAW not in takes:
         return takes[0], ""
@@ -85,9 +92,18 @@ def what_marks(mark: Watermark, policy: Policy, remark: str = "") -> str:
     """Describe, in one line, the watermark and the policy with the parameters that set the strength."""
     watermark, chosen = opt.describe(mark), opt.describe(policy)
     assert watermark is not None and chosen is not None
-    strong = {name: watermark[name] for name in STRONG if name in watermark}
+    strong = {name: watermark[name] for name in (OF_RACE if mark.races_whole else STRONG) if name in watermark}
+    remark = "; ".join(filter(None, [remark, race_remark(mark, policy)]))
     line = f"marking with {_named(watermark['name'], strong)}, policy {_named(chosen.pop('name'), chosen)}"
     return f"{line}: {remark}" if remark else line
+
+
+def race_remark(mark: Watermark, policy: Policy) -> str:
+    """Say that a policy makes a race distort that need not; "" where it does not. Raises ValueError for a target."""
+    from caw.decoding.full_race import check_untargeted, runs_full_race
+
+    check_untargeted(mark, policy)
+    return DISTORTS if mark.races_whole and not runs_full_race(mark, policy) else ""
 
 
 def _named(name: str, settings: Mapping[str, Any]) -> str:

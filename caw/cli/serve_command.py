@@ -130,9 +130,9 @@ def serve(
             how = None
             mark, marking = serving.recommended_of(mark, policy, of_policy, model, detectable_at)
         else:
-            chosen, remark = choose_policy(policy, of_policy, model, marked=True)
+            chosen, remark = choose_policy(policy, of_policy, model, marked=True, raced=mark.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
-            marking = what_marks(mark, how, remark)
+            marking = what_marks(mark, how, remark or serving.race_of_greedy(mark, how))
         serving.tell(marking)
         device = prepare_place(model, device, threads, dtype, quantization)
         log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts

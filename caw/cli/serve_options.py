@@ -14,6 +14,7 @@ from caw.cli.policy_choice import OTHERS, RACED, build_recommended, choose_water
 from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
+    from caw.policies import Policy
     from caw.registry import Registry
     from caw.serve.contracts import KeyDirectory, ReceiptLog
     from caw.serve.planning import Planned
@@ -193,6 +194,14 @@ def recommended_of(
     mark = build_recommended(mark, policy, of_policy)
     policies = {kind: policy_for(mark, model, raced=kind == RACED, level=level) for kind in (RACED, OTHERS)}
     return mark, what_recommended_marks(mark, policies)
+
+
+def race_of_greedy(mark: Watermark, policy: Policy) -> str:
+    """Say what a race at full strength makes of greedy requests; "" for other watermarks."""
+    from caw.decoding.full_race import runs_full_race
+
+    said = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
+    return said if runs_full_race(mark, policy) else ""
 
 
 def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:

@@ -49,7 +49,8 @@ class EXP(Formatted):
         strength: the parameter that strength scales: "top_k" is the number of tokens that race, "scale" the weight of
             the noise. "scale" at strength 1, under a policy without look-ahead, is the one setting that does not
             distort: the race runs over every token that the sampler keeps, and over keys its winner is drawn from the
-            model's distribution.
+            model's distribution. It draws whether the call samples or not: the key's noise takes the place of the
+            sampler's, so a call without do_sample=True gets text drawn at temperature 1, and a warning.
         context_width: number of tokens that seed the race.
         deduplicate: leave a token unmarked if its context has already occurred in this output. Format "markllm" ignores
             it, because MarkLLM marks every token.

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.running import generate, write_prompts
+from cli.running import assert_refused, generate, run, write_prompts
 
 import caw
 from caw import defaults
-from caw.cli.policy_choice import UNIVERSAL_SERVES, choose_policy, what_marks
+from caw.cli.policy_choice import DISTORTS, UNIVERSAL_SERVES, choose_policy, what_marks
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -45,6 +45,7 @@ def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked:
         (caw.Unigram(1, delta=1.5), "marking with unigram (delta 1.5), "),
         (caw.EXP(1), f"marking with exp (top_k {defaults.TOP_K_EXP}), "),
         (caw.SynthID(1), "marking with synthid (depth 30), "),
+        (caw.EXP(1, variants=8), f"marking with exp (top_k {defaults.TOP_K_EXP}, variants 8), "),
     ],
 )
 def test_the_line_names_what_decides(mark: Any, said: str) -> None:
@@ -54,6 +55,43 @@ def test_the_line_names_what_decides(mark: Any, said: str) -> None:
     aimed = what_marks(mark, caw.FixedStrength(target=0.001))
     assert aimed == f"{said}policy fixed (strength 1, target 0.001)"
     assert what_marks(mark, caw.FixedStrength(), "why") == f"{said}policy fixed (strength 1): why"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, "fixed"), ({"target": 0.01}, "fixed"), ({"theta": 0.5}, "capacity"), ({"nats": 1.0}, "entropy")],
+)
+def test_a_race_that_distorts_nothing_runs_at_full_strength(options: dict[str, float], expected: str) -> None:
+    """It was marked by CAW, on a ladder that distorts."""
+    assert choose_policy(None, options, "smollm2-135m", marked=True, raced=True)[0] == expected
+
+
+def test_the_line_of_a_race_has_no_top_k_and_says_where_it_distorts() -> None:
+    race = caw.EXP(1, strength="scale", variants=64)
+    line = what_marks(race, caw.FixedStrength())
+    assert line == "marking with exp (strength scale, variants 64), policy fixed (strength 1)"
+    for policy in (caw.FixedStrength(0.5), caw.CapacityPolicy("smollm2-135m")):
+        assert what_marks(race, policy).endswith(f": {DISTORTS}")
+    assert what_marks(race, caw.EntropyThreshold(1.0)) == (
+        "marking with exp (strength scale, variants 64), policy entropy (nats 1, strength 1)"
+    )
+    with pytest.raises(ValueError, match="so it takes no target, got one in FixedStrength"):
+        what_marks(race, caw.FixedStrength(target=1e-3))
+
+
+def test_the_full_race_is_what_its_name_gives(model: str, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    race = ("--watermark", "exp", "--strength-exp", "scale", "--variants", "8")
+    done = generate(model, "--prompt", "the sky", "-o", str(output), *race, "--sample")
+    assert done.exit_code == 0
+    assert done.stderr == "caw: marking with exp (strength scale, variants 8), policy fixed (strength 1)\n"
+    assert json.loads(output.read_text())["policy"] == {"name": "fixed", "strength": 1.0}
+    greedy = generate(model, "--prompt", "the sky", *race)
+    assert "warning: EXP(strength='scale') at full strength draws each token by the key's noise" in greedy.stderr
+    for command in (("generate", "--prompt", "x", "--sample"), ("serve",)):
+        name, *more = command
+        refused = run(name, "--model", "no-such-model", *more, *race, "--target", "1e-3")
+        assert_refused(refused, "so it takes no target, got one in FixedStrength")
 
 
 def test_a_model_without_evaluator_is_served_by_the_universal_one_and_says_so(model: str, tmp_path: Path) -> None:
