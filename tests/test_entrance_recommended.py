@@ -155,7 +155,10 @@ def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
     [
         (lambda: caw.EXP(1, variants=0), "variants must be an integer in \\[1, 1024\\], got 0"),
         (lambda: caw.EXP(1, variants=1025), "variants must be an integer in \\[1, 1024\\], got 1025"),
-        (lambda: caw.EXP(1, variants=4, payload=1, payload_bits=2), "variants need .* no payload"),
+        (lambda: caw.EXP(1, variants=4, payload=1, payload_bits=2), "got variants=4 with payload_bits=2; leave one"),
+        (lambda: caw.EXP(1, variants=4, temperature=0.7), "got variants=4 with temperature=0\\.7; leave one"),
+        (lambda: caw.EXP(1, variants=4, format="markllm"), "got variants=4 with format='markllm'; leave one"),
+        (lambda: caw.Recommended(1, evaluator=""), "evaluator must name an evaluator, got ''"),
     ],
 )
 def test_variants_out_of_range_and_payloads_are_refused(make: Any, said: str) -> None:
@@ -168,5 +171,5 @@ def test_a_target_and_a_detector_of_fewer_variants_are_refused(model: Any) -> No
     with pytest.raises(ValueError, match="so it takes no target, got one in FixedStrength"):
         generate(model, watermark=race, policy=caw.FixedStrength(1.0, target=1e-3), **DRAWN)
     few = caw.detection.Detector(None, caw.Recommended(5, variants=4))
-    with pytest.raises(ValueError, match="detector must try the 17 variants that mark, got 5"):
+    with pytest.raises(ValueError, match="detector must try the 16 variants that mark, got 4"):
         generate(model, watermark=MARK, detectable_at=1e-2, max_new_tokens=60, detector=few, **DRAWN)

@@ -99,9 +99,9 @@ def make_trial(
                 f"detector must have {name} {shown(marked)}, got {shown(read)}; build it with the marking watermark"
             )
     if not watermark.is_read_by(theirs):
+        needed, tried = (each.parts[0].family for each in (watermark, theirs))
         raise ValueError(
-            f"detector must try the {watermark.family} variants that mark, got {theirs.family}; make it with the "
-            "watermark that marks"
+            f"detector must try the {needed} variants that mark, got {tried}; make it with the watermark that marks"
         )
     check_reach(*test_of(watermark, level, settings.raced), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer

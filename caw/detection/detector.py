@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 
 from caw.checks import require_bool, require_choice, require_number
+from caw.detection.family import tests_of
 from caw.detection.ids import read_prefix, split_input, to_ids, unreadable
 from caw.detection.message import repeats_mostly, sentence
 from caw.detection.normalize import READINGS, normalize_text, read_steps, trim_prefix
@@ -94,7 +95,7 @@ class Detector:
             )
         if self.watermark.family > 1 and self.mode != "exact":
             raise ValueError(
-                f"variants are tried in mode 'exact', got mode {self.mode!r} and {self.watermark.family} variants; "
+                f"variants are tried in mode 'exact', got mode {self.mode!r} and {tests_of(self.watermark)}; "
                 "leave the mode out, or read one of them with watermark.variant(number)"
             )
         self._load_weights()

@@ -19,6 +19,13 @@ def alone(fpr: float, n: int) -> float:
     return fpr if n == 1 else float(-np.expm1(np.log1p(-fpr) / n))
 
 
+def tests_of(watermark: Watermark) -> str:
+    """Say what is tried for a text of a watermark with several sub-keys or parts."""
+    race, *others = watermark.parts
+    said = f"{race.family} variant{'s' * (race.family > 1)}"
+    return said + "".join(f" and {part.name}" for part in others)
+
+
 def part_of(watermark: Watermark, family: str | None) -> Watermark:
     """Return the part of a watermark that a result names (`DetectionResult.family`); None = it has one."""
     return next((part for part in watermark.parts if part.name == family), watermark)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from caw.detection.evidence import first_occurrences
+from caw.detection.family import tests_of
 from caw.forking import survive_forks
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING
@@ -58,7 +59,7 @@ def score_stream(
         )
     if watermark.family > 1:
         raise ValueError(
-            f"tokens are scored under one key, got a watermark of {watermark.family} variants; give one of them, "
+            f"tokens are scored under one key, got {tests_of(watermark)} of {watermark.name}; give one of them, "
             "watermark.variant(number)"
         )
     survive_forks()

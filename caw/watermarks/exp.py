@@ -21,6 +21,7 @@ import torch
 from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import TOP_K_EXP
+from caw.io.show import shown
 from caw.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k, race_width
 from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
@@ -92,10 +93,12 @@ class EXP(Formatted):
         require_int("top_k", self.top_k, 1, RECORD_SIZE)
         require_int("context_width", self.context_width, 1, MAX_WIDTH)
         require_int("variants", self.variants, 1, MAX_VARIANTS)
-        if self.variants > 1 and (self.format != "native" or self.temperature != 1 or self.payload_bits):
+        needed = {"format": "native", "temperature": 1, "payload_bits": 0}
+        clash = next((name for name, value in needed.items() if getattr(self, name) != value), None)
+        if self.variants > 1 and clash is not None:
             raise ValueError(
                 f"variants need format 'native', temperature 1 and no payload, got variants={self.variants} with "
-                "another; leave one of them out"
+                f"{clash}={shown(getattr(self, clash))}; leave one of them out"
             )
         require_choice("strength", self.strength, ("top_k", "scale"), "top_k")
         _ = self.scheme  # refuses what does not go together

@@ -62,6 +62,8 @@ class Recommended(Watermark):
     def validate(self) -> None:
         require_int("variants", self.variants, 1, MAX_VARIANTS)
         require_number("target", self.target, 0, 1, closed=False)
+        if self.evaluator == "":
+            raise ValueError("evaluator must name an evaluator, got ''; pass e.g. 'smollm2-135m', or leave it out")
         if not isinstance(self.evaluator, str | None):
             raise TypeError(
                 f"evaluator must be the name of a shipped evaluator, a path as a str, or None, got "

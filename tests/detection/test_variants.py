@@ -126,7 +126,7 @@ def test_a_detector_of_vllms_format_reads_a_variant_under_its_key() -> None:
         ({"variants": 1025}, r"variants must be an integer in \[1, 1024\], got 1025"),
         ({"variants": 2, "format": "markllm"}, "variants need format 'native', temperature 1 and no payload"),
         ({"variants": 2, "format": "vllm-dual"}, "variants need format 'native'"),
-        ({"variants": 2, "temperature": 0.7}, "got variants=2 with another; leave one of them out"),
+        ({"variants": 2, "temperature": 0.7}, "got variants=2 with temperature=0"),
         ({"variants": 2, "payload": 3, "payload_bits": 4}, "no payload, got variants=2"),
     ],
 )
@@ -140,7 +140,7 @@ def test_what_reads_one_key_is_refused() -> None:
         MARK.variant_key(64)
     with pytest.raises(ValueError, match="variants are tried in mode 'exact', got mode 'compat' and 64 variants"):
         Detector(None, MARK, mode="compat")
-    with pytest.raises(ValueError, match="tokens are scored under one key, got a watermark of 64 variants"):
+    with pytest.raises(ValueError, match="tokens are scored under one key, got 64 variants of exp; give one of them"):
         next(Detector(None, MARK).score([np.arange(9)]))
 
 
