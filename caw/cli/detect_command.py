@@ -15,6 +15,7 @@ from caw.cli import detect_model as reader
 from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
 from caw.cli.detect_config import Normalize, read_key_list
+from caw.cli.detect_lines import made_of, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
@@ -54,9 +55,13 @@ class Task:
         """Return the detector if there is exactly one."""
         return next(iter(self.detectors.values())) if len(self.detectors) == 1 else None
 
-    def behind(self, prompt: str | None) -> Task:
-        """Return the task for a text that answers this prompt, with weights from a model."""
-        weights = next(iter(self.detectors.values())).weights.with_prompt(prompt)  # type: ignore[union-attr]
+    def behind(self, item: Item) -> Task:
+        """Return the task for a text that a model reads by its own prompt, or as drawn in its own way."""
+        weights: Any = next(iter(self.detectors.values())).weights
+        if item.prompt is not None:
+            weights = weights.with_prompt(item.prompt)
+        if item.drawn:
+            weights = reader.drawn_as(weights, item.drawn)
         return replace(self, detectors={n: replace(d, weights=weights) for n, d in self.detectors.items()})
 
 
@@ -190,6 +195,7 @@ def detect(
                       "power": power, "watermark": watermark is not None, **options}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(given, field)
+            bad += check_made(items, list(found.values()), input)
             loaded, how = _tokenizer_for(items, tokenizer), {"fpr": fpr, "normalize": normalize}
             bad += deployed.test(found, items, loaded, how, prefix, receipt, as_json=as_json, single=input is None)
             raise typer.Exit(BAD_LINES if bad else 0)
@@ -207,10 +213,15 @@ def detect(
         if regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
         items, bad = read_items(given, field, prompt_field)
+        if null is None:
+            bad += check_made(items, [each.watermark for each in task.detectors.values()], input or power)
         if told is not None:
             items, strangers = told.known(items)
             bad += strangers
         if reads.model is not None:
+            if told is None:
+                marks_tested = [each.watermark for each in task.detectors.values()]
+                reads, items = reads.as_told(items, marks_tested, alike=null is not None or power is not None)
             task = _with_model(task, reads, told)
         task = _with_tokenizer(task, items, tokenizer)
         if null is not None or power is not None:
@@ -356,7 +367,7 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
                 value = row.value.get(field)
                 content = value if isinstance(value, list) else text_field(row.value, field)
                 prompt = None if prompt_field is None else text_field(row.value, prompt_field)
-                items.append(Item(row.number, row.id, content, prompt))
+                items.append(Item(row.number, row.id, content, prompt, made_of(row.value)))
             except ValueError as error:
                 bad += 1
                 complain(f"{lines}, line {row.number}: {error}")
@@ -365,14 +376,22 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
     return items, bad
 
 
+def check_made(items: Sequence[Item], marks: Sequence[Watermark], source: str | None) -> int:
+    """Report texts whose lines say that they have another mark than is tested; return how many."""
+    count, said = unread([item.made for item in items], marks)
+    if count:
+        complain(f"{name_of(source or '-')}: {said}")
+    return count
+
+
 def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
     """Return the result of each item, or one sentence saying why there is none; texts first, then ids."""
     for kind in (str, list):
         chosen = [item for item in items if isinstance(item.content, kind)]
-        if any(item.prompt is not None for item in chosen):
+        if any(item.prompt is not None or item.drawn for item in chosen):
             for item in chosen:
                 try:
-                    behind = task.behind(item.prompt)
+                    behind = task.behind(item)
                 except ValueError as error:
                     yield item, str(error)
                 else:

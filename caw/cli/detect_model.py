@@ -5,12 +5,14 @@ for this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from caw.cli import options as opt
+from caw.cli.detect_lines import drawn_of
+from caw.cli.detect_output import Item
 from caw.cli.errors import complain
 from caw.cli.policy_choice import choose_policy
 from caw.cli.quantization_option import prepare_place, quantization_option
@@ -127,6 +129,33 @@ class ReaderSettings:
         if self.chat and self.prompt_file is None and self.prompt_field is None:
             raise ValueError("--chat requires a prompt, got none; give --prompt-file or --prompt-field")
 
+    def as_told(
+        self, items: list[Item], marks: Sequence[Watermark], *, alike: bool
+    ) -> tuple[ReaderSettings, list[Item]]:
+        """Return settings and texts with how the texts were drawn, where their lines say it and no option does.
+
+        alike: whether all texts are read in one way.
+        """
+        steered = self.policy is not None or any(value is not None for value in self.of_policy.values())
+        if steered or self.calibration is not None or any(value is not None for value in self.drawn.values()):
+            return self, items
+        if not items or not all(any(part.races_whole for part in mark.parts) for mark in marks):
+            return self, items
+        drawn = [drawn_of(item.made, marks) for item in items]
+        if None in drawn:
+            complain(
+                "--weights must know how drawn texts were drawn, got texts that do not say it, so those of a race are "
+                "read without the model; give --temperature if they were drawn"
+            )
+        kinds = {tuple(sorted((each or {}).items())) for each in drawn}
+        if kinds == {()}:
+            return self, items
+        if len(kinds) == 1:
+            return replace(self, drawn={name.replace("_", "-"): value for name, value in drawn[0].items()}), items  # type: ignore[union-attr]
+        if alike:
+            raise ValueError("texts that are read together must be drawn alike, got several ways; split the file")
+        return self, [replace(item, drawn=own or None) for item, own in zip(items, drawn, strict=True)]
+
     def load(self, marks: Sequence[Watermark]) -> ReaderWeights:
         """Load the model; return it with what it knows. Raises what loading and `ReaderWeights` raise."""
         from caw.models import ReaderWeights, load_model
@@ -148,6 +177,13 @@ class ReaderSettings:
         name = weights.name if self.prompt_field is None else weights.with_prompt("a prompt").name
         complain(f"weights by {name}{f': {remark}' if remark else ''}")
         return weights
+
+
+def drawn_as(weights: ReaderWeights, drawn: Mapping[str, Any]) -> ReaderWeights:
+    """Return the reader of a text that was drawn in this way."""
+    from caw.policies import FixedStrength
+
+    return replace(weights, policy=FixedStrength(), **drawn)
 
 
 def model_of(weights: str | None) -> str | None:

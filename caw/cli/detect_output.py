@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from caw.cli.detect_lines import Made
 from caw.cli.errors import complain
 from caw.io.jsonl import RowId
 from caw.io.progress import Bar
@@ -28,12 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one."""
+    """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one.
+
+    made: what its line says of how it was made, None if it does not. drawn: how a model should take it to be drawn,
+    None = as all texts.
+    """
 
     number: int
     id: RowId
     content: str | list[int]
     prompt: str | None = None
+    made: Made | None = None
+    drawn: Mapping[str, Any] | None = None
 
     def said(self, sentence: str, *, single: bool) -> str:
         """Prefix a sentence with the item's line number, unless it is a single text."""

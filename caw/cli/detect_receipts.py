@@ -49,6 +49,7 @@ class Receipts:
                 f"{self.source} is for {told.watermark} with key {told.key_id}, got {mark.name} with key "
                 f"{mark.key_id}; give the key and watermark that marked the text"
             )
+        self._check_variants(mark)
 
     def mark_among(self, marks: Mapping[str, Watermark]) -> Watermark:
         """Return the watermark, among several by key id, that these receipts were tested for. Raise ValueError if there
@@ -60,7 +61,16 @@ class Receipts:
                 f"{self.source} is for {self.any.watermark} with key {self.any.key_id}, which is not in the registry; "
                 "give the server's registry"
             )
+        self._check_variants(mark)
         return mark
+
+    def _check_variants(self, mark: Watermark) -> None:
+        """Raise ValueError for texts with more variants than the test tries."""
+        most, tried = max(each.variants or 1 for each in self.by_digest.values()), mark.parts[0].family
+        if most > tried:
+            raise ValueError(
+                f"{self.source} is for texts of {most} variants, got a test that tries {tried}; give --variants {most}"
+            )
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the detector settings of the receipts. Options that were given (None = not given) must agree with

@@ -73,6 +73,81 @@ def test_a_run_that_was_cut_short_goes_on(model: str, tmp_path: Path) -> None:
     assert generate(model, *make, "--resume").exit_code == 0 and out.read_bytes() == whole
 
 
+# Lines that say how their texts were made ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two texts of a key with 128 variants, drawn at temperature 2, with their prompts and receipts."""
+    folder = tmp_path_factory.mktemp("drawn")
+    source, out = write_prompts(folder / "in.jsonl", 2), folder / "out.jsonl"
+    more = ("--variants", "128", "--detectable-at", "1e-2", "--max-new-tokens", "40", "--dtype", "float32")
+    sampling = ("--sample", "--temperature", "2", "--top-k", "50", "--seed", "3")
+    made = generate(model, "-i", str(source), "-o", str(out), "--with-prompt", *MARK, *more, *sampling)
+    assert made.exit_code == 0, made.stderr
+    return out
+
+
+def test_more_variants_than_the_detector_has_are_said_in_one_sentence(model: str, drawn: Path, tmp_path: Path) -> None:
+    """It said that 0 of 2 texts were watermarked, with exit code 0."""
+    read_as = ("detect", "--tokenizer", model, "-i", str(drawn))
+    result = run(*read_as)
+    said = (
+        f"caw: {drawn}: the test must read the marks of the texts, recommended (variants 128) in 2 of them, got "
+        "recommended (variants 64); give --watermark recommended --variants 128\n"
+    )
+    assert (result.exit_code, result.stderr) == (1, said)
+    for enough in ("128", "256"):
+        result = run(*read_as, "--variants", enough)
+        assert (result.exit_code, result.stderr) == (0, "")
+    assert run(*read_as, key="another").exit_code == 0, "texts of another key are no mistake"
+    other = run(*read_as, "--watermark", "kgw")
+    assert other.exit_code == 1 and "recommended (variants 128) in 2 of them, got kgw" in other.stderr
+    told = run(*read_as, "--receipt", str(drawn))
+    assert_refused(told, "is for texts of 128 variants, got a test that tries 64; give --variants 128")
+    assert run(*read_as, "--receipt", str(drawn), "--variants", "128").exit_code == 0
+
+
+def test_lines_of_what_the_detector_reads_say_nothing(model: str, tmp_path: Path) -> None:
+    made = {
+        "a": ("--watermark", "kgw", "--delta", "3", "--context-width", "1"),
+        "b": ("--watermark", "exp", "--strength-exp", "scale", "--sample"),
+        "c": ("--watermark", "recommended", "--variants", "16"),
+    }
+    for name, how in made.items():
+        out = tmp_path / f"{name}.jsonl"
+        assert generate(model, "--prompt", "the sky", "-o", str(out), *how).exit_code == 0
+        read_as = ("--watermark", "exp") if name == "b" else ()
+        result = run("detect", "--tokenizer", model, "-i", str(out), *read_as)
+        assert (result.exit_code, result.stderr) == (0, ""), name
+    wrong = run("detect", "--tokenizer", model, "-i", str(tmp_path / "a.jsonl"), "--gamma", "0.5")
+    assert wrong.exit_code == 1 and "kgw (gamma 0.25) in 1 of them" in wrong.stderr
+    assert wrong.stderr.endswith("; give --watermark kgw\n")
+
+
+def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, tmp_path: Path) -> None:
+    """Without a temperature it read nothing: p-values were those without weights."""
+    how = ("--weights", f"model:{model}", "--variants", "128", "--prompt-field", "prompt", "--dtype", "float32")
+
+    def p_values(source: Path, *more: str) -> list[float]:
+        result = run("detect", "-i", str(source), "--field", "tokens", "--json", *how, *more)
+        assert result.exit_code == 0, result.stderr
+        return [json.loads(line)["p_value"] for line in result.stdout.splitlines()]
+
+    own = p_values(drawn)
+    assert own == p_values(drawn, "--temperature", "2", "--top-k", "50") != p_values(drawn, "--temperature", "1")
+    lines = read(drawn)
+    mixed = tmp_path / "mixed.jsonl"
+    lines[1]["settings"]["sampling"]["temperature"] = 1.0
+    mixed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert p_values(mixed) == [own[0], p_values(drawn, "--temperature", "1", "--top-k", "50")[1]]
+    for line in lines:
+        del line["settings"]
+    mixed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = run("detect", "-i", str(mixed), "--field", "tokens", *how)
+    assert result.exit_code == 0 and "got texts that do not say it, so those of a race are read" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
