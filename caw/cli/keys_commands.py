@@ -14,7 +14,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.cli.policy_choice import choose_watermark
+from caw.cli.policy_choice import build_recommended, choose_watermark
 from caw.cli.registry_options import RegistryUrl, named, opened, read_time, shown_time
 from caw.requirements import require
 from caw.watermarks.keys import parse_key
@@ -60,6 +60,16 @@ def create(
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     variants: opt.Variants = None,
+    target: Annotated[
+        float | None,
+        opt.panel(opt.MARK, "recommended: p-value at which the marking of a greedy text may stop.", "--target"),
+    ] = None,
+    evaluator: Annotated[
+        str | None,
+        opt.panel(
+            opt.MARK, "recommended: evaluator of greedy texts, a shipped name or a .safetensors file.", "--evaluator"
+        ),
+    ] = None,
 ) -> None:
     """Create a marking key for a tenant, or an API key with --api.
 
@@ -80,8 +90,9 @@ def create(
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
             "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
         }  # fmt: skip
+        of_greedy = {"target": target, "evaluator": evaluator}
         others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
-                  **{f"--{name}": value is not None for name, value in options.items()}}  # fmt: skip
+                  **{f"--{name}": value is not None for name, value in {**options, **of_greedy}.items()}}  # fmt: skip
         strange = next((name for name, given in others.items() if given), None) if api else "--opt-out" * opt_out
         if strange:
             raise ValueError(f"{strange} is only for {'marking' if api else 'API'} keys; leave it out")
@@ -94,9 +105,10 @@ def create(
             return
         mark = found.marking.create(
             tenant, key=given, not_before=window[0], not_after=window[1], public=public,
-            watermark=_watermark_of(found, watermark, options),
+            watermark=_watermark_of(found, watermark, options, of_greedy),
         )  # fmt: skip
         print(f"marking key {mark.id} of {tenant}, from {shown_time(mark.not_before)} UTC{_end(mark.not_after)}")
+        _warn_of_others(found)
 
 
 def rotate(
@@ -281,16 +293,38 @@ def upgrade(
             print(f"upgraded the registry from format {done.before} to {done.after}; {done.keys} keys mark with {mark}")
 
 
-def _watermark_of(found: Registry, name: str | None, options: dict[str, Any]) -> Watermark:
-    """Return the watermark of a new key under a placeholder key: one server marks with one, so that of the others."""
+def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Watermark:
+    """Return the watermark of a new key under a placeholder key: one server marks with one, so that of the others.
+
+    of_greedy: options of the policy that a `caw.Recommended` brings for greedy texts.
+    """
+    from caw.watermarks import Recommended
     from caw.watermarks.names import watermark_from
 
     now = found.database.clock()
     # those that mark now decide, or else those that will, or else those that did
     others = sorted(found.marking.every(), key=lambda each: {"waiting": 1, "valid": 2}.get(each.state(now), 0))
     if others and name is None and all(value is None for value in options.values()):
-        return watermark_from(others[-1].watermark, 1)
-    return _made_with(choose_watermark(name, options), options)
+        mark = watermark_from(others[-1].watermark, 1)
+    else:
+        mark = _made_with(choose_watermark(name, options), options)
+    given = next((option for option, value in of_greedy.items() if value is not None), None)
+    if isinstance(mark, Recommended):
+        return build_recommended(mark, None, of_greedy)
+    if given is not None:
+        raise ValueError(f"--{given} is only for watermark recommended, got watermark {mark.name}; leave it out")
+    return mark
+
+
+def _warn_of_others(found: Registry) -> None:
+    """Warn that no server starts with the keys that mark now, because they have several watermarks."""
+    from caw.registry.agreement import watermark_for
+    from caw.watermarks import KGW
+
+    try:
+        watermark_for(found, KGW(1), asked=False)
+    except ValueError as error:
+        complain(f"warning: `caw serve` will not start with these keys: {error}")
 
 
 def _made_with(name: str, options: dict[str, Any]) -> Watermark:

@@ -168,6 +168,22 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
     assert_refused(caw(*serve), "one server marks with one watermark, got EXP(")
 
 
+def test_keys_that_no_server_marks_with_together_are_warned_of(caw: Any) -> None:
+    """Only `caw serve` said it, which then did not start."""
+    first = caw("keys", "create", "acme", "--target", "1e-4", "--evaluator", "smollm2-135m")
+    assert (first.exit_code, first.stderr) == (0, "")
+    said = {"name": "recommended", "variants": 64, "target": 1e-4, "evaluator": "smollm2-135m"}
+    assert listed(caw)[0]["watermark"] == said
+    same = caw("keys", "create", "globex")
+    assert (same.exit_code, same.stderr) == (0, "") and listed(caw)[1]["watermark"] == said
+    other = caw("keys", "create", "initech", "--variants", "16")
+    assert other.exit_code == 0 and other.stdout.startswith("marking key ")
+    assert other.stderr.startswith("caw: warning: `caw serve` will not start with these keys: one server marks with")
+    assert_refused(caw("serve", "--model", "no-such-model", "--registry", caw.url), "one server marks with one water")
+    waiting = caw("keys", "create", "hooli", "--watermark", "kgw", "--from", "2090-01-01")
+    assert "hooli" not in waiting.stderr, "it marks from then on, and a server says so"
+
+
 def test_rules_and_resealing(caw: Any) -> None:
     caw("keys", "create", "acme")
     said = caw("keys", "rules", "acme", "--detectable-at", "1e-4", "--exempt-tools")
@@ -187,6 +203,9 @@ def test_rules_and_resealing(caw: Any) -> None:
             ("keys", "create", "acme", "--from", "tomorrow"),
             "--from must be a time, got 'tomorrow'; write e.g. 2027-01-31T12:00",
         ),
+        (("keys", "create", "acme", "--watermark", "kgw", "--target", "1e-4"), "--target is only for watermark recom"),
+        (("keys", "create", "acme", "--evaluator", ""), "evaluator must name an evaluator, got ''"),
+        (("keys", "create", "acme", "--api", "--target", "1e-4"), "--target is only for marking keys"),
         (("keys", "create", "acme", "--opt-out"), "--opt-out is only for API keys"),
         (("keys", "create", "acme", "--api", "--public"), "--public is only for marking keys"),
         (("keys", "create", "acme", "--key-env", "NOWHERE"), "environment variable NOWHERE must hold a key"),
