@@ -1,4 +1,5 @@
-"""Draw README's chart: right answers against texts detected, from the published run `evaluation_qwen05target`.
+"""Draw README's chart: right answers against texts detected, from the published run `evaluation_qwen05target`, and a
+guard's from `guard.json`.
 
     python docs/tools/quality_chart.py [--out docs/quality.svg]
 
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from caw.evaluation.metrics.accuracy import wilson
 from caw.io.figures import save_figure
 from caw.io.json_files import read_json
 
@@ -25,12 +27,21 @@ POINTS = {
     "closed-0.01": ("CAW with target", (-104, -4), "#1b6ac9"),
     "found-vote": ("CAW, detectable_at, four votes", (-186, 33), "#1b6ac9"),
 }
-GREY = "#777777"
+GREY, GREEN = "#777777", "#2c7a3f"
+GUARD = ROOT / "benchmarks" / "results" / "guard.json"
 
 
 def rows() -> dict[str, dict[str, Any]]:
     """Rows over all keys, and the unmarked one, by policy."""
     return {row["policy"]: row for row in read_json(RUN)["rows"] if row["keys"] in (0, 3)}
+
+
+def guarded() -> dict[str, Any]:
+    """The guard's row at 1 %, of the same questions: the one of the most texts with the guard's defaults."""
+    runs = [run for run in read_json(GUARD)["runs"] if run["what"] == "gsm8k" and "0.5b" in run["model"]
+            and (run["level"], run["edits"], run["guard"]) == (0.01, 0.0, "{}")]  # fmt: skip
+    rows = [row for run in runs for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "all")]
+    return max(rows, key=lambda row: int(row["count"]))
 
 
 def draw() -> Any:
@@ -51,6 +62,11 @@ def draw() -> Any:
         axes.errorbar([x], [y], yerr=bounds, fmt="o", color=colour, capsize=3, markersize=6)
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6} if abs(offset[1]) > 10 else None
         axes.annotate(label, (x, y), xytext=offset, textcoords="offset points", color=colour, arrowprops=line)
+    row = guarded()
+    low, high = wilson(round(row["right"] * row["count"]), row["count"])
+    x, y = 100 * row["found"], 100 * row["right"]
+    axes.errorbar([x], [y], yerr=[[y - 100 * low], [100 * high - y]], fmt="s", color=GREEN, capsize=3, markersize=6)
+    axes.annotate('guard, keeps="results"', (x, y), xytext=(-128, 8), textcoords="offset points", color=GREEN)
     axes.set(xlabel="texts detected at a false-positive rate of 1 % (%), with detection weights", ylabel="accuracy (%)")
     axes.set(xlim=(62, 101), ylim=(0, 25))
     axes.spines[["top", "right"]].set_visible(False)
