@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Protocol
 
 from caw.decoding.along import MarkedChoice, TextReading
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
@@ -26,9 +26,10 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.content import content_of, names_in
+from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.healing import Matters, read_healing
 from caw.detectable.receipts import Kept
-from caw.detectable.splicing import Patch, broken, hopeless, most_gain, rejoined, spliced
+from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
 from caw.keeps import Results, reads
@@ -112,20 +113,30 @@ class Rollout(Fork):
         return self.possible is not None and not self.possible(tokens)
 
 
+class TextRules(Protocol):
+    """Which tokens a text may have, where not all are allowed: a schema's."""
+
+    def allowed(self, text: Sequence[int], changes: Sequence[tuple[int, int]]) -> list[bool]:
+        """Tell of each (place, token) whether the token may stand there behind the text so far."""
+
+    def keeps(self, text: Sequence[int], *, ended: bool) -> bool:
+        """Tell whether tokens, without an end token, are allowed: as a whole text if it ended, else as a beginning."""
+
+
 class Search:
     """A generator (`run`) that yields requests and is sent their sequences, in any order.
 
     Args:
         request: of the text. strengths: factors of the policy's strength that its watermark can have. together: returns
-            how many rollouts to make at once.
+            how many rollouts to make at once. rules: of what the tokens may be, None = anything.
     """
 
     def __init__(
         self, request: Request, guard: Guard, strengths: Sequence[float], trial: Trial, stops: StopStrings,
-        settings: Settings, together: Callable[[], int],
+        settings: Settings, together: Callable[[], int], rules: TextRules | None = None,
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.stops, self.trial = guard, tuple(strengths), stops, trial
-        self.traces, self.together = settings.return_trace, together
+        self.traces, self.together, self.rules = settings.return_trace, together, rules
         self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
@@ -201,7 +212,7 @@ class Search:
         for begun in ([state.rolled[number] for number in most], list(state.taken), []):
             taken, best = begun, base
             if begun:
-                version = self._allowed(spliced(base.tokens, [one.patch for one in begun]))
+                version = self._allowed(base, [one.patch for one in begun])
                 if version is None:
                     continue
                 best = version
@@ -220,14 +231,14 @@ class Search:
         """Leave out patches that a detected text can do without, those that lose the most likelihood first."""
         for one in sorted(state.taken, key=lambda one: -one.lost):
             trial = [other for other in state.taken if other is not one]
-            version = self._allowed(spliced(base.tokens, [other.patch for other in trial])) if trial else None
+            version = self._allowed(base, [other.patch for other in trial]) if trial else None
             if version is not None and version.verdict.found:
                 state.best, state.taken = version, trial
 
     def _with(self, base: Version, best: Version, taken: list[Rolled], one: Rolled) -> tuple[Version, list[Rolled]]:
         """Add a patch to a text, in place of those that it meets, if the p-value falls."""
         trial = [*(other for other in taken if not one.patch.meets(other.patch)), one]
-        version = self._allowed(spliced(base.tokens, [each.patch for each in trial]))
+        version = self._allowed(base, [each.patch for each in trial])
         if version is not None and version.verdict.result.p_value < best.verdict.result.p_value:
             return version, trial
         return best, taken
@@ -323,6 +334,9 @@ class Search:
         follows it may change too. What gives none is left out.
         """
         proposals = [each for each in proposals if each.place + 1 < self.asked.budget]
+        if self.rules is not None:
+            may = self.rules.allowed(base.tokens, [(each.place, each.token) for each in proposals])
+            proposals = [each for each, allowed in zip(proposals, may, strict=True) if allowed]
         tokens = [list(base.tokens) for _ in proposals]
         for text, choice in zip(tokens, proposals, strict=True):
             text[choice.place] = choice.token
@@ -352,7 +366,7 @@ class Search:
         if end is None:
             return None
         patch = Patch(place, end, tuple(tokens[place:])).trimmed(old)
-        version = self._allowed(spliced(old, [patch]))
+        version = self._allowed(base, [patch])
         if version is None or version.verdict.result.p_value >= base.verdict.result.p_value:
             return None
         trace: list[TokenTrace] = []
@@ -386,17 +400,18 @@ class Search:
         """The tokens without an end token."""
         return list(tokens[:-1] if tokens and tokens[-1] in self.unmarked.ends else tokens)
 
-    def _allowed(self, tokens: Sequence[int]) -> Version | None:
+    def _allowed(self, base: Version, patches: Sequence[Patch]) -> Version | None:
         """Test a spliced text; None if its length changes too much, it ends early, breaks something or does not keep.
 
         One that would have gone on behind the budget is cut there, as the unmarked text was.
         """
+        tokens = spliced(base.tokens, patches)
         known = tuple(tokens)
         if known not in self.versions:
-            self.versions[known] = self._checked(tokens)
+            self.versions[known] = self._checked(base, patches, tokens)
         return self.versions[known]
 
-    def _checked(self, tokens: Sequence[int]) -> Version | None:
+    def _checked(self, base: Version, patches: Sequence[Patch], tokens: list[int]) -> Version | None:
         longer, most = len(tokens) - len(self.unmarked.tokens), max(LENGTHS * len(self.unmarked.tokens), FEW_TOKENS)
         if self.unmarked.finish_reason == "length":
             tokens = tokens[: self.asked.budget]
@@ -408,9 +423,17 @@ class Search:
             return None
         if self.unmarked.finish_reason == "stop" and not self.stops.reached(list(tokens)):
             return None
+        if self.rules is not None and not self.rules.keeps(visible, ended=ended):
+            return None
         body = self.stops.text(visible[:-1])
         text = self.stops.shown(visible)
-        if self.stops.cut(body) != body or broken(self.original, text) or not self._keeps(text):
+        if (
+            self.stops.cut(body) != body
+            or disordered(self.original, text)
+            or broken(base.tokens, patches, self.stops.text)
+        ):
+            return None
+        if (longer > 0 and unclosed(self.original, text)) or not self._keeps(text):
             return None
         return Version(list(tokens), text, self.trial(text, self.request.row.key))
 

@@ -1,16 +1,12 @@
-"""Rejoining and splicing: where a rollout meets the text that it left, and what a spliced text must not break."""
+"""Rejoining and splicing: where a rollout meets the text that it left, and the text that comes of it."""
 
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_SHIFT, MOST_SHIFT = -12, 24  # of the place in the old text, against the place in the new one
-BRACKETS = ("()", "[]", "{}")
-PAIRED = ("```", "**", '"')  # marks that open and close alike
-DOUBLED = re.compile(r"\b([^\W\d_]+)\s+\1\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -93,27 +89,3 @@ def hopeless(old: Sequence[int], tokens: Sequence[int], start: int, count: int, 
     tail = list(tokens[here - most :])
     ends = range(max(start + 1 + most, here + LEAST_SHIFT), min(len(old), here + MOST_SHIFT) + 1)
     return not any(list(old[end - most : end]) == tail for end in ends)
-
-
-def broken(old: str, new: str) -> str:
-    """Say what splicing broke in a text, "" for nothing: brackets, paired marks, a word that is written twice."""
-    for pair in BRACKETS:
-        if unmatched(new, pair) > unmatched(old, pair):
-            return f"a bracket of {pair} without its other half"
-    for mark in PAIRED:
-        if new.count(mark) % 2 > old.count(mark) % 2:
-            return f"{mark} without its other half"
-    if len(DOUBLED.findall(new)) > len(DOUBLED.findall(old)):
-        return "a word written twice"
-    return ""
-
-
-def unmatched(text: str, pair: str) -> int:
-    """Count brackets of this kind that have no other half."""
-    opened, wrong = 0, 0
-    for char in text:
-        if char == pair[0]:
-            opened += 1
-        elif char == pair[1]:
-            wrong, opened = (wrong + 1, 0) if not opened else (wrong, opened - 1)
-    return wrong + opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -16,6 +17,7 @@ from caw.decoding.forks import Stem
 from caw.detectable import healing, search
 from caw.detectable.attempts import UndetectedError
 from caw.detectable.content import same_content
+from caw.detectable.damage import broken
 from caw.detectable.splicing import spliced
 
 PROMPTS = [prompt(9, seed) for seed in range(4)]
@@ -29,6 +31,14 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def model() -> Any:
     return build("llama")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_breaks() -> Iterator[None]:
+    """Tiny texts are noise in which nearly every change breaks a pair or a table; what does is tested by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "broken", lambda old, patches, text_of: "")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -127,24 +137,32 @@ def test_healed_texts_are_those_that_the_model_would_go_on_with(model: Any, unma
 def test_healed_sentences_keep_their_numbers_and_names(demo: Any) -> None:
     """A patch changed 1881-1985 to 1881 here, as healing reads only what is copied."""
     prompts, mark = ["List three famous inventors with the years they lived."], caw.KGW(key=1, delta=4.0)
-    options = {"max_new_tokens": 80, "chat": True, "progress": False}
+    options = {"max_new_tokens": 60, "chat": True, "progress": False}
     [plain] = caw.generate(*demo, prompts, **options).texts
-    made = caw.generate(*demo, prompts, watermark=mark, detectable_at=0.05, guard=caw.Guard(), **options)
+    tested = {"watermark": mark, "detectable_at": 0.1, "guard": caw.Guard(rollouts=40)}
+    made = caw.generate(*demo, prompts, **tested, **options)
     [text], [receipt] = made.texts, made.receipts or []
-    assert receipt.detected and receipt.kept and receipt.changes and text != plain
-    assert caw.detect(text, demo[1], mark, 0.05).is_watermarked
+    result = caw.detect(text, demo[1], mark, 0.1)
+    assert (receipt.detected, receipt.p_value) == (result.is_watermarked, result.p_value)
+    assert receipt.kept and receipt.changes and text != plain
+    assert receipt.p_value < caw.detect(plain, demo[1], mark, 0.1).p_value
     assert same_content(plain, text) and "1904" in plain
 
 
 @pytest.mark.parametrize("name", [name for name in MARKS if name not in ("kgw", "key of its own")])
-def test_every_watermark(model: Any, name: str) -> None:
+def test_every_watermark(model: Any, unmarked: Any, name: str) -> None:
+    """What is kept is kept, the receipt is the detector's, and p falls where a text was changed."""
     options = {**OPTIONS, "watermark": MARKS[name], "max_new_tokens": 40, "detectable_at": 0.3}
+    options["guard"] = caw.Guard(keeps=lambda old, new: same_content(old, new), rejoin=2, horizon=8)
     made = caw.generate(model, tokenizer(), PROMPTS[:2], **options)
-    for text, receipt in zip(made.texts, made.receipts or [], strict=True):
-        mark = MARKS[name].with_vocabulary(131)
-        assert (
-            receipt.p_value == caw.detect(text, tokenizer(), mark, 0.3).p_value and receipt.rollouts + receipt.detected
-        )
+    mark = MARKS[name].with_vocabulary(131)
+    for text, plain, receipt in zip(made.texts, unmarked.texts, made.receipts or [], strict=False):
+        plain = plain[:40]  # one character a token
+        old, new = (caw.detect(each, tokenizer(), mark, 0.3) for each in (plain, text))
+        assert (receipt.detected, receipt.p_value) == (new.is_watermarked, new.p_value)
+        assert same_content(plain, text) and receipt.kept and receipt.rollouts + receipt.detected
+        assert (text != plain) == (receipt.changes > 0)
+        assert new.p_value < old.p_value if receipt.changes else new.p_value == old.p_value
 
 
 def test_stop_strings_and_minima_hold(model: Any, unmarked: Any) -> None:
@@ -276,9 +294,9 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
     """Without it, none could be changed into one of more tokens."""
     allowed, longer = search.Search._allowed, []
 
-    def seen(self: Any, tokens: Any) -> Any:
-        version = allowed(self, tokens)
-        if version is not None and len(tokens) > 40:
+    def seen(self: Any, base: Any, patches: Any) -> Any:
+        version = allowed(self, base, patches)
+        if version is not None and len(spliced(base.tokens, patches)) > 40:
             longer.append(len(version.tokens))
         return version
 
@@ -318,7 +336,7 @@ def test_proposals_are_as_likely_as_the_requests_own_logits_say(model: Any, prop
     for bias in (0.0, -1.0):
         proposed.clear()
         row = dict.fromkeys(range(4, 131, 2), bias)
-        caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "logit_bias": row})
+        caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, "logit_bias": row, "detectable_at": 1e-4})
         lost.append({(each.place, each.token): each.lost for each in proposed})
         plain += caw.generate(
             model, tokenizer(), PROMPTS[:1], logit_bias=row, max_new_tokens=60, progress=False
@@ -354,6 +372,22 @@ def test_traces_name_the_strength_that_the_policy_gave(model: Any, proposed: lis
         if choice
     ]
     assert changed and set(changed) <= {0.0, *strengths}
+
+
+def test_what_breaks_is_not_taken(model: Any, unmarked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each patch is read where it is in the unmarked text."""
+    seen = []
+
+    def watched(old: Any, patches: Any, text_of: Any) -> str:
+        said = broken(old, patches, text_of)
+        seen.append((text_of(spliced(old, patches)), said))
+        return said
+
+    monkeypatch.setattr(search, "broken", watched)
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 1e-3})
+    assert any(said for _, said in seen)
+    right = {text for text, said in seen if not said} | set(unmarked.texts)
+    assert set(made.texts) <= right and made.texts != unmarked.texts
 
 
 def test_texts_do_not_shrink_or_grow_much(model: Any, unmarked: Any) -> None:
@@ -393,7 +427,7 @@ def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pyte
         seen.append(before - len(state.taken))
         for one in state.taken:
             rest = [other.patch for other in state.taken if other is not one]
-            version = self._allowed(spliced(base.tokens, rest)) if rest else None
+            version = self._allowed(base, rest) if rest else None
             needed.append(version is None or not version.verdict.found)
         assert state.best.verdict.found
 
