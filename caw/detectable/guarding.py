@@ -20,7 +20,7 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Add, Attempts, Finished
 from caw.detectable.receipts import write_receipt
-from caw.detectable.search import Ended, Rollout, Search
+from caw.detectable.search import Ended, Rollout, Search, TextRules
 from caw.detectable.selection import Candidate
 from caw.detectable.trial import Trial
 from caw.guard import Guard
@@ -46,12 +46,12 @@ class GuardedTexts(Attempts):
 
     Args:
         guard: what a text must keep. strengths: factors of the policy's strength that its watermark can have.
-        trial: the test. settings, policy: of the call. prompts: cache of prompts.
+        trial: the test. settings, policy: of the call. prompts: cache of prompts. rules: of what the tokens may be.
     """
 
     def __init__(
         self, requests: Sequence[Request], guard: Guard, strengths: Sequence[float], trial: Trial, stops: StopStrings,
-        settings: Settings, policy: Policy, prompts: PromptCache | None,
+        settings: Settings, policy: Policy, prompts: PromptCache | None, rules: TextRules | None = None,
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.trial, self.stops = guard, tuple(strengths), trial, stops
         self.settings, self.policy, self.prompts = settings, policy, prompts
@@ -60,7 +60,7 @@ class GuardedTexts(Attempts):
         first: list[Request] = []
         self.owners: list[tuple[_Text, int]] = []  # of each request, in the order in which the decoder gets them
         for place, request in enumerate(requests):
-            search = Search(request, guard, self.strengths, trial, stops, settings, self.together)
+            search = Search(request, guard, self.strengths, trial, stops, settings, self.together, rules)
             text = _Text(place, search.run(), search.stem)
             [whole] = next(text.search)
             first.append(whole)

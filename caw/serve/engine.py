@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from caw.decoding.decoder import Decoder
+from caw.decoding.forks import Fork, Reading
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
@@ -46,7 +47,7 @@ class _Making:
         """Process the text's existing start, and return the request for the decoder."""
         self.request = request
         self.thinking = self.job.thinking() if self.job.thinking else None
-        self.grammar = self.job.grammar() if self.job.grammar else None
+        self.grammar = self.job.grammar() if self.job.grammar and not isinstance(request, Reading) else None
         if self.grammar is not None:
             self.grammar.go_on(request.begun)
         if self.thinking is None or not request.begun:
@@ -223,7 +224,7 @@ class Engine:
         if making.thinking is not None and not making.thinking.over:
             self._spare(sequence, making)
         if making.grammar is not None and sequence.tokens[-1] not in sequence.ends:
-            making.grammar.advance(sequence.tokens[-1])
+            making.grammar.follow(sequence.tokens)
         if job.cancelled or job.over or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
         if job.streams:
@@ -256,10 +257,13 @@ class Engine:
             return
         if making.thinking is not None and making.request is not None:
             sequence.request, sequence.spared = making.request, making.thinking.spared
-        if making.grammar is not None and making.grammar.error:
+        error = "" if making.grammar is None else making.grammar.error
+        if error and isinstance(making.request, Fork) and making.request.begun:
+            sequence.fail(error)  # one change of a guarded text less
+        elif error and making.grammar is not None:
             if making.grammar.status != BAD:
                 LOG.error("a text got a token that its schema forbids")
-            self._tell(job, Failed(making.grammar.error, making.grammar.status))
+            self._tell(job, Failed(error, making.grammar.status))
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))

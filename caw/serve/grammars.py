@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class Grammar:
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self.matcher, self.vocab_size = matcher, vocab_size
-        self.error, self.status = "", BAD
+        self.error, self.status, self.followed = "", BAD, 0
 
     def allowed(self) -> torch.Tensor:
         """Return the allowed tokens, bool [V]; all of them after an error, which ends the text."""
@@ -67,13 +68,49 @@ class Grammar:
         """Process the tokens that an earlier request generated."""
         for token in tokens:
             self.advance(token)
+            self.followed += 1
             if self.error:  # known only now: what was made before knew nothing of the schema
                 self.error, self.status = "the text so far does not match the schema; leave response_format out", BAD
                 return
 
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Append what a text has more than it had; a fork's own first token comes twice."""
+        for token in tokens[self.followed :]:
+            self.advance(token)
+        self.followed = max(self.followed, len(tokens))
+
     def _over_limits(self) -> None:
         """Record an exceeded limit as status 400; clients would retry after a 500."""
         self.error, self.status = "the schema exceeds the server's limits; simplify it", BAD
+
+
+@dataclass(frozen=True)
+class GrammarRules:
+    """What a schema says of the changes of a guarded text (`caw.detectable.search.TextRules`).
+
+    grammar: creates a grammar of the schema.
+    """
+
+    grammar: Callable[[], Grammar]
+
+    def allowed(self, text: Sequence[int], changes: Sequence[tuple[int, int]]) -> list[bool]:
+        """Tell of each (place, token) whether the token may stand there behind the text so far."""
+        grammar, last = self.grammar(), max((place for place, _ in changes), default=-1)
+        at: dict[int, list[int]] = {}
+        for number, (place, _) in enumerate(changes):
+            at.setdefault(place, []).append(number)
+        found = [False] * len(changes)
+        for place, token in enumerate(text[: last + 1]):
+            for number in at.get(place, ()):
+                found[number] = grammar.matcher.validate_tokens([changes[number][1]]) == 1
+            if grammar.matcher.try_consume_tokens([token]) != 1:
+                break
+        return found
+
+    def keeps(self, text: Sequence[int], *, ended: bool) -> bool:
+        """Tell whether tokens are a text of the schema: a whole one if it ended, else a beginning."""
+        matcher = self.grammar().matcher
+        return matcher.try_consume_tokens(list(text)) == len(text) and (not ended or bool(matcher.is_accepting()))
 
 
 class Grammars:

@@ -17,6 +17,7 @@ from caw.detectable.attempts import Attempts, DetectableTexts
 from caw.detectable.efforts import Effort, check_strong, efforts, greatest_factor, steered
 from caw.detectable.guarded_first import GuardedFirst
 from caw.detectable.guarding import GuardedTexts
+from caw.detectable.search import TextRules
 from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable, test_of
 from caw.detection.detector import Detector
@@ -148,12 +149,13 @@ class Planned:
             raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
 
     def attempts(
-        self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True
-    ) -> Attempts:
+        self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True,
+        rules: TextRules | None = None,
+    ) -> Attempts:  # fmt: skip
         """Return the attempts at a text with a test at this level; without retries if `once`.
 
-        plain: whether nothing else decides about its tokens: only such texts are guarded. One that its guard cannot
-        make detectable is marked as the others.
+        plain: whether all of its tokens are marked alike: only such texts are guarded. One that its guard cannot make
+        detectable is marked as the others. rules: of its schema, None without one.
         """
         guard, row = self.settings.guard, request.row
         if guard is not None and plain and not (once or row.do_sample or row.log_probs or request.begun):
@@ -161,7 +163,9 @@ class Planned:
                 max_new_tokens=row.max_new_tokens, detectable_at=level, guard=guard, return_trace=False
             )  # fmt: skip
             strengths = sorted({min(each * row.strength_factor, self.factor) for each in guard.strengths})
-            guarded = GuardedTexts([request], guard, strengths, self._trial(level), stops, settings, self.policy, None)
+            guarded = GuardedTexts(
+                [request], guard, strengths, self._trial(level), stops, settings, self.policy, None, rules
+            )  # fmt: skip
             return GuardedFirst(guarded, lambda: self._marked(request, stops, level, self.settings.max_attempts))
         return self._marked(request, stops, level, 1 if once else self.settings.max_attempts)
 

@@ -28,7 +28,7 @@ from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
-from caw.serve.grammars import Grammar, Grammars
+from caw.serve.grammars import Grammar, GrammarRules, Grammars
 from caw.serve.inbox import BusyError, ClosedError, GreedyError
 from caw.serve.job import Job
 from caw.serve.log_lines import LogLines
@@ -127,12 +127,13 @@ class Service:
             requests = [replace(one, begun=begun, occurrence=part.occurrence) for one in requests]
         try:
             for choice, request in enumerate(requests):
-                making = asyncio.ensure_future(self.threaded(self._text, order, tenant, choice, request, asked, part))
+                making = asyncio.ensure_future(
+                    self.threaded(self._text, order, tenant, choice, request, asked, part, grammar)
+                )
                 try:
                     await asyncio.shield(making)
                 finally:  # cancelled too: its receipt may have begun, and is then closed below
                     text = await making
-                    text.job.grammar = grammar
                     order.texts.append(text)
             self.engine.submit([text.job for text in order.texts])
         except (BusyError, ClosedError) as error:
@@ -246,14 +247,18 @@ class Service:
         return row
 
     def _text(
-        self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None
-    ) -> TextOrder:
+        self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None,
+        grammar: Callable[[], Grammar] | None,
+    ) -> TextOrder:  # fmt: skip
         """Create one text of an order, with its receipt begun."""
         marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
         buffered, tested = not order.stream or marking.strict or order.calls is not None, None
         if marking.detectable_at is not None:
-            plain = not (marking.thinks or asked.json_mode or asked.calls is not None)
-            tested = partial(self._attempts, request, stops, marking.detectable_at, once=not buffered, plain=plain)
+            rules = None if grammar is None else GrammarRules(grammar)
+            tested = partial(
+                self._attempts, request, stops, marking.detectable_at, once=not buffered, plain=not marking.thinks,
+                rules=rules,
+            )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
@@ -269,7 +274,7 @@ class Service:
             raise ApiError(503, "no receipt can be written, so no text is generated; try again later") from error
         by_template = request.ids if isinstance(asked, ChatRequest) else ()
         thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
-        job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, tenant=tenant.id)
+        job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, grammar, tenant.id)
         reached = partial(self.planned.p_value, key=tenant.key.key) if marking.marked else None
         unfolding = Unfolding(stops)
         if request.begun:
@@ -286,7 +291,7 @@ class Service:
         )  # fmt: skip
         return self.continuations.give(part, about)
 
-    def _attempts(self, request: Request, stops: StopStrings, level: float, **how: bool) -> Attempts:
+    def _attempts(self, request: Request, stops: StopStrings, level: float, **how: Any) -> Attempts:
         return self.planned.attempts(request, stops, level, **how)
 
     async def close(self) -> None:

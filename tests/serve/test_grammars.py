@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,9 @@ from serve.serving import DIRECTORY, KEY, MARK, NAME, OTHER, Directory, Running,
 import caw
 from caw import ops
 from caw.decoding.drafts.proposer import Proposer
+from caw.detectable import search
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
+from caw.serve.grammars import GrammarRules, Grammars
 
 pytest.importorskip("llguidance")
 SMALL = {
@@ -77,6 +80,32 @@ def test_it_is_exempt_only_where_the_operator_says_so() -> None:
         assert json.loads(text) and p_value(text, KEY) < 1e-6 and "thinking" not in served.log.begun[-1].policy
         served.idle()
         assert served.log.closed[-1].detected
+
+
+def test_a_guard_keeps_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was off in JSON mode. What is spliced is JSON of the schema, and rollouts go on under it."""
+    monkeypatch.setattr(search, "broken", lambda *_: "")  # a tiny text is noise
+    guard, rules = caw.Guard(keeps=lambda old, new: True, rejoin=2, horizon=8), MarkRules(detectable_at=0.35)
+    with running(rules=rules, guard=guard) as server:
+        [text] = said(server, LONG)
+        server.idle()
+        tested = server.log.closed[-1].tested
+    assert re.fullmatch("[a-z ]{200}", json.loads(text)["a"])
+    assert tested is not None and tested["kept"] and tested["detected"] and tested["changes"] and tested["rollouts"]
+
+
+def test_what_a_schema_says_of_changes() -> None:
+    read = parts()[1]
+    grammars = Grammars(read, parts()[0].config.vocab_size, (read.eos_token_id,))
+    rules = GrammarRules(grammars.compiled(SMALL))
+    text = read('{"a": "he", "n": 5}')["input_ids"]
+    place = next(place for place, token in enumerate(text) if read.decode([token]) == "5")
+    [seven], [word], [brace] = (read(each)["input_ids"] for each in ("7", "x", "}"))
+    changes = [(place, seven), (0, word), (place, word), (place, brace), (0, text[0]), (len(text) - 1, seven)]
+    assert rules.allowed(text, changes) == [True, False, False, False, True, True]
+    assert rules.keeps(text, ended=True) and rules.keeps([*text[:place], seven, *text[place + 1 :]], ended=True)
+    assert rules.keeps(text[:-1], ended=False) and not rules.keeps(text[:-1], ended=True)
+    assert not rules.keeps([*text, brace], ended=True) and not rules.keeps([*text[:2], brace], ended=False)
 
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
