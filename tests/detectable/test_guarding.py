@@ -432,7 +432,9 @@ def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pyte
         assert state.best.verdict.found
 
     monkeypatch.setattr(search.Search, "_prune", watched)
-    caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 0.02})
+    for key in (1, 2, 3):
+        options = {**OPTIONS, "watermark": caw.KGW(key=key, delta=6.0), "detectable_at": 0.02}
+        caw.generate(model, tokenizer(), PROMPTS, **options)
     assert len(seen) >= 2 and any(seen) and all(needed)
 
 
