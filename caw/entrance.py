@@ -32,6 +32,7 @@ from caw.detectable.planned import plan_attempts
 from caw.detection.detector import Detector
 from caw.io.progress import GenerationProgress
 from caw.models.facts import ModelFacts
+from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
 from caw.settings import Settings, greedy_if_one_token
@@ -84,16 +85,17 @@ def iter_generate(call: Call) -> Iterator[GenerationResult]:
 
 def results_for(call: Call, report: Callable[[str], None] | None) -> Iterator[GenerationResult]:
     """Accept the prompts of a call and return its results as they finish."""
-    with ended_on_error(call.streamer):
-        settings = call.settings
-        check_streamer(call.streamer, call.prompts)
-        row, facts = RowSettings.of(settings), ModelFacts.of(call.model, call.tokenizer)
-        accepted = accept_prompts(call.tokenizer, call.prompts, facts, row, chat=settings.chat)
-        accepted.tell()
-    return stream_results(
-        call.model, call.tokenizer, accepted, call.watermark, call.policy, settings,
-        streamer=call.streamer, report=report, prompt_cache=call.prompt_cache, detector=call.detector,
-    )  # fmt: skip
+    with looked_at_once():
+        with ended_on_error(call.streamer):
+            settings = call.settings
+            check_streamer(call.streamer, call.prompts)
+            row, facts = RowSettings.of(settings), ModelFacts.of(call.model, call.tokenizer)
+            accepted = accept_prompts(call.tokenizer, call.prompts, facts, row, chat=settings.chat)
+            accepted.tell()
+        return stream_results(
+            call.model, call.tokenizer, accepted, call.watermark, call.policy, settings,
+            streamer=call.streamer, report=report, prompt_cache=call.prompt_cache, detector=call.detector,
+        )  # fmt: skip
 
 
 def stream_results(

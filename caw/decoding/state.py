@@ -78,8 +78,14 @@ class DecodeState:
             records[k + 1].take_over(moved, records[k])
 
     def advance_all(self, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
-        """`advance` of every row, its logits being rows[b] (int64 [B]) of logits [N, V]: copied once, not chosen."""
-        if logits.dtype == self.logits.dtype:
+        """`advance` of every row, its logits being rows[b] (int64 [B]) of logits [N, V]: copied once, not chosen.
+
+        Neighbours in the memory of a CPU are not copied at all: the state takes that memory, used by nobody later.
+        """
+        first, count = (int(rows[0]), rows.shape[0]) if rows.is_cpu and rows.numel() else (0, -1)
+        if logits.dtype == self.logits.dtype and rows.tolist() == list(range(first, first + count)):
+            self.logits = logits[first : first + count]
+        elif logits.dtype == self.logits.dtype:
             torch.index_select(logits, 0, rows, out=self.logits)
         else:
             self.logits.copy_(logits.index_select(0, rows))

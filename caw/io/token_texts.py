@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 # GGUF keeps a single end-of-text id, but chat models end turns and texts with different ones
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "</s>")
@@ -19,13 +20,27 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def tokenizer_end_ids(tokenizer: Any) -> set[int]:
     """Return a tokenizer's end-of-text id and its well-known end tokens."""
-    special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
+    special = set(tokenizer.all_special_ids)
+    if not special.issuperset(ids.values()):
+        special |= _added_ids(tokenizer)
     # unknown tokens become <unk>, which ends nothing, except where it is the end token itself
     unknown = getattr(tokenizer, "unk_token_id", None)
     named = getattr(tokenizer, "unk_token", None)
     found = {i for token, i in ids.items() if i in special and (i != unknown or token == named)}
     return found if tokenizer.eos_token_id is None else found | {tokenizer.eos_token_id}
+
+
+# of each tokenizer how many tokens it had, and which of them were added: of Gemma's 6,000 a list takes milliseconds
+_added: WeakKeyDictionary[Any, tuple[int, frozenset[int]]] = WeakKeyDictionary()
+
+
+def _added_ids(tokenizer: Any) -> frozenset[int]:
+    size = len(tokenizer)
+    known = _added.get(tokenizer)
+    if known is None or known[0] != size:
+        known = _added[tokenizer] = size, frozenset(getattr(tokenizer, "added_tokens_decoder", {}))
+    return known[1]
 
 
 def require_tokenizer(tokenizer: Any) -> None:

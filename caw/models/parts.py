@@ -6,7 +6,9 @@ kind before its first step. Comparing what a model is made of with an earlier li
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import is_
 from typing import Any, TypeVar
 from weakref import ref
@@ -16,6 +18,17 @@ import torch
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 NAME = "_caw_parts"  # of the model's attribute
 T = TypeVar("T")
+_call = threading.local()  # .models: those looked at in the call that this thread is in, if it is in one
+
+
+@contextmanager
+def looked_at_once() -> Iterator[None]:
+    """Look at each model only once inside the block, in this thread: between the checks of a call none changes."""
+    before, _call.models = getattr(_call, "models", None), []
+    try:
+        yield
+    finally:
+        _call.models = before
 
 
 class ModelParts:
@@ -42,10 +55,15 @@ class ModelParts:
     @classmethod
     def of(cls, model: torch.nn.Module) -> ModelParts:
         """Return the parts found before if the model still has them, else those it has now."""
-        known = model.__dict__.get(NAME)
+        known, looked = model.__dict__.get(NAME), getattr(_call, "models", None)
+        if known is not None and looked is not None and any(model is one for one in looked):
+            found: ModelParts = known
+            return found
         if known is None or not known.hold(model):
             known = model.__dict__[NAME] = cls(model)
-        found: ModelParts = known
+        if looked is not None:
+            looked.append(model)
+        found = known
         return found
 
     def hold(self, model: torch.nn.Module) -> bool:

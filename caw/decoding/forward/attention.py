@@ -152,16 +152,18 @@ def _check_contract(
         raise refusal(kind, f"it does not tell the attention function of its sliding window of {expected}")
 
 
-def declared_window(module: torch.nn.Module) -> int | None:
-    """Return the sliding window that the config gives this layer."""
-    config = getattr(module, "config", None)
+def windows_of(config: Any) -> tuple[int | None, Any]:
+    """Return the sliding window that a config gives some layers, and the type of each layer, None = all have it."""
     window = getattr(config, "sliding_window", None)
     if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
-        return None
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types and "sliding" not in layer_types[module.layer_idx]:
-        return None
-    return window
+        return None, None
+    return window, getattr(config, "layer_types", None)
+
+
+def declared_window(module: torch.nn.Module, windows: tuple[int | None, Any] | None = None) -> int | None:
+    """Return the sliding window that the config gives this layer. windows: `windows_of` its config, if it is known."""
+    window, types = windows_of(getattr(module, "config", None)) if windows is None else windows
+    return None if window is not None and types and "sliding" not in types[module.layer_idx] else window
 
 
 class caw_attention:

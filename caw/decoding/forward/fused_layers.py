@@ -17,7 +17,7 @@ from torch.nn import Linear
 from torch.nn.modules import module as module_state
 
 from caw import ops
-from caw.decoding.forward.attention import Layout, declared_window
+from caw.decoding.forward.attention import Layout, declared_window, windows_of
 from caw.decoding.forward.layer_kinds import kind_of, split
 from caw.models.packed import PackedLinear
 from caw.models.parts import ModelParts
@@ -88,7 +88,8 @@ class FusedLayer:
         kind = kind_of(layer)
         assert kind is not None
         self.layer, self.kind = layer, kind
-        self.index, self.window, self.scale, self.eps, self.softcap = self._settings()
+        self.norms = [layer.get_submodule(name) for name in kind.all_norms]
+        self.index, self.window, self.scale, self.eps, self.softcap = self._settings({})
         self.sources = [_source(layer.get_submodule(name)) for name in kind.order]
         self.bias_sources = [_source(layer.get_submodule(name))[0] for name in kind.matrices]
         # theirs are of 16 bits beside norms of float32
@@ -101,16 +102,22 @@ class FusedLayer:
         self._usable = False
         _ = self.usable  # looked at now: torch.compile would compile again after a first call that notes it down
 
-    def _settings(self) -> tuple[int, int | None, float, float, float | None]:
+    def _settings(self, windows: dict[int, Any]) -> tuple[int, int | None, float, float, float | None]:
         attention, eps = self.layer.self_attn, norm_eps(self.layer.input_layernorm)
-        softcap = attention.attn_logit_softcapping if self.kind.capped else None
-        return attention.layer_idx, declared_window(attention), float(attention.scaling), eps, softcap
+        softcap, config = attention.attn_logit_softcapping if self.kind.capped else None, attention.config
+        if id(config) not in windows:
+            windows[id(config)] = windows_of(config)
+        window = declared_window(attention, windows[id(config)])
+        return attention.layer_idx, window, float(attention.scaling), eps, softcap
 
-    def as_made(self) -> bool:
-        """Tell whether the layer has the settings with which this was made."""
-        norms = (self.layer.get_submodule(name) for name in self.kind.all_norms)
-        one_eps = all(norm_eps(norm) == self.eps for norm in norms)
-        return one_eps and (self.index, self.window, self.scale, self.eps, self.softcap) == self._settings()
+    def as_made(self, windows: dict[int, Any] | None = None) -> bool:
+        """Tell whether the layer, its parts as they were, has the settings with which this was made.
+
+        windows: of the configs of layers looked at before, by their `id`: transformers takes microseconds to read one.
+        """
+        one_eps = all(norm_eps(norm) == self.eps for norm in self.norms)
+        found = self._settings({} if windows is None else windows)
+        return one_eps and (self.index, self.window, self.scale, self.eps, self.softcap) == found
 
     @property
     def weights(self) -> list[Any]:

@@ -89,8 +89,8 @@ class _Stack:
 
     def as_made(self) -> bool:
         """Tell whether its layers have the settings that they had when this was made."""
-        same = self.layer.config.num_hidden_layers == len(self.layers)
-        return same and all(layer.as_made() for layer in self.layers)
+        same, windows = self.layer.config.num_hidden_layers == len(self.layers), dict[int, Any]()
+        return same and all(layer.as_made(windows) for layer in self.layers)
 
     def __call__(self, input_ids: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         positions, cache = kwargs.pop("position_ids", None), kwargs.pop("past_key_values", None)
