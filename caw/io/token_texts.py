@@ -36,11 +36,14 @@ _added: WeakKeyDictionary[Any, tuple[int, frozenset[int]]] = WeakKeyDictionary()
 
 
 def _added_ids(tokenizer: Any) -> frozenset[int]:
-    size = len(tokenizer)
-    known = _added.get(tokenizer)
-    if known is None or known[0] != size:
-        known = _added[tokenizer] = size, frozenset(getattr(tokenizer, "added_tokens_decoder", {}))
-    return known[1]
+    size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
+    known = None if size is None else _added.get(tokenizer)
+    if known is not None and known[0] == size:
+        return known[1]
+    found = frozenset(getattr(tokenizer, "added_tokens_decoder", {}))
+    if size is not None:
+        _added[tokenizer] = size, found
+    return found
 
 
 def require_tokenizer(tokenizer: Any) -> None:

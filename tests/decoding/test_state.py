@@ -42,8 +42,9 @@ def test_advance_moves_records_along_where_asked() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_advancing_all_is_advancing_each(dtype: torch.dtype) -> None:
-    states, logits, rows = [started(2) for _ in range(2)], torch.randn(5, 7).to(dtype), [3, 0]
+@pytest.mark.parametrize("rows", [[3, 0], [3, 4], [0, 2]])
+def test_advancing_all_is_advancing_each(dtype: torch.dtype, rows: list[int]) -> None:
+    states, logits = [started(2) for _ in range(2)], torch.randn(5, 7).to(dtype)
     states[0].advance(torch.tensor([True, True]), logits[rows], record(2, 900))
     states[1].advance_all(logits, torch.tensor(rows), record(2, 900))
     assert marks(states[1]) == [[900, 901], [0, 1], [100, 101]]

@@ -158,6 +158,18 @@ def test_sums_at_the_limit_are_numbers():
         assert network(torch.full((1, SPEC.size), sign * 23.03)).isfinite().all()
 
 
+@pytest.mark.parametrize("value", [float("nan"), 1e30])
+def test_weights_that_change_after_a_check_are_checked_again(value):
+    network = Evaluator(SPEC, 4)
+    network.check_numbers()
+    network.check_numbers()
+    network.layer2.weight.data[1, 2] = value  # torch counts no version of this
+    with pytest.raises(ValueError, match="evaluator weights must"):
+        network.check_numbers()
+    network.layer2.weight.data[1, 2] = 0.5
+    network.check_numbers()
+
+
 @pytest.mark.parametrize(
     "table", [torch.full((4,), 11, dtype=torch.uint8), torch.zeros(4), torch.zeros(2, 2, dtype=torch.uint8)]
 )

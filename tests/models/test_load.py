@@ -103,6 +103,14 @@ def test_a_token_that_the_tokenizer_does_not_know_ends_nothing() -> None:
     assert tokenizer_end_ids(known) == {0, 1}
 
 
+def test_tokens_that_are_added_later_end_texts_too() -> None:
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "</s>": 2}, unk_token="<unk>"))
+    known = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="</s>")
+    assert tokenizer_end_ids(known) == tokenizer_end_ids(known) == {2}
+    known.add_tokens([END_TOKENS[0]])
+    assert tokenizer_end_ids(known) == {2, 3}
+
+
 def test_verbosity_is_put_back(folder: Path) -> None:
     from transformers.utils import logging
 

@@ -5,13 +5,14 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from tiny import tiny_model as made
 
-from caw.models.parts import ModelParts
+from caw.models.parts import ModelParts, looked_at_once
 
 
 def tiny_model() -> Any:
@@ -137,6 +138,26 @@ def test_neither_model_nor_tensors_are_kept_alive() -> None:
     del model, parts
     gc.collect()
     assert model_there() is None
+
+
+def test_a_call_looks_once() -> None:
+    """Inside the block the first look holds, for each model; behind it, and for other threads, each look is a look."""
+    model, other = tiny_model(), tiny_model()
+    before = ModelParts.of(model)
+    with looked_at_once():
+        assert ModelParts.of(model) is before
+        other_parameter(model)
+        assert ModelParts.of(model) is before
+        with ThreadPoolExecutor(1) as pool:
+            elsewhere = pool.submit(ModelParts.of, other).result()
+        other_parameter(other)
+        assert ModelParts.of(other) is not elsewhere
+    assert ModelParts.of(model) is not before
+    with looked_at_once():
+        found = ModelParts.of(model)
+    with looked_at_once():
+        other_parameter(model)
+        assert ModelParts.of(model) is not found
 
 
 def test_copies_and_files_hold_none() -> None:
