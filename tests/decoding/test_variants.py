@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from decoding.architectures import prompt
+from decoding.architectures import prompt, tokenizer
 from decoding.running import run
 from scipy import stats
 from tiny import tiny_tokenizer
@@ -17,6 +18,7 @@ import caw
 from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.sampling import variant_of
+from caw.detectable.attempts import SEED_STEP
 from caw.detection import Detector
 
 MARK = caw.EXP(key=11, strength="scale", context_width=3, variants=64)
@@ -51,6 +53,19 @@ def test_no_two_of_three_seeds_give_one_text(llama: Any) -> None:
     one = dataclasses.replace(MARK, variants=1)
     same = [run(llama, prompts[:20], one, seed=seed, max_new_tokens=12, **SAMPLED).tokens for seed in (5, 6)]
     assert sum(a == b for a, b in zip(*same, strict=True)) > 15
+
+
+def test_texts_without_seeds_are_equal_as_often_as_variants_are(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two texts of a prompt are one where both drew the same of V = 4 variants: 1 in 4 of 400 pairs, by a binomial test
+    of false-alarm rate 1e-6. They are too short for a context to repeat, and else alike once in about 10^8."""
+    draws = random.Random(5)
+    monkeypatch.setattr("caw.decoding.request.secrets.randbits", draws.getrandbits)
+    mark, prompts = dataclasses.replace(MARK, variants=4), [[1 + n % 90, 3 + n // 90, 7] for n in range(400)]
+    drawn: dict[str, Any] = {"seed": None, "max_new_tokens": 6, **SAMPLED}
+    first, second = (run(llama, prompts, mark, **drawn).tokens for _ in range(2))
+    alike = sum(a == b for a, b in zip(first, second, strict=True))
+    assert stats.binomtest(alike, len(prompts), 1 / 4).pvalue > 1e-6
+    assert min(stats.binomtest(alike, len(prompts), share).pvalue for share in (1 / 2, 1 / 16)) < 1e-6, "it can tell"
 
 
 @pytest.mark.parametrize("strength", ["scale", "top_k"])
@@ -93,6 +108,39 @@ def test_attempts_at_a_text_are_its_variants() -> None:
         assert efforts(mark, caw.FixedStrength(), settings) == [Effort(1.0, 0.0)] * made
     policy = caw.FixedStrength()
     assert steered(policy, Detector(None, MARK)) is policy
+
+
+@pytest.mark.parametrize("watermark", [caw.Recommended(5, variants=16), caw.EXP(5, strength="scale", variants=16)])
+def test_a_retried_text_is_found_under_a_later_sub_key(llama: Any, watermark: Any) -> None:
+    """With the two likeliest tokens to choose from and 24 tokens, some texts are found and others not."""
+    options: dict[str, Any] = {
+        "watermark": watermark, "do_sample": True, "top_k": 2, "max_new_tokens": 24, "detectable_at": 2e-3,
+        "progress": False,
+    }  # fmt: skip
+    ids, race = prompt(9), watermark.drawn if isinstance(watermark, caw.Recommended) else watermark
+    retried = 0
+    for seed in range(12):
+        once = caw.generate(llama, tokenizer(), [ids], seed=seed, max_attempts=1, **options)
+        out = caw.generate(llama, tokenizer(), [ids], seed=seed, max_attempts=6, **options)
+        [first], [receipt] = once.receipts or [], out.receipts or []
+        assert first is not None and receipt is not None
+        assert (first.variant, receipt.variants) == (variant_of(ids, seed, 0, 16), 16)
+        if first.detected or not receipt.detected:
+            assert first.detected is (receipt.attempts == 1)
+            continue
+        retried += 1
+        last = (seed + (receipt.attempts - 1) * SEED_STEP) % 2**64
+        assert receipt.attempts > 1 and receipt.variant == variant_of(ids, last, 0, 16) != first.variant
+        under = dataclasses.replace(race, key=race.variant_key(receipt.variant), variants=1)
+        own = caw.generate(
+            llama, tokenizer(), [ids], watermark=under, do_sample=True, top_k=2, seed=last, max_new_tokens=24,
+            progress=False,
+        )  # fmt: skip
+        assert own.sequences == out.sequences, "the text is that of this sub-key"
+        result = caw.detect(out.texts[0], tokenizer(), watermark, fpr=2e-3)
+        assert result.is_watermarked and result.variant == receipt.variant
+        assert result.p_value == receipt.p_value < first.p_value
+    assert retried >= 2
 
 
 def test_a_receipt_names_the_variant() -> None:
