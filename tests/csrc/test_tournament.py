@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from caw import ops
-from caw.triton_kernels.tournament_ref import MULTIPLIER, layered_table, ngram_hashes, places, tournament_ref, winners_of
+from caw.triton_kernels.tournament_ref import (
+    MULTIPLIER,
+    layered_table,
+    ngram_hashes,
+    places,
+    tournament_ref,
+    winners_of,
+)
 
 pytestmark = pytest.mark.skipif(not ops.has_kernel("tournament", "cpu"), reason="needs an operator for the CPU")
 NAN, INF = float("nan"), float("inf")
@@ -37,8 +44,8 @@ CASES = {
     "a bit": (1, 19, 1, 2),
     "a large table": (1, 700, 1 << 20, 64), "pieces": (2, 9001, 65536, 12), "no context": (2, 60, 256, 4, 0),
     "long context": (1, 60, 256, 4, 63), "32 layers": (2, 500, 4096, 32), "33 layers": (2, 500, 4096, 33),
-    "300 kept": (2, 2000, 65536, 30, 4, 300), "17 kept": (2, 500, 65536, 30, 4, 17), "one kept": (2, 500, 65536, 30, 4, 1), "no row": (0, 9, 64, 3),
-    "no layer": (2, 9, 64, 0),
+    "300 kept": (2, 2000, 65536, 30, 4, 300), "17 kept": (2, 500, 65536, 30, 4, 17),
+    "one kept": (2, 500, 65536, 30, 4, 1), "no row": (0, 9, 64, 3), "no layer": (2, 9, 64, 0),
 }  # fmt: skip
 
 
