@@ -133,3 +133,21 @@ def _difference(
     differences = [scale * (value(marked) - value(plain)) for plain, marked in pairs]
     mean, error = statistics.mean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
     return f"{mean:+.{digits}f} ({mean - error:+.{digits}f} to {mean + error:+.{digits}f})"
+
+
+def race_answers() -> str:
+    """Right answers of sampled texts with and without a race."""
+    found = read_result("race_answers.json.xz")
+    plain, marked = found["right"]
+
+    def ends(name: str, digits: int) -> str:
+        mean, low, high = (100 * each for each in found[f"more {name}"])
+        return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+    rows = [
+        ("right answers, per cent", f"{100 * plain:.1f}", f"{100 * marked:.1f}", ends("right", 1)),
+        ("tokens; difference in per cent", *(f"{each:.1f}" for each in found["tokens"]), ends("length", 1)),
+    ]
+    header = (f"{found['pairs']} pairs of {found['questions']} questions", "unmarked", "race", "difference")
+    said = "Intervals of 95 %, with the pairs of a question together."
+    return f"{as_table(header, rows)}\n\n{said} {source('race_answers.json.xz')}"
