@@ -11,6 +11,7 @@ import pytest
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, running
 
 import caw
+from caw.detectable import search
 from caw.detectable.receipts import text_digest
 from caw.policies import Target
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
@@ -89,8 +90,9 @@ def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> 
     assert receipt.attempts == 1 and receipt.p_value == p_value(text) and receipt.digest == text_digest(text)
 
 
-def test_greedy_texts_are_guarded_where_the_operator_says_so() -> None:
+def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the library's, and the receipt says what they keep; streams, draws and log-probabilities are not."""
+    monkeypatch.setattr(search, "broken", lambda *_: "")  # tiny texts are noise
     guard, mark, start = caw.Guard(keeps="number", rejoin=2, horizon=8), MARK.with_key(KEY), "tea came to"
     options = {"watermark": mark, "max_new_tokens": 60, "detectable_at": 0.1, "progress": False}
     want = caw.generate(*parts(), start, guard=guard, **options)

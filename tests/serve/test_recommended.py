@@ -11,6 +11,7 @@ from serve.serving import KEY, parts, running
 
 import caw
 from caw import defaults
+from caw.detectable import search
 from caw.serve.contracts import MarkRules
 
 PROMPTS = ["the sky is blue because", "a tree is", "tea came to"]
@@ -63,7 +64,8 @@ def test_a_policy_beside_it_is_refused() -> None:
         pass
 
 
-def test_greedy_texts_are_guarded_and_drawn_ones_are_not() -> None:
+def test_greedy_texts_are_guarded_and_drawn_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "broken", lambda *_: "")  # tiny texts are noise
     guard = caw.Guard(keeps="number", rejoin=2, horizon=24)
     options = {"max_new_tokens": 60, "detectable_at": 0.1, "guard": guard, "progress": False}
     [text] = caw.generate(*parts(), [PROMPTS[1]], watermark=OWN, **options).texts  # type: ignore[arg-type]
