@@ -80,8 +80,8 @@ class Chooser:
 
     Args:
         watermark: Recommended, KGW, Unigram, EXP or SynthID; None = tokens as the model gives them. The rows of a
-            Recommended may be drawn or greedy; its greedy ones are marked at strength 1 until they reach the target,
-            unless it names an evaluator.
+            Recommended may be drawn or greedy; its greedy ones, and those drawn below temperature 0.3, are marked at
+            strength 1 until they reach the target, unless it names an evaluator.
         policy: how strongly each token is marked; None = FixedStrength(1.0). A `CapacityPolicy` may be one whose
             evaluator does not read the next position: windows (0, 0), (1, 0) and (2, 0). Whether an evaluator and a
             target's weights are for this tokenizer cannot be checked here, where there is none.

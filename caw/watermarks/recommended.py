@@ -38,8 +38,9 @@ class Recommended(Watermark):
 
     A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
     the model's own, so the mark costs nothing, and a key has `variants` texts for each prompt. A greedy text has no
-    chance to hide a mark in: it gets green lists, as strongly as CAW allows each token, until its p-value is `target`.
-    A model without an evaluator has them at strength 1.
+    chance to hide a mark in, and one drawn below temperature 0.3 too little (`caw.settings.LEAST_RACED`): they get
+    green lists, as strongly as CAW allows each token, until their p-value is `target`. Without an evaluator that
+    serves the model they have them at strength 1.
 
     One detector reads both, and its result says which of them it found (`DetectionResult.family`).
 
