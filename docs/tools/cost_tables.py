@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from result_files import as_table, read_result, source
+from result_files import as_table, read_result, source, with_ends
 
 from caw.evaluation.metrics.accuracy import wilson
 
@@ -151,3 +151,25 @@ def race_answers() -> str:
     header = (f"{found['pairs']} pairs of {found['questions']} questions", "unmarked", "race", "difference")
     said = "Intervals of 95 %, with the pairs of a question together."
     return f"{as_table(header, rows)}\n\n{said} {source('race_answers.json.xz')}"
+
+
+def cool_texts() -> str:
+    """Texts sampled at low temperatures: found share and nats under a race, lists and no mark."""
+    found = {(row["temperature"], row["how"]): row for row in read_result("cool_texts.json")["rows"]}
+    rows = []
+    for temperature in sorted({temperature for temperature, _ in found}):
+        own = [found.get((temperature, how)) for how in ("race", "lists", "plain")]
+        shares = [with_ends(row["found"] / row["texts"], *row["found_ci"]) if row else "" for row in own[:2]]
+        rows.append(
+            (f"{temperature:g}", own[2]["texts"], *shares, *(f"{row['nats']:.2f}" if row else "" for row in own))
+        )
+    header = (
+        "temperature",
+        "texts",
+        "found, race",
+        "found, green lists",
+        "nats a token, race",
+        "green lists",
+        "unmarked",
+    )
+    return f"{as_table(header, rows)}\n\n{source('cool_texts.json')}"

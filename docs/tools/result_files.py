@@ -29,6 +29,7 @@ COMMANDS = {
     "drawn_reader.json": "python benchmarks/bench_drawn_reader.py --prompts 60 --temperatures 0.7",
     "full_race.json": "python benchmarks/bench_full_race.py --draws 48000",
     "race_answers.json.xz": "python benchmarks/evaluation/race_answers.py runs/qwen05race",
+    "cool_texts.json": "python benchmarks/bench_cool_texts.py runs/cool.jsonl",
     "cost.json.xz": "python benchmarks/bench_cost.py --folder runs/cost --models MODELS",
     "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
     "loop.json": "python benchmarks/bench_loop.py --tokens 48",
