@@ -4,10 +4,12 @@
     python benchmarks/bench_drawn.py --shapes tiny    # random weights
     python benchmarks/bench_drawn.py --marks plain exp synthid exp+caw synthid+caw --ways greedy "T .7, top-p .95"
 
-Milliseconds of processor time a step with one thread (wall time with more); the ways take turns, a round of each after
-the other. A ratio is over plain greedy at the same batch: the median of the rounds' own ratios, with the least and the
-greatest; "over_race" is the same of SynthID over the race (EXP by scale) under the same policy and words. "stages" says
-where the time goes; drawing is the ladder's. MARK+caw: under the capacity policy, looking ahead.
+Milliseconds of processor time that a token of every text takes, in steps without drafts, with one thread (wall time
+with more); the ways take turns, a round of each after the other. "steps": how many each token took; more than one where
+the chosen candidate had not been forwarded. A ratio is over plain greedy at the same batch: the median of the rounds'
+own ratios, with the least and the greatest; "over_race" is the same of SynthID over the race (EXP by scale) under the
+same policy and words. "stages" says where the time goes; drawing is the ladder's. MARK+caw: under the capacity policy,
+looking ahead.
 """
 
 from __future__ import annotations
@@ -53,7 +55,14 @@ RATIOS = ("ratio", "over_race")
 def steps_of(subject: Subject, batch: int, prompt: int, wanted: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """A generation for each mark and way; a text that ends early ends the run: it would make steps of fewer rows."""
     prompts = make_prompts(subject, batch, prompt)
-    fixed = {"batch_size": batch, "max_new_tokens": wanted.tokens, "progress": False, "return_trace": False}
+    fixed = {
+        "batch_size": batch,
+        "max_new_tokens": wanted.tokens,
+        "progress": False,
+        "return_trace": False,
+        "speculate": None,
+        "slots": wanted.slots,
+    }
 
     def generate(mark: str, way: str) -> None:
         watermark, policy = marks[mark]
@@ -72,8 +81,10 @@ def marked(name: str, subject: Subject) -> tuple[Watermark | None, Policy | None
     return MARKS[name.removesuffix(CAW)](), policy
 
 
-def measured(calls: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> dict[str, dict[str, Any]]:
-    """Milliseconds a step by name, and over the base, after a round that does not count."""
+def measured(
+    calls: dict[str, Callable[[], Any]], tokens: int, rounds: int, clock: Callable[[], float]
+) -> dict[str, dict[str, Any]]:
+    """Milliseconds a token by name, and over the base, after a round that does not count."""
     found: dict[str, list[StageClock]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
@@ -82,26 +93,26 @@ def measured(calls: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[
                 watch.run(call)
             if number:
                 found[name].append(watch)
-    base = [own_steps(watch) for watch in found[BASE]]
-    rows = {name: row_of(watches, base) for name, watches in found.items()}
-    for name, watches in found.items():
-        race = found.get(name.replace("synthid", "exp")) if name.startswith("synthid") else None
+    times = {name: [own_steps(watch) / tokens for watch in watches] for name, watches in found.items()}
+    rows = {name: row_of(found[name], times[name], times[BASE], tokens) for name in found}
+    for name in found:
+        race = times.get(name.replace("synthid", "exp")) if name.startswith("synthid") else None
         if race is not None:
-            rows[name]["over_race"] = ratio_of([own_steps(w) for w in watches], [own_steps(w) for w in race])
+            rows[name]["over_race"] = ratio_of(times[name], race)
     return rows
 
 
 def own_steps(watch: StageClock) -> float:
-    """Milliseconds a step, without what lies between the steps."""
-    return 1e3 * sum(watch.seconds[name] for name in METHODS.values()) / watch.steps
+    """Milliseconds of all steps, without what lies between them."""
+    return 1e3 * sum(watch.seconds[name] for name in METHODS.values())
 
 
-def row_of(watches: list[StageClock], base: list[float]) -> dict[str, Any]:
-    steps = [own_steps(watch) for watch in watches]
-    stages = {name: statistics.median(1e3 * w.seconds[name] / w.steps for w in watches) for name in STAGES}
+def row_of(watches: list[StageClock], times: list[float], base: list[float], tokens: int) -> dict[str, Any]:
+    stages = {name: statistics.median(1e3 * w.seconds[name] / tokens for w in watches) for name in STAGES}
     return {
-        "step_ms": [round(f(steps), 3) for f in (statistics.median, min, max)],
-        "ratio": ratio_of(steps, base),
+        "step_ms": [round(f(times), 3) for f in (statistics.median, min, max)],
+        "steps": round(statistics.median(w.steps / tokens for w in watches), 3),
+        "ratio": ratio_of(times, base),
         "stages": {name: round(value, 3) for name, value in stages.items() if value},
     }
 
@@ -128,6 +139,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--slots", type=int, help="candidates of a forward; the default of each watermark without it")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -138,17 +150,19 @@ def main() -> None:
         subject = load_subject(arguments.model, arguments.shapes, dtype, "cpu", None)
         _, clock = clock_for(subject.model.device, arguments.threads)
         for batch in arguments.batches:
-            found = measured(steps_of(subject, batch, arguments.prompt, arguments), arguments.rounds, clock)
-            print(
-                f"\n{dtype}, batch {batch}\n| | ms a step | over {BASE} | over the race | ladder | record | forward |",
-                flush=True,
-            )
-            print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+            calls = steps_of(subject, batch, arguments.prompt, arguments)
+            found = measured(calls, arguments.tokens, arguments.rounds, clock)
+            header = f"| | ms a token | steps | over {BASE} | over the race | ladder | record | forward |"
+            print(f"\n{dtype}, batch {batch}\n{header}", flush=True)
+            print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
             for name, row in found.items():
                 rows.append({"dtype": dtype, "batch": batch, "case": name, **row})
                 stages = " | ".join(f"{row['stages'].get(stage, 0):.2f}" for stage in ("ladder", "record", "forward"))
                 ratio, race = ("{:.3f} ({:.3f} to {:.3f})".format(*row[k]) if k in row else "" for k in RATIOS)
-                print(f"| {name} | {row['step_ms'][0]:.2f} | {ratio} | {race} | {stages} |", flush=True)
+                print(
+                    f"| {name} | {row['step_ms'][0]:.2f} | {row['steps']:.2f} | {ratio} | {race} | {stages} |",
+                    flush=True,
+                )
     if arguments.out:
         settings = {**vars(arguments), "out": None}
         arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}, indent=1) + "\n")

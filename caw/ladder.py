@@ -13,6 +13,7 @@ Exact, ties included. Kirchenbauer et al. 2023, Algorithm 2 (reweight); Aaronson
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -129,6 +130,48 @@ def reweight_ladder(
     reached = takes_over(two, needs, limit, RULES.index("reweight"), delta)[:, 1] & (green >= 0) & (green != original)
     candidates = torch.where(reached[:, None], two, two[:, :1])
     return Ladder(candidates, needs, 1 + reached.long(), "reweight", delta)
+
+
+class Shortlist(NamedTuple):
+    """Which tokens of B ladders a forward carries, in which order.
+
+    candidates: int64 [B, N], column 0 the original token; columns >= counts repeat column 0. counts: int64 [B].
+    places: int64 [B, M], the column of each rung's token; None = rung j's is column j.
+    """
+
+    candidates: torch.Tensor
+    counts: torch.Tensor
+    places: torch.Tensor | None = None
+
+    def place_of(self, choice: torch.Tensor) -> torch.Tensor:
+        """Return the column of chosen rungs int64 [B]."""
+        return choice if self.places is None else self.places.gather(1, choice[:, None])[:, 0]
+
+
+def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -> Shortlist:
+    """Return each token of the first counts[b] rungs once: the original, then by the strengths that choose it.
+
+    For the rule top_k, whose tokens may win, lose and win again. The token that the longest part of [0, max_strength]
+    chooses comes first, of equal ones the one that wins first. Reads back.
+    """
+    tops = [2 * max_strength * ladder.full]
+    tokens, places = [], []
+    for own, needs, count in zip(ladder.candidates.tolist(), ladder.needs.tolist(), counts.tolist(), strict=True):
+        share = dict.fromkeys(own[:count], 0.0)
+        starts = [max(0.0, 2 * rank - 1) for rank in needs[:count]] + tops
+        for j in range(count):
+            share[own[j]] += starts[j + 1] - starts[j]
+        others = sorted((token for token in share if token != own[0]), key=share.__getitem__, reverse=True)
+        order = [own[0], *others]
+        at = {token: place for place, token in enumerate(order)}
+        tokens.append(order)
+        places.append([at.get(token, 0) for token in own])
+    width = max(map(len, tokens), default=1)
+    filled = [order + order[:1] * (width - len(order)) for order in tokens]
+    shape = ladder.candidates.new_tensor
+    return Shortlist(
+        shape(filled).view(-1, width), shape([len(order) for order in tokens]), shape(places).view_as(ladder.candidates)
+    )
 
 
 def reach(size: int, full: float, max_strength: float) -> int:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caw.ladder import Ladder, original_only, race_ladder_scale, race_ladder_top_k, reweight_ladder
+from caw.ladder import Ladder, likeliest_first, original_only, race_ladder_scale, race_ladder_top_k, reweight_ladder
 
 
 def strengths_around(points: list[float], greatest: float) -> list[float]:
@@ -172,3 +172,29 @@ def test_original_only_never_changes_the_token(rule: Any) -> None:
     ladder = original_only(torch.tensor([3, 5]), 4, rule, 2.0)
     assert ladder.candidates.tolist() == [[3] * 4, [5] * 4]
     assert ladder.select(torch.tensor([0.0, 100.0])).tolist() == [0, 0]
+
+
+def test_each_token_is_carried_once_the_likeliest_first() -> None:
+    """Ten layers: 7 wins up to strength .25 and again from .85 on, 5 from .25 to .35, 8 from .35 to .85."""
+    ids = torch.tensor([[7, 5, 8, 7, 7], [4, 6, 9, 6, 2], [3, 3, 3, 3, 3]])
+    needs = torch.tensor([[0, 3, 4, 9, torch.inf], [0, 2, 3, 4, 10], [0, *[torch.inf] * 4]])
+    ladder = Ladder(ids, needs, torch.tensor([4, 5, 1]), "top_k", 10.0)
+    found = likeliest_first(ladder, ladder.counts, 1.0)
+    assert found.candidates.tolist() == [[7, 8, 5, 7], [4, 6, 9, 2], [3, 3, 3, 3]]
+    assert found.counts.tolist() == [3, 4, 1]
+    for choice in range(5):
+        rungs = torch.full((3,), choice)
+        columns = found.place_of(rungs)
+        reached = choice < ladder.counts
+        carried = found.candidates.gather(1, columns[:, None])[:, 0]
+        assert torch.equal(carried[reached], ids[:, choice][reached])
+    stronger = likeliest_first(ladder, ladder.counts, 2.0)  # 2 wins from strength .95 on
+    assert stronger.candidates[1].tolist() == [4, 2, 6, 9]
+    waiting = likeliest_first(ladder, torch.tensor([1, 5, 1]), 1.0)
+    assert waiting.counts.tolist() == [1, 4, 1] and waiting.candidates[0].tolist() == [7, 7, 7, 7]
+    assert (
+        likeliest_first(
+            Ladder(ids[:0], needs[:0], ladder.counts[:0], "top_k", 10.0), ladder.counts[:0], 1.0
+        ).counts.numel()
+        == 0
+    )

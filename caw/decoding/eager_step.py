@@ -13,15 +13,21 @@ from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
 from caw.decoding.trace import StepResult
-from caw.ladder import Ladder
+from caw.ladder import Ladder, Shortlist, likeliest_first
 from caw.record import Record
 
 
 class EagerStep(Step):
     """Forward only candidates that some strength can reach; make a second record only where the choice differs."""
 
-    def most_candidates(self, ladder: Ladder, counts: torch.Tensor) -> int:
-        return int(torch.where(self.choosing.texts.active, counts, 1).max())
+    def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
+        watermark = self.choosing.watermark
+        if watermark is None or not watermark.repeats_candidates:
+            return super().shortlist(ladder, counts)
+        return likeliest_first(ladder, counts, self.choosing.max_strength)
+
+    def most_candidates(self, found: Shortlist) -> int:
+        return int(torch.where(self.choosing.texts.active, found.counts, 1).max())
 
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor

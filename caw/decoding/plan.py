@@ -109,11 +109,13 @@ def make_plan(
     limit = facts.rope_limit if facts.rope_limit is not None and capacity > facts.rope_limit else None
     if limit is not None:  # texts of other lengths would change each other
         prompt_cache, batch = None, one_at_a_time(batch, limit, capacity, inside_generate)
-    slots, history = candidate_slots(watermark, policy, settings, max_strength), history_needed(policy)
-    copies, reach = slots if settings.branching == "batch" else 1, positions_back(history, prompt_cache)
+    history = history_needed(policy)
+    reach = positions_back(history, prompt_cache)
     capacity = cache_places(capacity, facts.device, settings.compile)
     warper = processors or make_warper(limits)
     captured = will_capture(facts, watermark, policy, settings, kernels, limits, warper, limit, captured)
+    slots = candidate_slots(watermark, policy, settings, max_strength, captured=captured)
+    copies = slots if settings.branching == "batch" else 1
     changing = limit is not None or (inside_generate and facts.dropping is not None)
     undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing, slots=slots, batch=batch)
     spare, carried = None, slots + most_drafts(settings, undrafted)

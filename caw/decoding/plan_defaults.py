@@ -19,6 +19,7 @@ from caw.policies.base import check_declared
 from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Watermark
 
+REPEATED_SLOTS = 2  # where each token is carried once, the likeliest first: it takes 1.07 steps a token of SynthID
 DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
 CACHE_BLOCK = 256  # tokens: sizes of the cache that kernels are compiled for, and bodies by torch.compile
 MOST_DRAFTS = 12  # drafts of one sequence in a forward, unless more are asked for
@@ -28,7 +29,9 @@ NEVER = "speculate is None"
 ROUNDING = "the model has layers whose rounding may depend on the number of rows"
 
 
-def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Settings, max_strength: float) -> int:
+def candidate_slots(
+    watermark: Watermark | None, policy: Policy, settings: Settings, max_strength: float, *, captured: bool = False
+) -> int:
     """Return C, the maximum number of candidates of one forward."""
     if watermark is None or not policy.looks_ahead:
         return 1
@@ -36,6 +39,8 @@ def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Setti
         return settings.slots
     if watermark.rule == "reweight":
         return 2
+    if watermark.repeats_candidates and not captured:
+        return REPEATED_SLOTS
     most = watermark.max_candidates
     if watermark.rule == "top_k":
         most = max(1, round(max_strength * watermark.full))

@@ -28,7 +28,7 @@ from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
 from caw.decoding.trace import LogProbs, StepResult
-from caw.ladder import Ladder
+from caw.ladder import Ladder, Shortlist
 from caw.record import Record
 
 
@@ -66,11 +66,11 @@ class Step(ABC):
         """Forward the candidates, then choose among them."""
         # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
-        counts = torch.where(waiting, 1, ladder.counts)
-        most = self.most_candidates(ladder, counts)
+        found = self.shortlist(ladder, torch.where(waiting, 1, ladder.counts))
+        most = self.most_candidates(found)
         width = min(most, self.slots)
-        carried = torch.where(waiting[:, None], state.pending[:, None], ladder.candidates[:, :width])
-        logits, first = self.forward(state, cache, carried, counts.clamp_max(width))
+        carried = torch.where(waiting[:, None], state.pending[:, None], found.candidates[:, :width])
+        logits, first = self.forward(state, cache, carried, found.counts.clamp_max(width))
         following = self.record(logits, first)
         if most > 1 or self.settings.return_trace:
             capacity, strength, choice = self.choosing.evaluate_and_select(state, ladder, following)
@@ -78,13 +78,13 @@ class Step(ABC):
             capacity = torch.full_like(state.pending_capacity, torch.nan)
             strength = torch.where(waiting, state.pending_strength, 0.0)
             choice = self.choosing.select(ladder, strength)
-        active = self.choosing.texts.active
-        overflow = (choice >= width) & active & ~waiting
+        active, place = self.choosing.texts.active, found.place_of(choice)
+        overflow = (place >= width) & active & ~waiting
         state.pending.copy_(torch.where(overflow, _column(ladder.candidates, choice), -1))
         state.pending_strength.copy_(strength)
         state.pending_capacity.copy_(capacity)
         emitted = active & ~overflow
-        chosen = torch.where(emitted & ~waiting, choice, 0)
+        chosen = torch.where(emitted & ~waiting, place, 0)
         result = self.emit(state, ladder, choice, strength, capacity, emitted, width)
         self.commit(state, cache, logits, first, following, chosen, emitted)
         return result
@@ -128,9 +128,13 @@ class Step(ABC):
 
     # What a kind of step decides -----------------------------------------------------------------------------------
 
+    def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
+        """Tokens of the first counts[b] rungs, in the order in which a forward carries as many as there are slots."""
+        return Shortlist(ladder.candidates, counts)
+
     @abstractmethod
-    def most_candidates(self, ladder: Ladder, counts: torch.Tensor) -> int:
-        """Maximum number of candidates that any text may need; counts: int64 [B], those of each."""
+    def most_candidates(self, found: Shortlist) -> int:
+        """Maximum number of candidates that any text may need."""
 
     @abstractmethod
     def forward(

@@ -158,6 +158,11 @@ class Watermark(ABC):
         return 2
 
     @property
+    def repeats_candidates(self) -> bool:
+        """Whether a token may have several rungs of a ladder: a stronger mark may choose again what one had left."""
+        return False
+
+    @property
     def deduplicates(self) -> bool:
         """Whether generation leaves a token unmarked if its context has already occurred in this output."""
         return False

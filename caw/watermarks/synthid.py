@@ -123,6 +123,10 @@ class SynthID(Watermark):
         return self.depth + 1
 
     @property
+    def repeats_candidates(self) -> bool:
+        return True
+
+    @property
     def deduplicates(self) -> bool:
         return True
 

@@ -241,6 +241,9 @@ def test_look_ahead_with_an_evaluator(model: Any, do_sample: bool) -> None:
     assert tree.changed > 5
     for branching in ("sequential", "batch"):
         assert run(model, prompts, watermark, policy, branching=branching, **options).tokens == tree.tokens
+    for slots in (1, 3, 13):  # how many tokens are carried says how many steps it takes, and no more
+        assert run(model, prompts, watermark, policy, slots=slots, **options).tokens == tree.tokens
+    assert run(model, prompts, watermark, policy, slots=2, fixed=True, **options).tokens == tree.tokens
     plain = run(model, prompts, **options).tokens
     assert run(model, prompts, watermark, CapacityPolicy(evaluator, theta=0.0, beta=2.0), **options).tokens == plain
     assert tree.tokens != plain

@@ -20,7 +20,7 @@ from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
-from caw.ladder import Ladder
+from caw.ladder import Shortlist
 from caw.record import Record
 
 # of one model in one process, one for each batch, number of slots and size of the cache; torch gives up after eight
@@ -50,8 +50,8 @@ class FixedStep(Step):
         assert self.ring is not None
         self.ring.write(result)
 
-    def most_candidates(self, ladder: Ladder, counts: torch.Tensor) -> int:
-        return ladder.candidates.shape[1]
+    def most_candidates(self, found: Shortlist) -> int:
+        return found.candidates.shape[1]
 
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor

@@ -32,7 +32,7 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
-from caw.ladder import Ladder
+from caw.ladder import Ladder, Shortlist
 from caw.record import Record
 
 Rows = Sequence[ActiveSequence | None]
@@ -55,7 +55,7 @@ class DraftStep(EagerStep):
         self.proposer, self.price = proposer, price
         self.beside = plan.slots - 1 + (proposer.width.most if plan.looks_ahead else 0)
         # that the next forward's candidates are of, and what strengths of each row are multiplied by, float32 [B]
-        self._ladder: tuple[Ladder, torch.Tensor] | None = None
+        self._ladder: tuple[Ladder, torch.Tensor, Shortlist] | None = None
         self.rows: Rows = ()
         self.followed = True
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
@@ -125,9 +125,10 @@ class DraftStep(EagerStep):
     def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
         return super().choose(state, ladder) if self._picked is None else self._picked
 
-    def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        self._ladder = ladder, self.choosing.texts.factors
-        return super().look_ahead(state, cache, ladder)
+    def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
+        found = super().shortlist(ladder, counts)
+        self._ladder = ladder, self.choosing.texts.factors, found
+        return found
 
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
@@ -175,10 +176,11 @@ class DraftStep(EagerStep):
         return [chain for chain, _ in found], [trust for _, trust in found]
 
     def _chosen(self, number: int, strength: float) -> int:
-        """Return the candidate that a strength would choose for a row, by its own key and factor."""
+        """Return the candidate, as the forward carries them, that a strength would choose for a row, by its own key and
+        factor."""
         assert self._ladder is not None
-        ladder, factors = self._ladder
-        return int(self.choosing.select(ladder, factors * strength)[number])
+        ladder, factors, found = self._ladder
+        return int(found.place_of(self.choosing.select(ladder, factors * strength))[number])
 
     def commit(
         self,
