@@ -29,7 +29,7 @@ import json, os, sys, time
 clocks = lambda: (time.perf_counter(), time.process_time())
 start = clocks()
 import caw, torch
-from transformers import AutoTokenizer, LlamaForCausalLM, Qwen2ForCausalLM
+from transformers import AutoTokenizer, Gemma3ForCausalLM, LlamaForCausalLM, Qwen2ForCausalLM
 from caw.models.sources import file_or_folder
 import caw.entrance, caw.models.load
 imported = clocks()

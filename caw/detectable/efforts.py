@@ -21,6 +21,8 @@ from caw.record import RECORD_SIZE
 from caw.settings import OF_DETECTABLE, Settings
 from caw.watermarks import Watermark
 
+USUAL = Settings()
+
 # from one attempt to the next: of the strength, and of the z at which marking rests
 GROWTH, STEP = 1.5, 1.0
 
@@ -149,9 +151,8 @@ def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:
             "a guard needs greedy text, got do_sample=True; leave guard out: where words are drawn, the race of "
             "caw.EXP(strength='scale') costs nothing"
         )
-    usual = Settings()
     for name in ("best_of", "select"):
-        if getattr(settings, name) != getattr(usual, name):
+        if getattr(settings, name) != getattr(USUAL, name):
             raise ValueError(
                 f"a guard changes one text and has nothing to select from, got {name}="
                 f"{shown(getattr(settings, name))}; leave {name} or guard out"
@@ -160,7 +161,6 @@ def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:
 
 def refuse_idle(settings: Settings, *others: str) -> None:
     """Raise ValueError for options that have no effect without tests; others: further given arguments."""
-    usual = Settings()
-    given = [*(name for name in OF_DETECTABLE if getattr(settings, name) != getattr(usual, name)), *others]
+    given = [*(name for name in OF_DETECTABLE if getattr(settings, name) != getattr(USUAL, name)), *others]
     if given and settings.detectable_at is None:
         raise ValueError(f"{given[0]} requires detectable_at; give e.g. detectable_at=1e-3, or leave it out")

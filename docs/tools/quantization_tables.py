@@ -16,6 +16,7 @@ SIDES = {
 MODELS = {
     "smollm2-135m": "SmolLM2-135M, Q4_1", "qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf": "Qwen2.5-Coder-0.5B, Q4_K_M",
     "qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf": "Qwen2.5-Coder-1.5B, Q4_K_M",
+    "gemma3-270m.Q4_K_M.gguf": "Gemma 3 270M, Q4_K_M",
 }  # fmt: skip
 MARKED = {"kgw+caw": "plain", "fast kgw+caw": "fast", "bfloat16 kgw+caw": "bfloat16"}  # and the same without a mark
 

@@ -103,7 +103,7 @@ LAYERS = {
 }
 LLAMAS = {name for name, kind in LAYERS.items() if kind.as_llama}
 # classes of embedding, layers and norm whose layers a CPU runs as one
-BODIES = {name.removesuffix("DecoderLayer") + kind.body: kind for name, kind in LAYERS.items() if kind.everywhere}
+BODIES = {name.removesuffix("DecoderLayer") + kind.body for name, kind in LAYERS.items() if kind.everywhere}
 
 
 def class_name(module: Any) -> str:
