@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "../csrc/candidates.h"
 #include "../csrc/cpu/kernels.h"
 #include "../csrc/random_lists.h"
+#include "../csrc/tournament.h"
 
 using namespace caw;
 
@@ -140,6 +142,27 @@ void warped() {
   });
 }
 
+void whole_race() {
+  const std::vector<float> x = logits(kVocab);
+  const uint32_t counter[3] = {1, 2, 3};
+  std::vector<uint32_t> quads(static_cast<size_t>(kRacePiece));
+  measured([&] { kernels().race_winner(x.data(), kVocab, 0.7, counter, 5, 6, quads.data()); });
+}
+
+// Greedy, and drawn from what a sampler has left.
+void tournament(float least, bool drawn) {
+  std::vector<float> warped = logits(kVocab), scores = warped;
+  for (float& value : warped) value = value >= least ? value : -INFINITY;
+  for (size_t i = 0; i < warped.size(); ++i) scores[i] = drawn ? warped[i] + float(next_number() & 0xFF) / 64 : warped[i];
+  std::vector<int32_t> table(size_t(1) << 16);
+  for (int32_t& bits : table) bits = int32_t(next_number() ^ next_number() << 16);
+  std::vector<int64_t> winners(30);
+  const auto row = std::make_unique<Tournament>();
+  measured([&] {
+    if (row->begin(warped.data(), scores.data(), kVocab)) row->run(table.data(), 1 << 16, 12345, 30, winners.data());
+  });
+}
+
 void layer() {
   const std::vector<float> weight = logits(128 * 300), bias = logits(128), x = logits(300);
   std::vector<float> out(128);
@@ -170,6 +193,9 @@ const std::map<std::string, std::function<void()>> kCases = {
     {"noise of 4096 tokens", noise},
     {"draws of 49152 tokens", draws},
     {"temperature, powers and cut of 49152 logits", warped},
+    {"race of 49152 tokens", whole_race},
+    {"tournament of 49152 tokens, greedy", [] { tournament(-INFINITY, false); }},
+    {"tournament of a nucleus, drawn", [] { tournament(2.6f, true); }},
     {"layer of 128 x 300", layer},
     {"attention of 6 rows over 512 keys", attention},
 };

@@ -32,6 +32,7 @@ SMOKE = {
     "bench_quantization": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "2", "--prefix", "9",
                         "--without-llama"],
     "bench_drawn": ["--shapes", "tiny", "--batches", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
+    "bench_parts": ["--shapes", "tiny", "--batches", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
     "bench_stages": ["--shapes", "tiny", "--batches", "1", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
     "bench_scaling": ["--shapes", "tiny", "--device", "cpu", "--longest", "512", "--widest", "2", "--rounds", "1",
                       "--axes", "prefix", "candidates", "batch", "vocabulary"],

@@ -19,6 +19,11 @@ COMMANDS = {
     "floor.json": "python benchmarks/bench_floor.py",
     "guard.json": "python benchmarks/bench_guard.py gather runs/guard-*.jsonl",
     "batches.json": "python benchmarks/bench_batches.py",
+    "parts.json": "python benchmarks/bench_parts.py",
+    "synthid_steps.json": (
+        "python benchmarks/bench_drawn.py --tokens 32 --rounds 4 --marks plain exp synthid exp+caw synthid+caw "
+        '--ways greedy "T .7, top-p .95"'
+    ),
     "vllm.json": 'python benchmarks/bench_vllm.py MODEL --rounds 5 --ways greedy "T .8, top-p .95"',
     "own_weights_qwen05target.json.xz": (
         "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"

@@ -22,6 +22,7 @@ from look_ahead_tables import look_ahead
 from quantization_tables import quantization, quantized_marks
 from result_files import RESULTS, ROOT, as_table, middle, per_cent, read_result, share, source, with_ends
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
+from step_tables import step_parts, synthid_steps
 from swap_tables import swaps
 from universal_tables import everyday_policies, universal, universal_key, universal_texts
 
@@ -616,7 +617,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "quantization": quantization, "quantized-marks": quantized_marks,
     "many-keys": many_keys, "serving": serving, "servers": servers, "drafts": drafts,
     "draft-goals": draft_goals,
-    "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost, "cpu-ops": cpu_ops,
+    "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
+    "step-parts": step_parts, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
     "everyday-policies": everyday_policies,

@@ -1,0 +1,34 @@
+"""Tables of a step on a CPU: its parts beside their floor, and SynthID's over the race's."""
+
+from __future__ import annotations
+
+from result_files import as_table, read_result, source
+
+WAYS = {"greedy": "greedy", "T .7, top-p .95": "T 0.7, top-p 0.95"}
+MARKS = {"plain": "unmarked", "kgw+caw": "KGW under CAW"}
+
+
+def step_parts() -> str:
+    """Milliseconds of a step by what it works on, and the least that its bytes take."""
+    found = read_result("parts.json")["rows"]
+    parts = list(found[0]["parts"])
+    lines = []
+    for row in found:
+        mark, _, way = row["case"].partition(", ")
+        name = f"{MARKS[mark]}, {WAYS[way]}" if way else "*floor*"
+        cells = [f"{row['parts'][part]:.2f}" if part in row["parts"] else "" for part in parts]
+        lines.append((row["batch"], name, *cells))
+    return f"{as_table(('batch', 'step', *parts), lines)}\n\n{source('parts.json')}"
+
+
+def synthid_steps() -> str:
+    """Time that a token marked by SynthID takes, over one marked by the race."""
+    found = {(r["batch"], r["case"]): r for r in read_result("synthid_steps.json")["rows"]}
+    batches = list(dict.fromkeys(batch for batch, _ in found))
+    lines = []
+    for mark, name in (("synthid", "full strength"), ("synthid+caw", "under CAW")):
+        for way, said in WAYS.items():
+            rows = [found[batch, f"{mark}, {way}"]["over_race"] for batch in batches]
+            lines.append((f"{said}, {name}", *("{:.2f} ({:.2f} to {:.2f})".format(*row) for row in rows)))
+    header = ("SynthID over the race", *(f"batch {batch}" for batch in batches))
+    return f"{as_table(header, lines)}\n\n{source('synthid_steps.json')}"
