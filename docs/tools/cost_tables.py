@@ -173,3 +173,19 @@ def cool_texts() -> str:
         "unmarked",
     )
     return f"{as_table(header, rows)}\n\n{source('cool_texts.json')}"
+
+
+def race_ends() -> str:
+    """Ends and nats of sampled texts of GSM8K beyond what the model's probabilities let expect."""
+    found = [row for row in read_result("race_ends.json")["rows"] if row["cell"] == "marked"]
+
+    def ends(values: Sequence[float], scale: float, digits: int) -> str:
+        mean, low, high = (scale * each for each in values)
+        return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+    rows = [
+        (row["texts"], f"{100 * row['ended']:.1f} %", ends(row["ends beyond"], 100, 1), ends(row["nats beyond"], 1, 3))
+        for row in found
+    ]
+    header = ("marked texts", "ended by themselves", "beyond their probability, points", "nats a token beyond")
+    return f"{as_table(header, rows)}\n\n{source('race_ends.json')}"

@@ -34,6 +34,10 @@ COMMANDS = {
     "drawn_reader.json": "python benchmarks/bench_drawn_reader.py --prompts 60 --temperatures 0.7",
     "full_race.json": "python benchmarks/bench_full_race.py --draws 48000",
     "race_answers.json.xz": "python benchmarks/evaluation/race_answers.py runs/qwen05race",
+    "race_ends.json": (
+        "python benchmarks/evaluation/race_ends.py runs/qwen05race rows.jsonl --model MODEL.gguf "
+        "--cells '*.race-[13].*'"
+    ),
     "cool_texts.json": "python benchmarks/bench_cool_texts.py runs/cool.jsonl",
     "cost.json.xz": "python benchmarks/bench_cost.py --folder runs/cost --models MODELS",
     "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
