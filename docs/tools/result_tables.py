@@ -254,13 +254,13 @@ READERS = {"none": "-", "prompt": "model and prompt", "no prompt": "model", "cal
 def model_weights(name: str = "model_weights") -> str:
     """Share of marked texts detected with weights from a model, by length."""
     cases: dict[tuple[Any, ...], dict[str, str]] = {}
-    for row in read_result(f"{name}.json")["rows"]:
+    for row in read_result(f"{name}.json.xz")["rows"]:
         case = row["arm"], row["length"], f"{row['fpr']:g}", row["texts"]
         cases.setdefault(case, {})[row["reader"]] = with_ends(row["rate"], row["low"], row["high"])
     rows = [(*case, *(found[reader] for reader in READERS)) for case, found in cases.items()]
     said = ("no weights" if name == "-" else f"weights from the {name}" for name in READERS.values())
     header = ("marked by", "tokens", "level", "texts", *said)
-    return f"{as_table(header, rows)}\n\nShare detected; brackets: 95 % intervals. {source(f'{name}.json')}"
+    return f"{as_table(header, rows)}\n\nShare detected; brackets: 95 % intervals. {source(f'{name}.json.xz')}"
 
 
 def model_weights_null() -> str:
@@ -542,7 +542,7 @@ def top_k(model: str) -> str:
 
 def evaluators(name: str) -> str:
     text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json')}"
+    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json.xz')}"
 
 
 def shipped() -> str:
