@@ -542,7 +542,7 @@ def top_k(model: str) -> str:
 
 def evaluators(name: str) -> str:
     text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json.xz')}"
+    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json')}"
 
 
 def shipped() -> str:
