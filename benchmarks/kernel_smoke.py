@@ -16,6 +16,7 @@ from caw.capacity import evaluate_capacity_ref
 from caw.ladder import select_candidate_ref
 from caw.models.packed import pack_weight
 from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
+from caw.tournament import layered_table
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
@@ -41,7 +42,7 @@ from caw.triton_kernels.sibling_attention_ref import (
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
-from caw.triton_kernels.tournament_ref import layered_table, tournament_ref
+from caw.triton_kernels.tournament_ref import tournament_ref
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row

@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from caw.tournament import MULTIPLIER
 from caw.triton_kernels.launching import cdiv, check, check_tensor, launch, next_power_of_2
 from caw.triton_kernels.prf import MAX_CONTEXT
-from caw.triton_kernels.tournament_ref import MULTIPLIER
 
 BLOCK_V = 1024  # tokens a program
 AT_ONCE = tl.constexpr(10)  # layers

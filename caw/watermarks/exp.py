@@ -30,7 +30,7 @@ from caw.watermarks.formats.foreign import require_vocab_size
 from caw.watermarks.formats.native import DualKeyRace, Race
 from caw.watermarks.formats.uniforms import GeneratorRace
 from caw.watermarks.keys import derive_key, signed
-from caw.watermarks.payload import make_payload
+from caw.watermarks.payload import MAX_BITS, make_payload
 from caw.watermarks.scheme import Formatted, RaceScheme, require_format
 
 FORMATS = ("native", "vllm-dual", "markllm")
@@ -93,6 +93,7 @@ class EXP(Formatted):
         require_int("top_k", self.top_k, 1, RECORD_SIZE)
         require_int("context_width", self.context_width, 1, MAX_WIDTH)
         require_int("variants", self.variants, 1, MAX_VARIANTS)
+        require_int("payload_bits", self.payload_bits, 0, MAX_BITS)
         needed = {"format": "native", "temperature": 1, "payload_bits": 0}
         clash = next((name for name, value in needed.items() if getattr(self, name) != value), None)
         if self.variants > 1 and clash is not None:

@@ -32,7 +32,7 @@ import torch
 from caw import ops
 from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
-from caw.triton_kernels.tournament_ref import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
+from caw.tournament import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
 from caw.watermarks import keys
 from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 

@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from caw import ops
-from caw.triton_kernels.tournament_ref import (
-    MULTIPLIER,
-    layered_table,
-    ngram_hashes,
-    places,
-    tournament_ref,
-    winners_of,
-)
+from caw.tournament import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
+from caw.triton_kernels.tournament_ref import tournament_ref
 
 pytestmark = pytest.mark.skipif(not ops.has_kernel("tournament", "cpu"), reason="needs an operator for the CPU")
 NAN, INF = float("nan"), float("inf")

@@ -180,9 +180,9 @@ def test_what_no_text_can_reach_is_refused_at_once(served: Running) -> None:
     for strict in (True, False):
         many = Tenant("a", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3, strict=strict), tried=10_000)
         marking = marking_of(many, SETTINGS, planned.policy, max_tokens=11, wants=None)
-        planned.check_reach(marking, 12, do_sample=False)
+        planned.check_reach(marking, 12, raced=False)
         with pytest.raises(ApiError, match="at least 12 tokens") if strict else contextlib.nullcontext():
-            planned.check_reach(marking, 11, do_sample=False)
+            planned.check_reach(marking, 11, raced=False)
 
 
 def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from csrc.test_tournament import CASES, INF, NAN, inputs
 
-from caw.triton_kernels.tournament_ref import layered_table, tournament_ref
+from caw.tournament import layered_table
+from caw.triton_kernels.tournament_ref import tournament_ref
 
 # parts of 1024 tokens, whole and not
 LARGE = {"a part": (1, 1024, 65536, 30), "one more": (2, 1025, 1024, 11, 4, 300), "a prime of two": (2, 2039, 256, 3)}
