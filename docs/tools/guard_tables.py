@@ -71,14 +71,14 @@ def guard_everyday() -> str:
         (run["model"].split(".Q")[0], f"{run['level']:g}",
          GUARD_WAYS[row["way"]] + (", healed" if row["way"] == "guard" else ""), row["count"],
          with_ends(row["found"], *row["found_ci"]) if "found" in row else "",
-         f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['repeated']:.3f}", f"{row['like']:.2f}",
+         f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['repeated']:.3f}",
          f"{row['cost']:.1f}" if "cost" in row else "")
         for run, row, _ in guarded_runs("everyday", *GUARD_WAYS)
         if row["texts"] == "all"
     ]  # fmt: skip
     header = ("model", "level", "setting", "texts", "detected", "nats per token", "under another model",
               "repeated 4-grams",
-              "likeness to the unmarked text", "unmarked decodes")  # fmt: skip
+              "unmarked decodes")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('guard.json')}"
 
 
