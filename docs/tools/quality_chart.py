@@ -66,7 +66,7 @@ def draw() -> Any:
     low, high = wilson(round(row["right"] * row["count"]), row["count"])
     x, y = 100 * row["found"], 100 * row["right"]
     axes.errorbar([x], [y], yerr=[[y - 100 * low], [100 * high - y]], fmt="s", color=GREEN, capsize=3, markersize=6)
-    axes.annotate('guard, keeps="results"', (x, y), xytext=(-128, 8), textcoords="offset points", color=GREEN)
+    axes.annotate('guard, keeps="results"', (x, y), xytext=(-86, 36), textcoords="offset points", color=GREEN)
     axes.set(xlabel="texts detected at a false-positive rate of 1 % (%), with detection weights", ylabel="accuracy (%)")
     axes.set(xlim=(62, 101), ylim=(0, 25))
     axes.spines[["top", "right"]].set_visible(False)
