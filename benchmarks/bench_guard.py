@@ -346,11 +346,13 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for way in WAYS:
         for name, least in (("all", 0), ("long", LONG), ("short", -LONG)):
             some = [row for row in rows if (row["tokens"] >= least if least >= 0 else row["tokens"] < -least)]
-            own = [row if way == "unmarked" else row[way] for row in some if way == "unmarked" or way in row]
+            some = [row for row in some if way == "unmarked" or way in row]  # not all runs have every way
+            own = [row if way == "unmarked" else row[way] for row in some]
             if not own:
                 continue
             null = [p for each in own for p in each["null"]]
             line: dict[str, Any] = {"way": way, "texts": name, "count": len(own)}
+            line["keys"] = len({row.get("key") for row in some})
             line["null"] = [round(fmean(p <= level for p in null), 4) for level in (0.01, 0.1, 0.5)]
             for what in ("right", "stands", "same", "nats", "judged", "repeated", "like"):
                 if what in own[0]:
@@ -392,13 +394,12 @@ def gather(files: Sequence[Path], output: Path | None) -> None:
         settings = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
         settings["model"] = Path(settings["model"]).name
         _, known = read.setdefault(json.dumps(settings), (settings, {}))
-        known |= {(key, row["id"]): row for row in rows}  # a question that two files have counts once
+        known |= {(key, row["id"]): {**row, "key": key} for row in rows}  # a question that two files have counts once
     runs = []
     for settings, known in read.values():
         rows = list(known.values())
         texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
-        keys = sorted({key for key, _ in known})
-        runs.append({**settings, "keys": keys, "rows": summaries(rows), "texts": texts})
+        runs.append({**settings, "rows": summaries(rows), "texts": texts})
         report(rows)
     if output is not None:
         torch.set_num_threads(1)  # as in the runs

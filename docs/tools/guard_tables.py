@@ -38,7 +38,7 @@ def guard() -> str:
         )
         lines.append((
             run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]],
-            row["count"], len(run["keys"]),
+            row["count"], row["keys"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
             per_cent(row["same"], 0) if "same" in row else "", per_cent(row["right"]), per_cent(row["stands"], 0),
             f"{row['cost']:.1f}" if whole and "cost" in row else "",
