@@ -104,7 +104,7 @@ PLAN = [
     *_pairs("smollm2", 0), *_others("smollm2", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.7,), 50), *_pairs("smollm2", 1),
     *_pairs("smollm2", 0, (0.3,)), Chunk("smollm2", 0.3, "race-found", 0), *_pairs("qwen05", 1, (0.7,)),
     *_pairs("gemma270m", 0, texts=50), *_pairs("qwen05", 0, (1.0,), 50), *_pairs("qwen15", 0, (0.7,), 30),
-    *_pairs("smollm2", 2), *_pairs("smollm2", 3), *_pairs("qwen15", 0, (1.0,), 30), *_pairs("qwen05", 2),
+    *_pairs("qwen15", 0, (1.0,), 30), *_pairs("smollm2", 2), *_pairs("smollm2", 3), *_pairs("qwen05", 2),
     *_pairs("gemma270m", 1, texts=50), *_others("qwen05", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.3,), 50),
     *_others("smollm2", 0, (1.0,), 30), *_pairs("smollm2", 4), *_pairs("smollm2", 5), *_pairs("qwen05", 3),
 ]  # fmt: skip
