@@ -20,12 +20,14 @@ import torch
 
 import caw
 from caw.benchmark.machine import about
+from caw.decoding.prompts import encode_prompts
 from caw.evaluation.metrics.accuracy import wilson
+from caw.fitting.own_texts import EVERYDAY
 from caw.models import DEMO_MODEL
+from caw.models.facts import ModelFacts
 from caw.models.teacher import log_probs
 from caw.settings import LEAST_RACED
 
-EVERYDAY = Path(caw.__file__).parent / "fitting" / "everyday_prompts.jsonl"
 TEMPERATURES, SEEDS, PROMPTS, TOKENS, LEVEL = (0.05, 0.1, 0.2, 0.29, 0.3), (1, 2), 8, 200, 1e-3
 
 
@@ -43,11 +45,7 @@ def run(path: Path) -> list[dict[str, Any]]:
     done = {(cell["T"], cell["how"], cell["seed"]) for cell in cells}
     model, tokenizer = caw.load_model(DEMO_MODEL)
     prompts = [json.loads(line)["prompt"] for line in EVERYDAY.read_text(encoding="utf-8").splitlines()[:PROMPTS]]
-    said = [
-        tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False)
-        for prompt in prompts
-    ]
-    ids = [list(own) for own in tokenizer(said, add_special_tokens=False)["input_ids"]]
+    ids = encode_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), chat=True)
     for temperature in TEMPERATURES:
         for seed in SEEDS:
             key = 7 + seed

@@ -38,10 +38,10 @@ from bench_detection import PROMPTS
 
 import caw
 from caw.benchmark.machine import about
+from caw.fitting.own_texts import EVERYDAY
 from caw.io.files import write_text
 from caw.models.teacher import log_probs, teacher_forced
 
-EVERYDAY = Path(caw.__file__).parent / "fitting" / "everyday_prompts.jsonl"
 TOKENS, LENGTHS, FIRST, GRAM = 400, (50, 100, 200, 300), 200, 4
 USED, SHARE = 40, 100  # prompts that earlier trials used, and prompts of a chunk
 JUDGED, LEVEL = 20, 1e-3

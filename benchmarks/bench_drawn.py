@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stages import METHODS, STAGES, StageClock, watching
+from stages import METHODS, STAGES, StageClock, interleaved
 
 import caw
 from caw.benchmark.machine import about
@@ -85,14 +85,7 @@ def measured(
     calls: dict[str, Callable[[], Any]], tokens: int, rounds: int, clock: Callable[[], float]
 ) -> dict[str, dict[str, Any]]:
     """Milliseconds a token by name, and over the base, after a round that does not count."""
-    found: dict[str, list[StageClock]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
-        for name, call in calls.items():
-            watch = StageClock(clock)
-            with watching(watch):
-                watch.run(call)
-            if number:
-                found[name].append(watch)
+    found = interleaved(calls, rounds, clock)
     times = {name: [own_steps(watch) / tokens for watch in watches] for name, watches in found.items()}
     rows = {name: row_of(found[name], times[name], times[BASE], tokens) for name in found}
     for name in found:

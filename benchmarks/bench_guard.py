@@ -42,11 +42,11 @@ from caw.detection import Detector
 from caw.evaluation.metrics.accuracy import wilson
 from caw.evaluation.metrics.style import style_of
 from caw.evaluation.tasks.gsm8k import GSM8K
+from caw.fitting.own_texts import EVERYDAY
 from caw.keeps import ANY_NUMBER, answer_of, same_number
 
 LONG = 90  # tokens
 OTHER_KEYS = 20
-EVERYDAY = Path(caw.__file__).parent / "fitting" / "everyday_prompts.jsonl"
 KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS)}
 WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target", "fixed")
 VOTES = 4

@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 from bench_drawn import CAW, WAYS, steps_of
 from bench_floor import floor
-from stages import METHODS, OUTSIDE, StageClock, watching
+from stages import METHODS, OUTSIDE, StageClock, interleaved, watching
 
 from caw import ops
 from caw.benchmark.machine import about
@@ -79,14 +79,10 @@ def measured(
     calls: dict[str, Callable[[], Any]], tokens: int, rounds: int, clock: Callable[[], float]
 ) -> dict[str, dict[str, float]]:
     """Medians of milliseconds by way and part, after a round that does not count."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
-        for name, call in calls.items():
-            watch = StageClock(clock)
-            with watching_parts(watch):
-                watch.run(call)
-            if number:
-                found[name].append(parts_of(watch, tokens))
+    found = {
+        name: [parts_of(watch, tokens) for watch in watches]
+        for name, watches in interleaved(calls, rounds, clock, watching_parts).items()
+    }
     return {
         name: {part: statistics.median(one[part] for one in all_) for part in all_[0]} for name, all_ in found.items()
     }

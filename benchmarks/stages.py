@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from caw.benchmark.timing import Call, Clock, Summary
@@ -80,6 +81,24 @@ def watching(clock: StageClock) -> Iterator[None]:
             setattr(owners[name], name, function)
 
 
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    clock: Clock = time.perf_counter,
+    watching: Callable[[StageClock], AbstractContextManager[None]] = watching,
+) -> dict[str, list[StageClock]]:
+    """The clocks of each call's rounds, all calls in turn, after one round that does not count."""
+    found: dict[str, list[StageClock]] = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            watch = StageClock(clock)
+            with watching(watch):
+                watch.run(call)
+            if number:
+                found[name].append(watch)
+    return found
+
+
 def breakdown(
     calls: Mapping[str, Call], tokens: int, rounds: int, clock: Clock = time.perf_counter
 ) -> dict[str, dict[str, Any]]:
@@ -90,14 +109,7 @@ def breakdown(
         and "setup_ms": summaries, of a run, "stages": {stage: summary of milliseconds a step}}; stages that never ran
         are left out.
     """
-    found: dict[str, list[StageClock]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
-        for name, call in calls.items():
-            watch = StageClock(clock)
-            with watching(watch):
-                watch.run(lambda call=call: call(tokens))  # type: ignore[misc]
-            if number:
-                found[name].append(watch)
+    found = interleaved({name: partial(call, tokens) for name, call in calls.items()}, rounds, clock)
     return {name: _summary(watches) for name, watches in found.items()}
 
 

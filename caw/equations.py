@@ -18,11 +18,12 @@ Tokens = tuple[Token, ...]
 GROUPS = r"\d{1,3}(?:(?:,|\{,\}|\\,|[_\u00a0\u202f])\d{3})+(?!\d)"
 NUMBER = rf"(?:{GROUPS}|\d+)(?:\.\d+)*(?:[eE][-+]?\d{{1,4}}(?![\w.]))?|(?<![\w.])\.\d+"
 RELATION = r"\\(?:leq?|geq?|neq?|approx|equiv)(?![a-zA-Z])|[:<>!&~]?=+>?|[≈≠≤≥≡]"
-WORDS = (
-    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
-    "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|"
-    "twice|thirds?|quarters?|dozen"
+# "one" is mostly no number in prose
+NUMBER_WORDS = (
+    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|"
+    "nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 )
+WORDS = rf"zero|one|{NUMBER_WORDS}|hundred|thousand|million|billion|half|twice|thirds?|quarters?|dozen"
 TOKEN = re.compile(
     rf"(?P<number>{NUMBER})|(?P<relation>{RELATION})"
     r"|(?P<sign>[\u2070-\u2079\u00b9\u00b2\u00b3\u2080-\u2089\u00bc-\u00be\u2150-\u215e€£¥₹√^×÷·])"

@@ -3,7 +3,7 @@
     python race_ends.py runs/qwen05race rows.jsonl --model MODEL.gguf --cells '*.race-[13].*' \\
         --output ../results/race_ends.json
 
-Along each text of the run, at its temperature: the sum over positions of the probability of an end token, and of
+Along each text of the run, at temperature 0.7: the sum over positions of the probability of an end token, and of
 p (1 - p), which is the variance of "ended minus that sum" if each place is drawn from its distribution; and the nats
 of the tokens, and their expectation. So a mark that ends texts later, or prefers some tokens, shows, and what the texts
 say does not matter. The JSONL file holds no text and is continued.

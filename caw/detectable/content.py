@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-WORDS = (
-    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|"
-    "nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|billions?|trillions?|"
-    "dozens?"
-)  # "one" and "second" are mostly no numbers
+from caw.equations import NUMBER_WORDS
+
+# "second" is mostly no number
+WORDS = rf"{NUMBER_WORDS}|hundreds?|thousands?|millions?|billions?|trillions?|dozens?"
 NUMBER = re.compile(rf"[-−]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|\b(?:{WORDS})\b", re.IGNORECASE)
 NAME = re.compile(r"\b[^\W\d_][\w'’-]*")
 OPENING = r"[\s\"'“”‘’*#>_()\[\]|~•–—-]*"

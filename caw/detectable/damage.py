@@ -48,16 +48,13 @@ def broken(old: Sequence[int], patches: Sequence[Patch], text_of: Callable[[list
         start, end = max(group[0].start - AROUND, 0), min(group[-1].end + AROUND, len(old))
         here = list(old[start:end])
         moved = [Patch(patch.start - start, patch.end - start, patch.tokens) for patch in group]
-        said = damaged(text_of(here), text_of(spliced(here, moved)))
-        shift = 0
-        for patch in moved:
-            if said:
-                return said
-            new = spliced(here, moved)
-            said = "a word glued to the one before" if _glued(here, new, patch.start, shift, text_of) else ""
-            shift += len(patch.tokens) - (patch.end - patch.start)
-        if said:
+        new, shift = spliced(here, moved), 0
+        if said := damaged(text_of(here), text_of(new)):
             return said
+        for patch in moved:
+            if _glued(here, new, patch.start, shift, text_of):
+                return "a word glued to the one before"
+            shift += len(patch.tokens) - (patch.end - patch.start)
     return ""
 
 
@@ -67,11 +64,8 @@ def damaged(old: str, new: str) -> str:
     for mark in theirs.keys() | ours.keys():
         if theirs[mark] != ours[mark]:
             pair = mark if mark in BRACKETS else CLOSING.get(mark, "")
-            return (
-                f"a bracket of {pair}{BRACKETS[pair]} without its other half"
-                if pair
-                else f"{mark} without its other half"
-            )
+            said = f"a bracket of {pair}{BRACKETS[pair]}" if pair else mark
+            return f"{said} without its other half"
     for name, fault in FAULTS.items():
         if _found(fault, new) - _found(fault, old):
             return name

@@ -65,14 +65,6 @@ def retried_cost() -> str:
     return f"{as_table(('model', 'temperature', 'against', *CHANGES), lines)}\n\n{PAIRED} {source(FILE)}"
 
 
-def pooled() -> dict[str, Any]:
-    """Of the race at temperatures of 0.7 and more: texts found of those with 200 tokens, and the mean changes."""
-    pairs = [pair for (_, temperature, method), some in _pairs() if method == "race" and temperature >= 0.7
-             for pair in some]  # fmt: skip
-    long = [row for _, row in pairs if row["n"] >= 200]
-    return {"found": sum(_p(row, 200) >= 3 for row in long), "texts": len(long), "pairs": len(pairs)}
-
-
 def _pairs() -> Iterator[tuple[tuple[str, float, str], list[Pair]]]:
     """The pairs (unmarked, marked) of each (model, temperature, method)."""
     cells = dict(_cells())
@@ -132,7 +124,13 @@ def _difference(
         return ""
     differences = [scale * (value(marked) - value(plain)) for plain, marked in pairs]
     mean, error = statistics.mean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
-    return f"{mean:+.{digits}f} ({mean - error:+.{digits}f} to {mean + error:+.{digits}f})"
+    return _signed((mean, mean - error, mean + error), digits)
+
+
+def _signed(ends: Sequence[float], digits: int, scale: float = 1.0) -> str:
+    """A difference and the ends of its interval, times `scale`."""
+    mean, low, high = (scale * each for each in ends)
+    return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 def race_answers() -> str:
@@ -140,13 +138,13 @@ def race_answers() -> str:
     found = read_result("race_answers.json.xz")
     plain, marked = found["right"]
 
-    def ends(name: str, digits: int) -> str:
-        mean, low, high = (100 * each for each in found[f"more {name}"])
-        return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-
     rows = [
-        ("right answers, per cent", f"{100 * plain:.1f}", f"{100 * marked:.1f}", ends("right", 1)),
-        ("tokens; difference in per cent", *(f"{each:.1f}" for each in found["tokens"]), ends("length", 1)),
+        ("right answers, per cent", f"{100 * plain:.1f}", f"{100 * marked:.1f}", _signed(found["more right"], 1, 100)),
+        (
+            "tokens; difference in per cent",
+            *(f"{each:.1f}" for each in found["tokens"]),
+            _signed(found["more length"], 1, 100),
+        ),
     ]
     header = (f"{found['pairs']} pairs of {found['questions']} questions", "unmarked", "race", "difference")
     said = "Intervals of 95 %, with the pairs of a question together."
@@ -179,12 +177,13 @@ def race_ends() -> str:
     """Ends and nats of sampled texts of GSM8K beyond what the model's probabilities let expect."""
     found = [row for row in read_result("race_ends.json")["rows"] if row["cell"] == "marked"]
 
-    def ends(values: Sequence[float], scale: float, digits: int) -> str:
-        mean, low, high = (scale * each for each in values)
-        return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-
     rows = [
-        (row["texts"], f"{100 * row['ended']:.1f} %", ends(row["ends beyond"], 100, 1), ends(row["nats beyond"], 1, 3))
+        (
+            row["texts"],
+            f"{100 * row['ended']:.1f} %",
+            _signed(row["ends beyond"], 1, 100),
+            _signed(row["nats beyond"], 3),
+        )
         for row in found
     ]
     header = ("marked texts", "ended by themselves", "beyond their probability, points", "nats a token beyond")
