@@ -18,17 +18,19 @@ import torch
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 NAME = "_caw_parts"  # of the model's attribute
 T = TypeVar("T")
-_call = threading.local()  # .models: those looked at in the call that this thread is in, if it is in one
+# .models: those looked at in the call that this thread is in, if it is in one; .noted: what was noted of their parts
+_call = threading.local()
 
 
 @contextmanager
 def looked_at_once() -> Iterator[None]:
     """Look at each model only once inside the block, in this thread: between the checks of a call none changes."""
-    before, _call.models = getattr(_call, "models", None), []
+    before = getattr(_call, "models", None), getattr(_call, "noted", None)
+    _call.models, _call.noted = [], {}
     try:
         yield
     finally:
-        _call.models = before
+        _call.models, _call.noted = before
 
 
 class ModelParts:
@@ -87,6 +89,17 @@ class ModelParts:
         if name not in self.derived:
             self.derived[name] = make()
         found: T = self.derived[name]
+        return found
+
+    def once_a_call(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` returned first under this name in the call that this thread is in; outside one, make it."""
+        noted = getattr(_call, "noted", None)
+        if noted is None:
+            return make()
+        key = (self, name)
+        if key not in noted:
+            noted[key] = make()
+        found: T = noted[key]
         return found
 
     def _look(self, model: torch.nn.Module) -> tuple[list[Any], list[torch.Tensor | None]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class CapacityPolicy(Policy):
         """Whether the evaluator reads the position behind the token: the only place that decides it."""
         return self.reads_capacity and self.network.spec.next > 0
 
-    @property
+    @cached_property
     def max_strength(self) -> float:
         if self.theta == 0:
             return 0.0

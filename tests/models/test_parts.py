@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import pickle
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tiny import tiny_model as made
 
+from caw.decoding.forward.fused_layers import touched
 from caw.models.parts import ModelParts, looked_at_once
 
 
@@ -158,6 +160,30 @@ def test_a_call_looks_once() -> None:
     with looked_at_once():
         other_parameter(model)
         assert ModelParts.of(model) is not found
+
+
+def test_what_is_asked_once_a_call_is_asked_in_each_call() -> None:
+    model, other, numbers = tiny_model(), tiny_model(), itertools.count(1)
+
+    def ask(parts: ModelParts) -> int:
+        return parts.once_a_call("x", lambda: next(numbers))
+
+    parts, others = ModelParts.of(model), ModelParts.of(other)
+    assert [ask(parts), ask(parts)] == [1, 2]  # outside a call nothing says how long an answer holds
+    for first in (3, 5):
+        with looked_at_once():
+            assert [ask(parts), ask(others), ask(parts), ask(others)] == [first, first + 1, first, first + 1]
+    with looked_at_once(), ThreadPoolExecutor(1) as pool:
+        assert [ask(parts), pool.submit(ask, parts).result(), ask(parts)] == [7, 8, 7]
+
+
+def test_a_hook_between_two_calls_is_seen() -> None:
+    model = tiny_model()
+    with looked_at_once():
+        before = touched(model, ModelParts.of(model))
+    model.model.layers[0].mlp.register_forward_hook(lambda *_: None)
+    with looked_at_once():
+        assert touched(model, ModelParts.of(model)) != before
 
 
 def test_copies_and_files_hold_none() -> None:

@@ -68,8 +68,12 @@ def untouched(module: torch.nn.Module) -> bool:
 
 def touched(model: torch.nn.Module, parts: ModelParts) -> tuple[Any, ...]:
     """Return what of a model decides, its parts and settings aside, which of its layers can be fused."""
-    gpu = any(map(on_gpu, itertools.islice(model.parameters(), 1)))
-    return gpu, ops.missing_extension(), *((untouched(m), m.training) for m in (model, *parts.below))
+
+    def look() -> tuple[Any, ...]:
+        gpu = any(map(on_gpu, itertools.islice(model.parameters(), 1)))
+        return gpu, ops.missing_extension(), *((untouched(m), m.training) for m in (model, *parts.below))
+
+    return parts.once_a_call("touched", look)
 
 
 def norm_eps(norm: Any) -> float:
