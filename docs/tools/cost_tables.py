@@ -18,38 +18,67 @@ MODELS = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "qwen15": "
 METHODS = {"unmarked": "unmarked", "race": "recommended (the race, 64 variants)",
            "race-found": "recommended, other variants until found", "synthid": "SynthID",
            "dual": "vLLM's dual key", "kgw-caw": "KGW under CAW with a target", "kgw-2": "KGW, 2 nats"}  # fmt: skip
-PLACE = ("model", "temperature", "mark")
+PLACE = ("model", "temperature")
 CHANGES = ("pairs", "nats a token, minus what sampling leads one to expect", "nats a token", "under the other model",
            "share of distinct 4-grams", "length, per cent")  # fmt: skip
 PAIRED = "Differences of the means over pairs of the same prompt, with 95 % intervals."
+COMPARED = 30  # prompts of a model on which every mark was tried
 Row = dict[str, Any]
 Pair = tuple[Row, Row]
 
 
 def drawn_found() -> str:
-    """Share of texts that are found at 0.1 % and at one in a million, by length."""
+    """Share of texts that are found at 0.1 % and at one in a million, by length: the race and unmarked texts."""
     lines, cells = [], list(_cells())
     races = [row for (_, temperature, method), rows in cells if method == "race" and temperature >= 0.7 for row in rows]
-    for (model, temperature, method), rows in [*cells, (("together", 0.7, "race"), races)]:
-        early = [row for row in rows if row["n"] < 200]
-        shares = [_share([_p(row, n) for row in rows if row["n"] >= n], 3) for n in (50, 100, 200)]
+    plain = [row for (_, _, method), rows in cells if method == "unmarked" for row in rows]
+    shown = [cell for cell in cells if cell[0][2] in ("race", "race-found")]
+    for (model, temperature, method), rows in [*shown, (("together", 0.7, "race"), races)]:
         degrees = f"{temperature:g}" + (" and more" if model == "together" else "")
-        lines.append((model, degrees, METHODS[method], *shares,
-                      _share([_p(row, 200) for row in rows if row["n"] >= 200], 6),
-                      _share([row["p"][-1] for row in early], 3)))  # fmt: skip
+        lines.append((model, degrees, METHODS[method], *_found_shares(rows)))
+    lines.append(("together", "all", METHODS["unmarked"], *_found_shares(plain)))
     header = ("model", "temperature", "mark", "after 50 tokens", "100", "200", "200, at one in a million",
               "whole texts of fewer than 200 tokens")  # fmt: skip
     said = "Detected at 0.1 %, of texts that have so many tokens; in brackets the 95 % interval."
     return f"{as_table(header, lines)}\n\n{said} {source(FILE)}"
 
 
+def _found_shares(rows: Sequence[Row]) -> tuple[str, ...]:
+    shares = [_share([_p(row, n) for row in rows if row["n"] >= n], 3) for n in (50, 100, 200)]
+    early = [row["p"][-1] for row in rows if row["n"] < 200]
+    return *shares, _share([_p(row, 200) for row in rows if row["n"] >= 200], 6), _share(early, 3)
+
+
+def marks_compared() -> str:
+    """Every mark on the same prompts, models together: share found, nats, distinct 4-grams, length, by temperature."""
+    cells = {
+        place: [row for row in rows if row["text"][0] == 0 and row["text"][1] < COMPARED] for place, rows in _cells()
+    }
+    methods, lines = [method for method in METHODS if method != "race-found"], []
+    for temperature in sorted({temperature for _, temperature, _ in cells}):
+        models = [m for m in MODELS.values() if all((m, temperature, method) in cells for method in methods)]
+        for method in methods if models else ():
+            rows = [row for m in models for row in cells[m, temperature, method]]
+            pairs = [
+                p for m in models for p in _matched(cells[m, temperature, "unmarked"], cells[m, temperature, method])
+            ]
+            own = _changes(pairs)[1:] if method != "unmarked" else ("",) * 5
+            changed = (own[0], *own[2:])
+            lines.append((f"{temperature:g}", METHODS[method], len(models), *_found_shares(rows)[1:4], *changed))
+    header = ("temperature", "mark", "models", "found after 100 tokens", "200", "200, at one in a million",
+              *(CHANGES[at] for at in (1, 3, 4, 5)))  # fmt: skip
+    said = f"{COMPARED} prompts a model and mark, the same for all, one key. {PAIRED}"
+    return f"{as_table(header, lines)}\n\n{said} {source(FILE)}"
+
+
 def drawn_cost() -> str:
-    """What a mark changes: nats, distinct 4-grams and length, each text against the unmarked one of its prompt."""
+    """What the race changes: nats, distinct 4-grams and length, each text against the unmarked one of its prompt."""
     lines, races = [], list[Pair]()
     for (model, temperature, method), pairs in _pairs():
-        lines.append((model, f"{temperature:g}", METHODS[method], *_changes(pairs)))
-        races += pairs if method == "race" and temperature >= 0.7 else []
-    lines.append(("together", "0.7 and more", METHODS["race"], *_changes(races)))
+        if method == "race":
+            lines.append((model, f"{temperature:g}", *_changes(pairs)))
+            races += pairs if temperature >= 0.7 else []
+    lines.append(("together", "0.7 and more", *_changes(races)))
     return f"{as_table((*PLACE, *CHANGES), lines)}\n\n{PAIRED} {source(FILE)}"
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from cost_tables import cool_texts, drawn_cost, drawn_found, race_answers, race_ends, retried_cost
+from cost_tables import cool_texts, drawn_cost, drawn_found, marks_compared, race_answers, race_ends, retried_cost
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import guard, guard_curve, guard_everyday, guard_json, guard_unspliced
 from llama_cpp_tables import llama_cpp
@@ -628,7 +628,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
     "look-ahead": look_ahead,
-    "drawn-found": drawn_found, "drawn-cost": drawn_cost, "retried-cost": retried_cost, "race-answers": race_answers,
+    "drawn-found": drawn_found, "drawn-cost": drawn_cost, "marks-compared": marks_compared,
+    "retried-cost": retried_cost, "race-answers": race_answers,
     "cool-texts": cool_texts, "race-ends": race_ends,
     "gpu-steps": gpu_steps, "gpu-drawn": gpu_drawn, "gpu-weights": gpu_weights, "gpu-kernels": gpu_kernels,
 }  # fmt: skip
