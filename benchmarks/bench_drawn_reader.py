@@ -1,10 +1,11 @@
 """What a reader of drawn texts finds, against the most that any test could find, by length and temperature.
 
-    python benchmarks/bench_drawn_reader.py [--prompts 60] [--temperatures 0.7 1.0] [--out ...]
+    python benchmarks/bench_drawn_reader.py [--prompts 60] [--temperatures 0.7 1.0] [--subjects smollm2] [--out ...]
 
-Texts of the demo model (chat template, everyday prompts from the 41st on; the slip of `detection.ratios` was chosen on
-the first 40), drawn under `caw.Recommended` with 64 variants; their beginnings of 25, 50 and 100 tokens are tested at
-0.001, as all variants are (`family`) and as the one that marked them (`alone`, what a receipt allows).
+Texts of the demo model, or of others of `bench_cost.py` with --subjects and --models, their folder (everyday prompts
+from the 41st on, in the chat template of those that have one; the slip of `detection.ratios` was chosen on the first 40
+with the demo model), drawn under `caw.Recommended` with 64 variants; their beginnings of 25, 50 and 100 tokens are
+tested at 0.001, as all variants are (`family`) and as the one that marked them (`alone`, what a receipt allows).
 
     bound      share that the likelihood ratio itself finds: simulated, `DRAWS` texts for each beginning, from the
                probabilities with which its tokens were drawn. By Neyman and Pearson no test finds more. P(ratio >= x)
@@ -19,19 +20,20 @@ the first 40), drawn under `caw.Recommended` with 64 variants; their beginnings 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from bench_cost import SUBJECTS, Loaded, coded
 from bench_detection import PROMPTS
 
 import caw
 from caw.benchmark.machine import about
 from caw.detection.family import alone
 from caw.fitting.own_texts import EVERYDAY
-from caw.models import DEMO_MODEL
 
 LENGTHS, LEVEL, VARIANTS, USED, DRAWS = (25, 50, 100), 1e-3, 64, 40, 4000
 OFF = (-0.3, -0.15, 0.15, 0.3)
@@ -53,28 +55,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=60)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0])
+    parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=["smollm2"])
+    parser.add_argument("--models", type=Path, default=Path(), help="folder of the .gguf files")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="written after each model and temperature; those in it are skipped")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    model, tokenizer = caw.load_model(DEMO_MODEL)
     lines = [json.loads(line)["prompt"] for line in EVERYDAY.read_text(encoding="utf-8").splitlines()]
     prompts = [prompt for prompt in lines[USED:] if prompt not in PROMPTS][: asked.prompts]
-    mark, rows = caw.Recommended("drawn reader", variants=VARIANTS), []
-    for temperature in asked.temperatures:
+    mark, loaded = caw.Recommended("drawn reader", variants=VARIANTS), Loaded(asked.models)
+    rows = json.loads(asked.out.read_text())["rows"] if asked.out is not None and asked.out.exists() else []
+    done = {(row["model"], row["temperature"]) for row in rows}
+    for name, temperature in itertools.product(asked.subjects, asked.temperatures):
+        if (name, temperature) in done:
+            continue
+        model, tokenizer = loaded(name)
+        ids = coded(name, tokenizer, prompts)
         out = caw.generate(
-            model, tokenizer, prompts, chat=True, watermark=mark, do_sample=True, temperature=temperature,
+            model, tokenizer, ids, watermark=mark, do_sample=True, temperature=temperature,
             max_new_tokens=max(LENGTHS), batch_size=60, return_trace=False, progress=False, speculate=None,
         )  # fmt: skip
-        print(f"temperature {temperature}: {sum(map(len, out.sequences))} tokens", flush=True)
-        rows += rows_of(model, tokenizer, prompts, out, mark, temperature)
-    if asked.out is not None:
-        said = {"arguments": {"prompts": asked.prompts}, **about(), "rows": rows}
-        asked.out.write_text(json.dumps(said, indent=1) + "\n")
+        print(f"{name}, temperature {temperature}: {sum(map(len, out.sequences))} tokens", flush=True)
+        rows += [{"model": name, **row} for row in rows_of(model, tokenizer, ids, out, mark, temperature)]
+        if asked.out is not None:
+            said = {"arguments": {"prompts": asked.prompts}, **about(), "rows": rows}
+            asked.out.write_text(json.dumps(said, indent=1) + "\n")
 
 
 def rows_of(
-    model: Any, tokenizer: Any, prompts: list[str], out: Any, mark: caw.Recommended, temperature: float
+    model: Any, tokenizer: Any, prompts: list[list[int]], out: Any, mark: caw.Recommended, temperature: float
 ) -> list[dict[str, Any]]:
     base = caw.ReaderWeights(model, tokenizer, temperature=temperature)
     readers: dict[str, Any] = {"reader": base, "unprompted": None}
@@ -83,11 +92,7 @@ def rows_of(
     readers |= {"greedy": caw.ReaderWeights(model, tokenizer), "plain": None}
     hits = {name: {n: {"family": 0, "alone": 0} for n in LENGTHS} for name in readers}
     shares: dict[int, list[np.ndarray]] = {n: [] for n in LENGTHS}
-    for prompt, tokens in zip(prompts, out.sequences, strict=True):
-        chat = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-        )
-        ids = tokenizer(chat, add_special_tokens=False)["input_ids"]
+    for ids, tokens in zip(prompts, out.sequences, strict=True):
         own = base.with_prompt(ids)
         drawn = own.shares(np.array(tokens))
         variant = caw.detect(tokens, None, mark.drawn).variant
