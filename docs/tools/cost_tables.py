@@ -13,7 +13,7 @@ from caw.evaluation.metrics.accuracy import wilson
 
 FILE = "cost.json.xz"
 LENGTHS = (50, 100, 200, 300)  # of beginnings, before the whole text
-MODELS = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "qwen15": "Qwen2.5-Coder-1.5B",
+SUBJECTS = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "qwen15": "Qwen2.5-Coder-1.5B",
           "gemma270m": "Gemma 3 270M"}  # fmt: skip
 METHODS = {"unmarked": "unmarked", "race": "recommended (the race, 64 variants)",
            "race-found": "recommended, other variants until found", "synthid": "SynthID",
@@ -56,7 +56,7 @@ def marks_compared() -> str:
     }
     methods, lines = [method for method in METHODS if method != "race-found"], []
     for temperature in sorted({temperature for _, temperature, _ in cells}):
-        models = [m for m in MODELS.values() if all((m, temperature, method) in cells for method in methods)]
+        models = [m for m in SUBJECTS.values() if all((m, temperature, method) in cells for method in methods)]
         for method in methods if models else ():
             rows = [row for m in models for row in cells[m, temperature, method]]
             pairs = [
@@ -123,7 +123,7 @@ def _cells() -> Iterator[tuple[tuple[str, float, str], list[Row]]]:
     """The texts of each (model, temperature, method), of all keys together; `text` tells prompts apart."""
     found: dict[tuple[str, float, str], list[Row]] = {}
     for chunk in read_result(FILE)["rows"]:
-        rows = found.setdefault((MODELS[chunk["model"]], chunk["temperature"], chunk["method"]), [])
+        rows = found.setdefault((SUBJECTS[chunk["model"]], chunk["temperature"], chunk["method"]), [])
         names = [name for name, values in chunk.items() if isinstance(values, list)]
         for i in range(len(chunk["n"])):
             rows.append({**{name: chunk[name][i] for name in names}, "text": (chunk["number"], i)})

@@ -13,7 +13,16 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from cost_tables import cool_texts, drawn_cost, drawn_found, marks_compared, race_answers, race_ends, retried_cost
+from cost_tables import (
+    SUBJECTS,
+    cool_texts,
+    drawn_cost,
+    drawn_found,
+    marks_compared,
+    race_answers,
+    race_ends,
+    retried_cost,
+)
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import guard, guard_curve, guard_everyday, guard_json, guard_unspliced
 from llama_cpp_tables import llama_cpp
@@ -128,7 +137,7 @@ def _points(value: tuple[float, float, float] | None) -> str:
 # ---- detection -------------------------------------------------------------------------------------------------------
 def null() -> str:
     """False alarms on unmarked text, pooled over keys."""
-    found = read_result("detect_null.json")
+    found = read_result("detect_null.json.xz")
     names = list(dict.fromkeys(row["watermark_name"] for row in found["rows"]))
     levels = [rate["level"] for rate in found["rows"][0]["rates"]]
     rows = []
@@ -144,7 +153,7 @@ def null() -> str:
         f"Counted once, {above} of {len(once)} rates are above their level by more than their 95 % interval."
     )
     header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
-    return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json')}"
+    return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json.xz')}"
 
 
 def power() -> str:
@@ -194,16 +203,21 @@ def mixed_load() -> str:
 
 
 def drawn_reader() -> str:
-    """Share of drawn texts that a reader finds, of what any test could find, by length and temperature."""
+    """Share of drawn texts that a reader finds, of what any test could find, by model, temperature and length."""
     found = read_result("drawn_reader.json")
     columns = {"bound": "any test", "reader": "reader", "off -0.3": "0.3 too low", "off +0.3": "0.3 too high",
                "unprompted": "without the prompt", "greedy": "as if greedy", "plain": "no reader"}  # fmt: skip
+
+    def cell(row: dict[str, Any], name: str, kind: str) -> str:
+        share, texts = row[name][kind], row["texts"]
+        return with_ends(share, *wilson(round(share * texts), texts)) if name == "reader" else per_cent(share, 0)
+
     rows = [
-        (f"{row['temperature']:g}", row["tokens"], row["texts"], says,
-         *(per_cent(row[name][kind], 0) for name in columns))
+        (SUBJECTS[row["model"]], f"{row['temperature']:g}", row["tokens"], row["texts"], says,
+         *(cell(row, name, kind) for name in columns))
         for row in found["rows"] for kind, says in (("family", "all 64 variants"), ("alone", "the one of a receipt"))
     ]  # fmt: skip
-    header = ("temperature", "tokens", "texts", "tested", *columns.values())
+    header = ("model", "temperature", "tokens", "texts", "tested", *columns.values())
     return f"{as_table(header, rows)}\n\n{source('drawn_reader.json')}"
 
 
