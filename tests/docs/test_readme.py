@@ -126,7 +126,7 @@ def test_the_chart_is_that_of_the_published_run(tmp_path: Path) -> None:
 
 
 def test_false_alarms() -> None:
-    found = results("detect_null.json.xz")
+    found = results("detect_null.json")
     rates = [rate for row in found["rows"] for rate in row["once"]]
     above = [rate for rate in rates if rate["low"] > rate["level"]]
     keys, marks = ({row[name] for row in found["rows"]} for name in ("key", "watermark_name"))
