@@ -10,8 +10,8 @@ For each batch of prompts: the unmarked texts without drafts, the guarded ones, 
 `detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an
 answer, `Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU
 seconds on one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the
-library. "json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Everyday
-texts are also marked at a fixed strength and by CAW with a target, and read by another model; with `wordllama`
+library. "json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Beside everyday
+texts are those of a fixed strength and of CAW with a target; all are read by another model, and with `wordllama`
 installed, their likeness to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that
 rejoined go on without the copied tail. "same" is what evaluation reads, not the guard: whether the graded answers are
 equal. Results are appended batch by batch, so a run can be stopped and continued; they hold no text. Runs that differ
@@ -47,7 +47,8 @@ from caw.keeps import ANY_NUMBER, answer_of, same_number
 
 LONG = 90  # tokens
 OTHER_KEYS = 20
-KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS)}
+# what is asked of every way: whether its texts keep this
+KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS), "everyday": caw.keeps.content()}
 WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target", "fixed")
 VOTES = 4
 # those of a run
@@ -71,7 +72,7 @@ def main() -> None:
         own.add_argument("--guard", default="{}", help="further arguments of caw.Guard, as JSON")
         own.add_argument("--batch", type=int, default=8, help="texts at once")
         own.add_argument("--alone", action="store_true", help="also detectable_at without a guard")
-        own.add_argument("--beside", action="store_true", help="also Agreement, votes and the ceiling")
+        own.add_argument("--beside", action="store_true", help="also the other ways to mark")
         own.add_argument(
             "--plain", action="store_true", help="the prompt as it is, for a model without a chat template"
         )
@@ -118,18 +119,18 @@ class Setting:
             "edits": asked.edits,
         }  # fmt: skip
         keeps = {"gsm8k": "results", "everyday": "healed", "json": KEEPS["json"]}[self.what]
-        self.guard = caw.Guard(keeps=keeps, **json.loads(asked.guard))  # type: ignore[arg-type]
+        self.guard = caw.Guard(**{"keeps": keeps, **json.loads(asked.guard)})
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:
             self.ways["alone"] = {**tested, "best_of": 2 if self.what == "gsm8k" else 1}
-        if asked.beside:
+        if asked.beside and everyday:
+            aimed = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0, target=asked.level)
+            self.ways |= {"target": {"watermark": mark, "policy": aimed}, "fixed": {"watermark": mark}}
+        elif asked.beside:
             self.ways["agreement"] = {**tested, "select": Agreement(answer_of)}
             self.ways["votes"] = {**tested, "best_of": VOTES, "select": Consensus(answer_of)}
             full = caw.FixedStrength(self.guard.strengths[-1])
             self.ways["ceiling"] = {"watermark": mark, "policy": full}
-        if everyday:
-            aimed = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0, target=asked.level)
-            self.ways |= {"target": {"watermark": mark, "policy": aimed}, "fixed": {"watermark": mark}}
         limits = {"max_new_tokens": 200, "stop": "Question:"} if self.what == "gsm8k" else None
         self.chat = limits is None and not asked.plain
         self.limits = limits or {"max_new_tokens": asked.tokens, "chat": self.chat}

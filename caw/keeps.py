@@ -4,6 +4,7 @@
     results()           the answer, and every equation, both sides, in order; fenced code as it is
     json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
+    content()           numbers, names, code and stated answers (`content.py`): the wording is free
 
 A reader of its own is any function of two texts:
 
@@ -27,6 +28,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from caw.checks import require_choice
+from caw.content import content_of, names_in
 from caw.equations import answers_of, equations_of, may_go_on
 from caw.io.show import shown
 
@@ -284,6 +286,24 @@ def _parses(text: str) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Content:
+    """The same numbers, names, code and stated answers, in the same order.
+
+    names: words that are names even where they begin a sentence, beside those that the unmarked text has inside one.
+    """
+
+    names: frozenset[str] = frozenset()
+
+    def __call__(self, unmarked: str, marked: str) -> bool:
+        names = self.names | names_in(unmarked)
+        return content_of(unmarked, names) == content_of(marked, names)
+
+    def reads(self, unmarked: str) -> bool:
+        """There is always something to keep: a text without content keeps having none."""
+        return True
+
+
 def number() -> Keeps:
     """Keep the answer: all that are stated ("the answer is", "####", \\boxed), else the last clause with a number."""
     return Number()
@@ -316,9 +336,14 @@ def parses(language: str = "python") -> Keeps:
     return Parses(language)
 
 
+def content() -> Keeps:
+    """Keep numbers, names (capitalised words inside a sentence), code and stated answers; the wording is free."""
+    return Content()
+
+
 def reads(reader: Keeps, unmarked: str) -> bool:
     """Tell whether a reader finds something to keep in a text; a function of the caller's own always does."""
-    return reader.reads(unmarked) if isinstance(reader, Number | Results | Json | Parses) else True
+    return reader.reads(unmarked) if isinstance(reader, Number | Results | Json | Parses | Content) else True
 
 
 NAMED: dict[str, Callable[[], Keeps]] = {
@@ -326,4 +351,5 @@ NAMED: dict[str, Callable[[], Keeps]] = {
     "results": results,
     "json": json,
     "python": parses,
+    "content": content,
 }

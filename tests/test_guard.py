@@ -33,7 +33,11 @@ def test_it_is_described_for_json() -> None:
 @pytest.mark.parametrize(
     "fields, error, message",
     [
-        ({"keeps": "tone"}, ValueError, "keeps must be one of healed, number, results, json, python or a function"),
+        (
+            {"keeps": "tone"},
+            ValueError,
+            "keeps must be one of healed, number, results, json, python, content or a func",
+        ),
         ({"keeps": "number:3"}, ValueError, "keeps must be one of"),
         ({"keeps": None}, ValueError, "keeps must be one of"),
         ({"keeps": "json:"}, ValueError, "keeps must name the fields of JSON, got 'json:'; use e.g. 'json:name,unit'"),
@@ -59,7 +63,7 @@ def test_wrong_fields(fields: dict[str, Any], error: type[Exception], message: s
 @pytest.mark.parametrize("keeps, name", [
     ("healed", "healed"), ("results", "results"), (caw.keeps.results(), "results"), (caw.keeps.number(), "number"),
     (caw.keeps.parses(), "python"), ("json", "json"), (caw.keeps.json(), "json"), ("json: name,unit", "json:name,unit"),
-    (caw.keeps.json(["name", "unit"]), "json:name,unit"), (str.__eq__, "__eq__"),
+    (caw.keeps.json(["name", "unit"]), "json:name,unit"), (caw.keeps.content(), "content"), (str.__eq__, "__eq__"),
 ])  # fmt: skip
 def test_a_name_and_its_reader_are_named_alike(keeps: Any, name: str) -> None:
     assert caw.Guard(keeps).name == caw.Guard(keeps).described()["keeps"] == name

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import caw
 from caw import keeps
 
 SUM = "2 + 3 = 5 apples.\n5 * 4 = $20.\nThe answer is 20."
@@ -294,4 +295,19 @@ def test_readers_tell_whether_there_is_something_to_keep() -> None:
         (keeps.json(), "none", "{"), (keeps.parses(), "a loop is it", "x = 1"),
     ):  # fmt: skip
         assert not keeps.reads(reader, nothing) and keeps.reads(reader, some)
-    assert keeps.reads(lambda unmarked, marked: True, "")
+    assert keeps.reads(lambda unmarked, marked: True, "") and keeps.reads(keeps.content(), "")
+
+
+@pytest.mark.parametrize(("unmarked", "marked", "kept"), [
+    ("He met Ann in 1904.", "In 1904 he saw Ann.", True),  # of each kind, the order counts
+    ("He met Ann in 1904.", "He met Ann in 1905.", False),
+    ("He met Ann in 1904.", "He met her in 1904.", False),
+    ("It rained.", "It poured.", True),
+    ("It rained.", "It poured on Ann.", False),  # nothing is added to a text without content
+    ("Then Ann came. Ann saw.", "Then Ann came. She saw.", False),  # a name is one where it begins a sentence, too
+    ("Run `make`.", "Do run `make`.", True), ("Run `make`.", "Run `make all`.", False),
+    ("The answer is (b).", "So the answer is (b).", True), ("The answer is (b).", "The answer is (c).", False),
+])  # fmt: skip
+def test_content(unmarked: str, marked: str, kept: bool) -> None:
+    assert keeps.content()(unmarked, unmarked) and keeps.content()(unmarked, marked) is kept
+    assert caw.Guard("content").reader == keeps.content()

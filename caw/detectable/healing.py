@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from caw.content import parts_of
 from caw.decoding.along import TextReading
 from caw.decoding.stopping import StopStrings
-from caw.detectable.content import parts_of
 from caw.detectable.splicing import Patch
 
 SPARE = 0.7  # share of the rise that a text may have once patches are left out: what is left may cost more without them

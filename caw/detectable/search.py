@@ -19,20 +19,20 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
 
+from caw.content import names_in
 from caw.decoding.along import MarkedChoice, TextReading
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
-from caw.detectable.content import content_of, names_in
 from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.healing import Matters, read_healing
 from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
-from caw.keeps import Results, reads
+from caw.keeps import Content, Results, reads
 from caw.settings import Settings
 
 NORMAL = NormalDist()
@@ -158,7 +158,9 @@ class Search:
             return self._ended(base, _Progress(base))
         self.original = base.text
         self.names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
-        self.content, self.matters = content_of(base.text, self.names), Matters(base.tokens, self.stops, self.names)
+        self.content, self.matters = Content(frozenset(self.names)), Matters(base.tokens, self.stops, self.names)
+        if isinstance(self.reader, Content):
+            self.reader = self.content
         if self.reader is not None:
             self.nothing = not reads(self.reader, base.text) or self._said(base.text) is None
         reading = yield from self._read(base.tokens, 0, self.strengths)
@@ -444,7 +446,7 @@ class Search:
 
     def _keeps(self, text: str) -> bool:
         if self.reader is None or self.nothing:
-            return content_of(text, self.names) == self.content
+            return self.content(self.original, text)
         return bool(self._said(text))
 
     def _said(self, text: str) -> bool | None:

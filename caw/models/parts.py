@@ -92,7 +92,7 @@ class ModelParts:
         return found
 
     def once_a_call(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` returned first under this name in the call that this thread is in; outside one, make it."""
+        """Return what `make` returned first under this name in the call of this thread; outside one, make it."""
         noted = getattr(_call, "noted", None)
         if noted is None:
             return make()

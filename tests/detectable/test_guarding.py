@@ -13,10 +13,10 @@ from decoding.architectures import build, prompt, tokenizer
 from decoding.test_evidence import MARKS
 
 import caw
+from caw.content import same_content
 from caw.decoding.forks import Stem
 from caw.detectable import healing, search
 from caw.detectable.attempts import UndetectedError
-from caw.detectable.content import same_content
 from caw.detectable.damage import broken
 from caw.detectable.splicing import spliced
 
@@ -134,12 +134,13 @@ def test_healed_texts_are_those_that_the_model_would_go_on_with(model: Any, unma
 
 
 @pytest.mark.slow
-def test_healed_sentences_keep_their_numbers_and_names(demo: Any) -> None:
+@pytest.mark.parametrize("keeps", ["healed", "content"])
+def test_guarded_sentences_keep_their_numbers_and_names(demo: Any, keeps: str) -> None:
     """A patch changed 1881-1985 to 1881 here, as healing reads only what is copied."""
     prompts, mark = ["List three famous inventors with the years they lived."], caw.KGW(key=1, delta=4.0)
     options = {"max_new_tokens": 60, "chat": True, "progress": False}
     [plain] = caw.generate(*demo, prompts, **options).texts
-    tested = {"watermark": mark, "detectable_at": 0.1, "guard": caw.Guard(rollouts=40)}
+    tested = {"watermark": mark, "detectable_at": 0.1, "guard": caw.Guard(keeps, rollouts=40)}
     made = caw.generate(*demo, prompts, **tested, **options)
     [text], [receipt] = made.texts, made.receipts or []
     result = caw.detect(text, demo[1], mark, 0.1)
