@@ -70,7 +70,7 @@ METHODS: dict[str, Callable[[str, Subject], dict[str, Any]]] = {
     "synthid": lambda key, subject: {"watermark": caw.SynthID(key)},
     "dual": lambda key, subject: {"watermark": caw.EXP(key, strength="scale", format="vllm-dual")},
     "kgw-caw": lambda key, subject: {
-        "watermark": caw.KGW(key), "policy": caw.CapacityPolicy(subject.evaluator, target=LEVEL),
+        "watermark": caw.KGW(key), "policy": caw.CapacityPolicy(subject.evaluator or "universal", target=LEVEL),
     },
     "kgw-2": lambda key, subject: {"watermark": caw.KGW(key, delta=2.0)},
 }  # fmt: skip
@@ -103,10 +103,14 @@ def _others(model: str, number: int, temperatures: tuple[float, ...], texts: int
 PLAN = [
     *_pairs("smollm2", 0), *_others("smollm2", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.7,), 50), *_pairs("smollm2", 1),
     *_pairs("smollm2", 0, (0.3,)), Chunk("smollm2", 0.3, "race-found", 0), *_pairs("qwen05", 1, (0.7,)),
-    *_pairs("gemma270m", 0, texts=50), *_pairs("qwen05", 0, (1.0,), 50), *_pairs("qwen15", 0, (0.7,), 30),
-    *_pairs("qwen15", 0, (1.0,), 30), *_pairs("smollm2", 2), *_pairs("smollm2", 3), *_pairs("qwen05", 2),
-    *_pairs("gemma270m", 1, texts=50), *_others("qwen05", 0, (0.7,), 30), *_pairs("qwen05", 0, (0.3,), 50),
-    *_others("smollm2", 0, (1.0,), 30), *_pairs("smollm2", 4), *_pairs("smollm2", 5), *_pairs("qwen05", 3),
+    *_pairs("gemma270m", 0, texts=50), *_pairs("qwen05", 0, (1.0,), 50), *_pairs("qwen15", 0, texts=30),
+    *_others("qwen05", 0, (0.7,), 30), *_others("gemma270m", 0, (0.7,), 30), *_others("qwen15", 0, (0.7,), 30),
+    *_pairs("qwen05", 0, (0.3,), 50), *_pairs("gemma270m", 0, (0.3,), 50), *_pairs("qwen15", 0, (0.3,), 30),
+    *_others("smollm2", 0, (1.0,), 30), *_others("qwen05", 0, (1.0,), 30), *_others("gemma270m", 0, (1.0,), 30),
+    *_others("qwen15", 0, (1.0,), 30), *_others("smollm2", 0, (0.3,), 30), *_others("qwen05", 0, (0.3,), 30),
+    *_others("gemma270m", 0, (0.3,), 30), *_others("qwen15", 0, (0.3,), 30), *_pairs("smollm2", 2),
+    *_pairs("qwen05", 2), *_pairs("gemma270m", 1, texts=50), *_pairs("smollm2", 3), *_pairs("qwen05", 3),
+    *_pairs("smollm2", 4), *_pairs("smollm2", 5),
 ]  # fmt: skip
 
 
