@@ -69,7 +69,7 @@ Guarded = Annotated[
         FOUND,
         "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).",
         "--guard",
-        metavar="healed|number|results|json[:FIELD,...]|python",
+        metavar="healed|number|results|json[:FIELD,...]|python|content",
     ),
 ]
 OnUndetected = Annotated[
