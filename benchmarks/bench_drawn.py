@@ -3,13 +3,14 @@
     python benchmarks/bench_drawn.py [--batches 1 8 16] [--tokens 24] [--rounds 7] [--dtypes float32] [--out r.json]
     python benchmarks/bench_drawn.py --shapes tiny    # random weights
     python benchmarks/bench_drawn.py --marks plain exp synthid exp+caw synthid+caw --ways greedy "T .7, top-p .95"
+    python benchmarks/bench_drawn.py --marks plain kgw+caw kgw+window00 exp+caw exp+window00 --ways greedy
 
 Milliseconds of processor time that a token of every text takes, in steps without drafts, with one thread (wall time
 with more); the ways take turns, a round of each after the other. "steps": how many each token took; more than one where
 the chosen candidate had not been forwarded. A ratio is over plain greedy at the same batch: the median of the rounds'
 own ratios, with the least and the greatest; "over_race" is the same of SynthID over the race (EXP by scale) under the
 same policy and words. "stages" says where the time goes; drawing is the ladder's. MARK+caw: under the capacity policy,
-looking ahead.
+looking ahead; MARK+window00: with the model's evaluator of the current position alone, which does not.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MARKS: dict[str, Callable[[], Watermark | None]] = {
     "exp": lambda: caw.EXP(key="drawn", strength="scale"),
     "synthid": lambda: caw.SynthID(key="drawn"),
 }
-CAW = "+caw"
+CAW, WINDOW = "+caw", "+window00"
 BASE = "plain, greedy"
 RATIOS = ("ratio", "over_race")
 
@@ -77,8 +78,14 @@ def steps_of(subject: Subject, batch: int, prompt: int, wanted: argparse.Namespa
 
 def marked(name: str, subject: Subject) -> tuple[Watermark | None, Policy | None]:
     """A watermark, and its policy; None: its full strength."""
-    policy = CapacityPolicy(evaluator=subject.evaluator) if name.endswith(CAW) else None
-    return MARKS[name.removesuffix(CAW)](), policy
+    mark, plus, kind = name.partition("+")
+    if not plus:
+        return MARKS[mark](), None
+    if plus + kind == CAW:
+        return MARKS[mark](), CapacityPolicy(evaluator=subject.evaluator)
+    if not isinstance(subject.evaluator, str):
+        raise SystemExit(f"{WINDOW} needs a model with shipped evaluators, found random weights; leave out --shapes")
+    return MARKS[mark](), CapacityPolicy(evaluator=f"{subject.evaluator}-window00")
 
 
 def measured(
@@ -126,7 +133,7 @@ def main() -> None:
     parser.add_argument(
         "--marks",
         nargs="+",
-        choices=[*MARKS, *(name + CAW for name in MARKS if name != "plain")],
+        choices=[*MARKS, *(name + more for name in MARKS if name != "plain" for more in (CAW, WINDOW))],
         default=["plain", "kgw", "exp"],
     )
     parser.add_argument("--prompt", type=int, default=64)
