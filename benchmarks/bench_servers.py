@@ -48,6 +48,7 @@ CAW: dict[str, tuple[str, ...]] = {
     "caw, unmarked": ("--policy", "fixed", "--exempt-below", "1000000"),
     "caw, KGW fixed": ("--policy", "fixed"),
     "caw, KGW under CAW": ("--policy", "capacity"),
+    "caw, KGW under CAW, no look-ahead": ("--policy", "capacity", "--evaluator", "smollm2-135m-window00"),
     "caw, race": ("--watermark", "exp", "--strength-exp", "scale", "--policy", "fixed"),
 }
 DRAWN = ("caw, race",)  # marks of drawn texts alone
