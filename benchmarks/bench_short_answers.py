@@ -46,8 +46,9 @@ class Forgetful:
         return torch.where(place < cls.begun(state), -1, whole)
 
     @classmethod
-    def repeats(cls, state: Texts, context: torch.Tensor) -> torch.Tensor:
-        windows = state.padded_tokens.unfold(1, state.window, 1)[:, :-1]
+    def repeats(cls, state: Texts, context: torch.Tensor, missing: int) -> torch.Tensor:
+        context = context.clamp_min(missing)
+        windows = state.padded_tokens.clamp_min(missing).unfold(1, state.window, 1)[:, :-1]
         place = torch.arange(windows.shape[1], device=context.device)[None]
         own = (place >= cls.begun(state) + state.window) & (place < state.counts[:, None])
         return ((windows == context[:, None]).all(dim=-1) & own).any(dim=1)

@@ -206,8 +206,9 @@ class Choosing:
 
     def repeats(self, context: torch.Tensor) -> torch.Tensor | None:
         """Contexts [B, W] that are not marked again, bool [B]; None where all are."""
-        known = self.watermark is not None and self.watermark.deduplicates
-        return self.texts.context_repeats(context) if known else None
+        if self.watermark is None or not self.watermark.deduplicates:
+            return None
+        return self.texts.context_repeats(context, self.watermark.missing)
 
     def full_race(self, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None) -> FullRace:
         """Find the texts that race at full strength after contexts int64 [B, W]."""

@@ -97,9 +97,15 @@ class Texts:
         offsets = torch.arange(self.window, device=self.counts.device)
         return self.padded_tokens.gather(1, self.counts[:, None] + offsets[None])
 
-    def context_repeats(self, context: torch.Tensor) -> torch.Tensor:
-        """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B]."""
-        windows = self.padded_tokens.unfold(1, self.window, 1)[:, :-1]  # [B, N, W]
+    def context_repeats(self, context: torch.Tensor, missing: int = MISSING) -> torch.Tensor:
+        """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B].
+
+        missing: the token id that a missing token is equal to.
+        """
+        tokens = self.padded_tokens
+        if missing != MISSING:
+            tokens, context = tokens.clamp_min(missing), context.clamp_min(missing)
+        windows = tokens.unfold(1, self.window, 1)[:, :-1]  # [B, N, W]
         earlier = torch.arange(windows.shape[1], device=context.device)[None] < self.counts[:, None]
         return ((windows == context[:, None]).all(dim=-1) & earlier).any(dim=1)
 

@@ -168,6 +168,11 @@ class Watermark(ABC):
         return False
 
     @property
+    def missing(self) -> int:
+        """The token id that a missing token of a context is equal to where contexts are compared."""
+        return MISSING
+
+    @property
     def family(self) -> int:
         """Number of sub-keys that a detector tries, one of which marked the text (`variant`)."""
         return 1

@@ -130,6 +130,11 @@ class SynthID(Watermark):
     def deduplicates(self) -> bool:
         return True
 
+    @property
+    def missing(self) -> int:
+        """0, as in transformers: behind a text's first token 0 a context may have occurred already."""
+        return 0
+
     @cached_property
     def table(self) -> torch.Tensor:
         """The bits, int64 [sampling_table_size], of torch's CPU generator."""

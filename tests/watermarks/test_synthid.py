@@ -55,6 +55,24 @@ def test_generation_equals_transformers_token_for_token(model: Any, ngram_len: i
     assert expected != run(model, prompts, max_new_tokens=40).tokens
 
 
+@pytest.mark.parametrize(("ngram_len", "bias"), [(2, 4.0), (2, 8.0), (5, 8.0)])
+def test_texts_with_token_0_equal_transformers(model: Any, ngram_len: int, bias: float) -> None:
+    """A missing token is 0 there, so behind a text's first 0 a context may have occurred; once it was marked again."""
+    watermark, prompts, expected = SynthID(KEYS, ngram_len=ngram_len), [[5, 6], [7, 7, 3], [40, 41]], []
+    config = SynthIDTextWatermarkingConfig(keys=KEYS, ngram_len=ngram_len)
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False, watermarking_config=config,
+            sequence_bias={(0,): bias},
+        )  # fmt: skip
+        expected.append(out[0, len(prompt) :].tolist())
+    for fixed in (False, True):
+        options: dict[str, Any] = {"max_new_tokens": 40, "logit_bias": {0: bias}, "fixed": fixed}
+        assert run(model, prompts, watermark, **options).tokens == expected
+    assert any(0 in tokens and set(tokens) != {0} for tokens in expected)
+
+
 @pytest.mark.parametrize("strength", [0.0, 0.3, 1.0, 2.0])
 def test_strength_is_the_number_of_layers(strength: float) -> None:
     """What the ladder chooses is what a processor with that many keys and the same noise chooses."""
