@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -143,22 +144,27 @@ class Decoder:
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Prefill prompts into these empty rows; pairs: the number and the request of each."""
         plan = self.plan
-        beside = self.portioned and (self.busy or bool(self.portions)) and not self.waiting.shared
-        if beside and self.portions.worth([request.known for _, request in pairs]):
-            for number, pair in zip(numbers, pairs, strict=True):
-                self.portions.add(number, pair)
-            return
+        if self.portioned and (self.busy or self.portions) and not self.waiting.shared:
+            later = self.portions.later([request.known for _, request in pairs])
+            texts = list(zip(numbers, pairs, strict=True))
+            for text in itertools.compress(texts, later):
+                self.portions.add(*text)
+            now = [text for text, waits in zip(texts, later, strict=True) if not waits]
+            if not now:
+                return
+            numbers, pairs = zip(*now, strict=True)
         before = time.perf_counter()
         logits, records = prefill(
             self.model, self.cache, numbers, [request.known for _, request in pairs], plan.history, self.waiting.shared,
             plan.prompt_cache, whole=plan.limit is not None,
         )  # fmt: skip
-        self.portions.took(sum(len(request.known) for _, request in pairs), time.perf_counter() - before)
+        read = {tuple(request.known) for _, request in pairs}
+        self.portions.took(sum(map(len, read)), time.perf_counter() - before)
         self._begin(numbers, pairs, logits, records)
 
     def _read_on(self) -> None:
         """Read a portion of the prompts that have begun; the first one's rest if nothing else is to do."""
-        self.portions.drop(self.waiting.gone)
+        self.portions.drop(self.waiting.gone, self.cache)
         if not self.portions:
             return
         before = time.perf_counter()

@@ -3,7 +3,7 @@
 A portion is as long as the time of a few steps allows, by what steps and reading took lately. Where it ends changes no
 bit: keys, values and logits of a token are the same in however many portions its prompt is read (row-invariant
 arithmetic), which is why there are none where a library's own attention is used (`may_portion`) or layers that are not
-this library's own (`plan_defaults.exact_rows`, which the caller asks).
+this library's own (`plan_defaults.exact_rows`, which the caller asks). Texts of one prompt share its reading.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ def may_portion(plan: Plan) -> bool:
 
 @dataclass
 class Begun:
-    """A prompt that is being read: its row, the number and the request of its text, its ids, and how many are read."""
+    """A prompt that is being read: its ids, how many of them are in the cache, and the texts that begin with it, each by
+    its row, its number and its request. It is read into the first one's row.
+    """
 
-    row: int
-    pair: tuple[int, Request]
     ids: list[int]
+    texts: list[tuple[int, tuple[int, Request]]]
     read: int = 0
+
+    @property
+    def row(self) -> int:
+        return self.texts[0][0]
 
 
 @dataclass
@@ -62,32 +67,46 @@ class Portions:
         self.step, self.token = 0.0, 0.0  # seconds of a step and of reading a token, 0 = unknown
 
     def __len__(self) -> int:
-        return len(self.begun)
+        return len(self.rows)
 
     @property
     def rows(self) -> set[int]:
         """Rows of the prompts that are being read."""
-        return {one.row for one in self.begun}
+        return {row for one in self.begun for row, _ in one.texts}
 
     @property
     def numbers(self) -> list[int]:
         """Numbers of their requests."""
-        return [one.pair[0] for one in self.begun]
+        return [number for one in self.begun for _, (number, _) in one.texts]
 
     def add(self, row: int, pair: tuple[int, Request]) -> None:
-        """Take a prompt for an empty row."""
-        self.begun.append(Begun(row, pair, list(pair[1].known)))
+        """Take a prompt for an empty row; one that is being read is not read again."""
+        ids = list(pair[1].known)
+        for one in self.begun:
+            if one.ids == ids:
+                one.texts.append((row, pair))
+                return
+        self.begun.append(Begun(ids, [(row, pair)]))
 
-    def worth(self, prompts: Sequence[Sequence[int]]) -> bool:
-        """Tell whether to read these in portions: not if together they are no longer than one, or if some are equal, as
-        equal prompts are read once.
+    def later(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
+        """Tell which of these to read in portions: the longest, such that the others are no longer than one together, and
+        those that are being read. Equal ones count once.
         """
-        distinct = {tuple(ids) for ids in prompts}
-        return len(distinct) == len(prompts) and sum(map(len, distinct)) > self.size()
+        known, room = {tuple(one.ids) for one in self.begun}, self.size()
+        for ids in sorted(dict.fromkeys(map(tuple, prompts)), key=len):
+            room -= 0 if ids in known else len(ids)
+            if room < 0:
+                known.add(ids)
+        return [tuple(ids) in known for ids in prompts]
 
-    def drop(self, gone: Callable[[int], bool]) -> None:
-        """Forget the prompts of requests that were abandoned, by their number."""
-        self.begun = deque(one for one in self.begun if not gone(one.pair[0]))
+    def drop(self, gone: Callable[[int], bool], cache: SiblingCache) -> None:
+        """Forget the texts that were abandoned, by the number of their request, and prompts that have none left."""
+        for one in self.begun:
+            row = one.row
+            one.texts = [text for text in one.texts if not gone(text[1][0])]
+            if one.read and one.texts and one.row != row:
+                cache.copy_in(one.row, 0, cache.copy_out(row, 0, one.read))
+        self.begun = deque(one for one in self.begun if one.texts)
 
     def stepped(self, seconds: float) -> None:
         """Hear what a step took."""
@@ -121,12 +140,24 @@ class Portions:
             count, one.read = count + end - one.read, end
             if last:
                 self.begun.popleft()
-                done.append(Read(one.row, one.pair, *first_records(cache, logits, [length])))
+                self._share(cache, one)
+                found = first_records(cache, logits, [length])
+                done += [Read(row, pair, *found) for row, pair in one.texts]
             else:
                 cache.lengths[row] = 0  # a row without a text reads no prefix
             if most is None:
                 break
         return count, done
+
+    def _share(self, cache: SiblingCache, one: Begun) -> None:
+        """Copy the keys and values of a prompt to the rows of its other texts."""
+        length, others = len(one.ids), [row for row, _ in one.texts[1:]]
+        if others:
+            kept = cache.copy_out(one.row, 0, length)
+            for row in others:
+                cache.copy_in(row, 0, kept)
+            cache.begin_prefill(torch.tensor(others, device=self.device))
+            cache.end_prefill(torch.full((len(others),), length, device=self.device))
 
 
 def _mean(before: float, now: float) -> float:

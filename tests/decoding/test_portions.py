@@ -61,7 +61,7 @@ def test_portions_change_no_text(
     monkeypatch.setattr(Portions, "size", size)
     whole = texts_of(decoder_of(model, 3, False, **settings), prompts, budgets, sampling)
     assert not sizes
-    monkeypatch.setattr(Portions, "worth", lambda self, prompts: True)
+    monkeypatch.setattr(Portions, "later", lambda self, prompts: [True] * len(prompts))
     assert texts_of(decoder_of(model, 3, True, **settings), prompts, budgets, sampling) == whole
     assert len(sizes) > 20
 
@@ -77,7 +77,7 @@ def test_portions_beside_drafts_change_no_text(monkeypatch: pytest.MonkeyPatch) 
     keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     monkeypatch.setattr(Portions, "size", lambda self: 16)
-    monkeypatch.setattr(Portions, "worth", lambda self, prompts: True)
+    monkeypatch.setattr(Portions, "later", lambda self, prompts: [True] * len(prompts))
     assert texts_of(decoder_of(model, 3, True, speculate=drafter), prompts, budgets, False) == expected
     assert sum(right) > 10
 
@@ -101,19 +101,77 @@ def told_of(decoder: Decoder, later: list[list[int]]) -> list[int]:
 
 @needs_extension
 @pytest.mark.parametrize(
-    ("later", "portioned"),
-    [([prompt(60, 2)] * 3, False), ([prompt(9, 2), prompt(9, 3)], False), ([prompt(60, 2)], True)],
-    ids=["equal", "short", "long"],
+    ("later", "portions"),
+    [
+        ([prompt(60, 2)] * 3, [20, 20, 20]),
+        ([prompt(9, 2), prompt(9, 3)], []),
+        ([prompt(60, 2)], [20, 20, 20]),
+        ([prompt(60, 2), prompt(9, 3)], [20, 20, 20]),
+        ([prompt(60, 2), prompt(9, 3), prompt(60, 2)], [20, 20, 20]),
+        ([prompt(9, 2), prompt(30, 3), prompt(9, 2), prompt(9, 4)], [20, 10]),
+    ],
+    ids=["equal", "short", "long", "long and short", "equal and short", "short equal ones"],
 )
-def test_equal_prompts_and_short_ones_are_read_at_once(
-    later: list[list[int]], portioned: bool, monkeypatch: pytest.MonkeyPatch
+def test_long_prompts_are_read_in_portions_once_and_short_ones_at_once(
+    later: list[list[int]], portions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Choices of one prompt cost one reading; prompts that fit a portion need none."""
+    """One reading serves all choices of a prompt; equal ones, and all that came with them, once stalled the others."""
     read, own = list[int](), Portions.read
-    monkeypatch.setattr(Portions, "read", lambda self, *asked: read.append(len(self.begun)) or own(self, *asked))
+
+    def counted(self: Portions, *asked: Any) -> Any:
+        found = own(self, *asked)
+        read.append(found[0])
+        return found
+
+    monkeypatch.setattr(Portions, "read", counted)
     monkeypatch.setattr(Portions, "size", lambda self: 20)
-    told = told_of(decoder_of(build("llama"), 4, True), later)
-    assert bool(read) == portioned and len(set(told)) == 1 + len(later)
+    told = told_of(decoder_of(build("llama"), 5, True), later)
+    assert read == portions and len(set(told)) == 1 + len(later)
+    if portions:
+        first = {number: told.index(1 + number) for number in range(len(later))}
+        assert all(first[one] < first[other] for one, ids in enumerate(later) for other, long in enumerate(later)
+                   if len(ids) < 20 < len(long))  # fmt: skip
+
+
+@needs_extension
+@pytest.mark.parametrize("left", [None, 1, 2, 3])
+def test_choices_of_a_prompt_in_portions_are_their_own_texts(left: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of one prompt come one after the other while it is read, and one may leave, whose row another text takes."""
+    model, sampled = build("llama"), {"do_sample": True, "seed": 7}
+    prompts = [prompt(5, 1), *[prompt(90, 2)] * 3, prompt(11, 3)]
+    asked = requests_for(prompts, [30, 9, 9, 9, 12], [RowSettings(**sampled)] * 5)
+    whole = {one.index: one.tokens for one in decoder_of(model, 5, False, **sampled).run(asked)}
+    assert len({tuple(whole[number]) for number in (1, 2, 3)}) == 3
+
+    monkeypatch.setattr(Portions, "size", lambda self: 15)
+    decoder, count, rows = decoder_of(model, 4, True, **sampled), [0], set[int]()
+    gone = set[int]()
+    monkeypatch.setattr(decoder.waiting, "gone", gone.__contains__)
+
+    def on_token(sequence: Any) -> bool:
+        count[0] += sequence.index == 0
+        rows.add(len(decoder.portions))
+        if count[0] in (2, 3, 4) and sequence.index == 0:
+            decoder.waiting.add(asked[count[0] - 1])
+        if count[0] == 5 and sequence.index == 0:
+            if left is not None:
+                gone.add(left)
+            decoder.waiting.add(asked[4])
+        return False
+
+    found = {one.index: one.tokens for one in decoder.run([asked[0]], on_token)}
+    expected = {number: tokens for number, tokens in whole.items() if number != left}
+    assert found == expected and max(rows) == 3
+
+
+@needs_extension
+def test_the_time_of_reading_counts_equal_prompts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted sixteen times, a token seemed to take a sixteenth of its time, and portions were too long."""
+    took = list[int]()
+    monkeypatch.setattr(Portions, "took", lambda self, tokens, seconds: took.append(tokens))
+    decoder = decoder_of(build("llama"), 4, True)
+    list(decoder.run(requests_for([prompt(70, 1)] * 3 + [prompt(9, 2)], [3] * 4, [RowSettings(seed=1)] * 4)))
+    assert took[0] == 79
 
 
 @needs_extension
