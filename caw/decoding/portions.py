@@ -35,8 +35,9 @@ def may_portion(plan: Plan) -> bool:
 
 @dataclass
 class Begun:
-    """A prompt that is being read: its ids, how many of them are in the cache, and the texts that begin with it, each by
-    its row, its number and its request. It is read into the first one's row.
+    """A prompt that is being read: its ids, and how many of them are in the cache, in the row of the first text.
+
+    texts: those that begin with it, each by its row, its number and its request.
     """
 
     ids: list[int]
@@ -89,8 +90,8 @@ class Portions:
         self.begun.append(Begun(ids, [(row, pair)]))
 
     def later(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
-        """Tell which of these to read in portions: the longest, such that the others are no longer than one together, and
-        those that are being read. Equal ones count once.
+        """Tell which of these to read in portions: those that are being read, and the longest, so that the others are no
+        longer than one together. Equal ones count once.
         """
         known, room = {tuple(one.ids) for one in self.begun}, self.size()
         for ids in sorted(dict.fromkeys(map(tuple, prompts)), key=len):

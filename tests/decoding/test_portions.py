@@ -136,7 +136,7 @@ def test_long_prompts_are_read_in_portions_once_and_short_ones_at_once(
 @needs_extension
 @pytest.mark.parametrize("left", [None, 1, 2, 3])
 def test_choices_of_a_prompt_in_portions_are_their_own_texts(left: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three of one prompt come one after the other while it is read, and one may leave, whose row another text takes."""
+    """Three of one prompt come one by one while it is read; one may leave, and another text takes its row."""
     model, sampled = build("llama"), {"do_sample": True, "seed": 7}
     prompts = [prompt(5, 1), *[prompt(90, 2)] * 3, prompt(11, 3)]
     asked = requests_for(prompts, [30, 9, 9, 9, 12], [RowSettings(**sampled)] * 5)
