@@ -90,8 +90,8 @@ class Portions:
         self.begun.append(Begun(ids, [(row, pair)]))
 
     def later(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
-        """Tell which of these to read in portions: those that are being read, and the longest, so that the others are no
-        longer than one together. Equal ones count once.
+        """Tell which of these to read in portions: those that are being read, and the longest, so that the others are
+        no longer than one together. Equal ones count once.
         """
         known, room = {tuple(one.ids) for one in self.begun}, self.size()
         for ids in sorted(dict.fromkeys(map(tuple, prompts)), key=len):
