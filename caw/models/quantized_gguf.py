@@ -68,7 +68,7 @@ def _filled(file: GGUFFile, way: type[Numbers], *options: Any) -> Any:
 def _refuse_saving(*args: Any, **kwargs: Any) -> None:
     raise ValueError(
         "expected a model of plain weights to save, found the blocks of a .gguf file; copy that file, or load it with "
-        "weights=None and a dtype"
+        "quantization=None and a dtype"
     )
 
 
