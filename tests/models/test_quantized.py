@@ -140,7 +140,7 @@ def test_a_packed_model_neither_moves_nor_saves(tmp_path: Path, cache: Path) -> 
     for move in (model.half, model.bfloat16, lambda: model.to(torch.float64), lambda: model.to("meta")):
         with pytest.raises(ValueError, match="expected a model of quantized weights to stay in float32 on the CPU"):
             move()
-    with pytest.raises(ValueError, match="plain weights to save, .* or load it with quantization=None and a dtype"):
+    with pytest.raises(ValueError, match=r"plain weights to save, .* or load it with quantization=None and a dtype"):
         model.save_pretrained(tmp_path / "saved")
     after = model.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
