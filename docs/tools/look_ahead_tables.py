@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from result_files import as_table, read_result, source
+from result_files import as_table, read_result, source, with_ends
 
 NAME = "look_ahead.json"
 WINDOWS = {"11": "(1, 1)", "10": "(1, 0)", "00": "(0, 0)"}
@@ -21,6 +21,21 @@ def look_ahead() -> str:
     header = ("model", "documents", *windows, "next adds", "the same where the model agrees", "previous adds")
     said = "Each document was held out once, in five folds; in brackets 95 % intervals over documents."
     return f"{as_table(header, lines)}\n\n{said} {source(NAME)}"
+
+
+def look_ahead_texts() -> str:
+    """What each window finds and keeps in whole texts, and how windows differ text by text."""
+    found = read_result(NAME)["texts"]
+    rows = {row["window"]: row for row in found["rows"]}
+    lines = [
+        (WINDOWS[window], rows[window]["texts"], with_ends(*rows[window]["found"]), with_ends(*rows[window]["kept"]),
+         _with_ends(rows[window]["nats"]),
+         *(_with_ends(own) if (own := rows["11"].get(f"{name} over {window}")) else "" for name in ("found", "kept")))
+        for window in WINDOWS
+    ]  # fmt: skip
+    header = ("window", "texts", "found at 1 %", "answers of unmarked texts kept", "nats a token beyond unmarked",
+              "(1, 1) finds more by", "(1, 1) keeps more by")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source(NAME)}"
 
 
 def _with_ends(found: list[Any]) -> str:

@@ -27,7 +27,7 @@ from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import guard, guard_curve, guard_everyday, guard_json, guard_unspliced
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
-from look_ahead_tables import look_ahead
+from look_ahead_tables import look_ahead, look_ahead_texts
 from quantization_tables import quantization, quantized_marks
 from result_files import RESULTS, ROOT, as_table, middle, per_cent, read_result, share, source, with_ends
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
@@ -641,7 +641,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "everyday-attacks": everyday_attacks, "attacked": attacked,
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
-    "look-ahead": look_ahead,
+    "look-ahead": look_ahead, "look-ahead-texts": look_ahead_texts,
     "drawn-found": drawn_found, "drawn-cost": drawn_cost, "marks-compared": marks_compared,
     "retried-cost": retried_cost, "race-answers": race_answers,
     "cool-texts": cool_texts, "race-ends": race_ends,
