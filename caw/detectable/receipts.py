@@ -19,7 +19,6 @@ from caw.detection.text_weights import TextWeights
 from caw.io.show import shown
 from caw.policies import Policy
 from caw.policies.target import policy_text
-from caw.watermarks import Recommended, Watermark
 
 PACKAGES = ("torch", "transformers")
 TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that a receipt names where they are not usual
@@ -161,19 +160,19 @@ def write_receipt(
         digest=text_digest(chosen.text),
         edits=float(trial.edits),
         margin=float(chosen.request.row.margin),
-        **_of_mark(trial.mark, chosen.request),
+        **_of_mark(trial, chosen.request),
         test={name: value for name, value in given.items() if value != usual[name]},
         versions=versions(),
         **({} if guarded is None else _of_guard(guarded)),
     )
 
 
-def _of_mark(mark: Watermark, request: Request) -> dict[str, Any]:
-    """The fields of what marked a text; mark: that of its call."""
+def _of_mark(trial: Trial, request: Request) -> dict[str, Any]:
+    """The fields of what marked a text."""
     if not request.row.strength_factor:
         return {}
-    own = mark.of(raced=request.row.raced) if isinstance(mark, Recommended) else mark
-    found: dict[str, Any] = {} if own is mark else {"family": own.name}
+    own = trial.marking(request.row)
+    found: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
     if own.family == 1:
         return found
     return {**found, "variant": request.variant(own.family), "variants": own.family}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
@@ -46,6 +47,14 @@ class Trial:
             mark = self.detector.watermark.with_key(key)
             self._by_key[key] = replace(self.detector, watermark=mark)
         return self._by_key[key]
+
+    def marking(self, row: RowSettings) -> Watermark:
+        """Return what marks a text: the mark of the call, of a `Recommended` the family that the text gets."""
+        return self.mark.of(raced=row.raced) if isinstance(self.mark, Recommended) else self.mark
+
+    def variants(self, row: RowSettings) -> int:
+        """Return V of what marks a text, 1 for a watermark without variants."""
+        return self.marking(row).family
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""

@@ -18,7 +18,7 @@ import caw
 from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.sampling import variant_of
-from caw.detectable.attempts import SEED_STEP
+from caw.detectable.attempts import seed_of
 from caw.detection import Detector
 
 MARK = caw.EXP(key=11, strength="scale", context_width=3, variants=64)
@@ -110,6 +110,32 @@ def test_attempts_at_a_text_are_its_variants() -> None:
     assert steered(policy, Detector(None, MARK)) is policy
 
 
+@pytest.mark.parametrize("variants", [2, 3, 5, 16, 53, 64, 1000, 1024])
+@pytest.mark.parametrize("attempts", [1, 2, 4, 7])
+@pytest.mark.parametrize("seed", [0, 1, 12345, 2**64 - 1])
+def test_attempts_at_texts_of_consecutive_seeds_take_different_variants(
+    variants: int, attempts: int, seed: int
+) -> None:
+    """Of 64 variants the fourth attempt took the first one of the choice before; of 3, 5, 9, ... two attempts at one
+    text took the same."""
+    attempts = min(attempts, variants)
+    texts = range(variants // attempts)
+    seeds = [[seed_of(seed, number, attempts, variants) + text for number in range(attempts)] for text in texts]
+    assert len({each % variants for of_text in seeds for each in of_text}) == attempts * len(texts)
+    assert seeds[0][0] == seed and all(0 <= each < 2**64 for each in seeds[0])
+
+
+def test_choices_that_are_all_tried_again_differ(llama: Any) -> None:
+    """A server's `n` choices under `detectable_at`: of three answers that were not found, two were the same text."""
+    out = caw.generate(
+        llama, tokenizer(), [prompt(9)] * 16, watermark=caw.Recommended(5), do_sample=True, top_k=2, seed=3,
+        max_new_tokens=16, detectable_at=1e-9, max_attempts=4, progress=False,
+    )  # fmt: skip
+    assert [receipt.attempts for receipt in out.receipts or []] == [4] * 16
+    assert len({receipt.variant for receipt in out.receipts or []}) == 16
+    assert len({tuple(ids) for ids in out.sequences}) == 16
+
+
 @pytest.mark.parametrize("watermark", [caw.Recommended(5, variants=16), caw.EXP(5, strength="scale", variants=16)])
 def test_a_retried_text_is_found_under_a_later_sub_key(llama: Any, watermark: Any) -> None:
     """With the two likeliest tokens to choose from and 24 tokens, some texts are found and others not."""
@@ -129,7 +155,7 @@ def test_a_retried_text_is_found_under_a_later_sub_key(llama: Any, watermark: An
             assert first.detected is (receipt.attempts == 1)
             continue
         retried += 1
-        last = (seed + (receipt.attempts - 1) * SEED_STEP) % 2**64
+        last = seed_of(seed, receipt.attempts - 1, 6, 16)
         assert receipt.attempts > 1 and receipt.variant == variant_of(ids, last, 0, 16) != first.variant
         under = dataclasses.replace(race, key=race.variant_key(receipt.variant), variants=1)
         own = caw.generate(
