@@ -21,7 +21,7 @@ from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.recommended import NO_EVALUATOR, evaluator_of, policy_for, refuse_policy
 from caw.policies.target import read_target
-from caw.settings import Settings
+from caw.settings import DRAWING, Settings
 from caw.watermarks import Recommended, Watermark
 
 
@@ -151,6 +151,21 @@ def warn_of_ignored_settings(facts: ModelFacts, applied: Mapping[str, Any]) -> N
         remedy = "give **caw.model_sampling(model)" if own else "use model.generate(..., custom_generate=caw.decode)"
         found = f"the model's generation config sets {', '.join(ignored)}"
         warn_caller(f"{found}, which caw.generate ignores; {remedy} to apply it")
+
+
+def warn_of_idle(watermark: Watermark | None, policy: Policy | None, settings: Settings) -> None:
+    """Warn of arguments that have no effect: a policy without a watermark, and settings of sampling in greedy text."""
+    if watermark is None and isinstance(policy, Policy):
+        warn_caller(
+            f"a policy marks nothing without a watermark, got {type(policy).__name__} and watermark=None; give a "
+            "watermark, e.g. caw.Recommended(key=...), or leave policy out"
+        )
+    idle = [] if settings.do_sample else [name for name in DRAWING if name in settings.applied()]
+    if idle:
+        warn_caller(
+            f"greedy text does not depend on {' and '.join(idle)}, got do_sample=False; set do_sample=True, or leave "
+            f"{'it' if len(idle) == 1 else 'them'} out"
+        )
 
 
 def warn_of_keyed_draws(watermark: Watermark | None, policy: Policy, *, do_sample: bool) -> None:

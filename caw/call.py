@@ -34,8 +34,9 @@ class Call(Settings):
         prompts: a str, a list of str (tokenizer(p), no chat template unless chat=True), or a list of id lists. With
             chat=True also a conversation, [{"role": ..., "content": ...}, ...], or a list of them; one that the
             assistant speaks last in is continued there.
-        watermark: KGW, Unigram, EXP or SynthID; None = this library's own unwatermarked decode.
-        policy: decides how strongly each token is marked; None = FixedStrength(1.0), the plain watermark.
+        watermark: Recommended, KGW, Unigram, EXP or SynthID; None = this library's own unwatermarked decode.
+        policy: decides how strongly each token is marked; None = FixedStrength(1.0), the plain watermark. A Recommended
+            brings its own.
         detector: a `caw.detection.Detector` for the test of `detectable_at`, of the same key; None = `caw.detect`
             without options.
         streamer: a transformers streamer, for one prompt only. As in transformers, it gets the prompt's ids [1, T]

@@ -19,6 +19,7 @@ from caw.arguments import (
     kernels_of,
     prompt_count,
     settle,
+    warn_of_idle,
     warn_of_keyed_draws,
     without_retries,
 )
@@ -122,6 +123,7 @@ def stream_results(
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
         reader = watermark  # what detectors read: the caller's
+        warn_of_idle(watermark, policy, settings)
         if isinstance(watermark, Recommended):
             settings, accepted = greedy_if_one_token(settings), accepted.changed(as_recommended)
         watermark, policy = settle(

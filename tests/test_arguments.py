@@ -232,6 +232,18 @@ def test_settings_of_the_model_that_are_left_out_are_named(model: Any, monkeypat
         generate(model, **caw.model_sampling(model))
 
 
+def test_arguments_without_effect_are_named(model: Any) -> None:
+    """Text under a policy without a watermark was unmarked, and a temperature without do_sample greedy, in silence."""
+    with pytest.warns(UserWarning, match="marks nothing without a watermark, got FixedStrength and watermark=None"):
+        generate(model, policy=caw.FixedStrength(0.5))
+    with pytest.warns(UserWarning, match="does not depend on temperature and top_p, got do_sample=False; set do_sa"):
+        generate(model, watermark=caw.KGW(1), temperature=0.7, top_p=0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generate(model, watermark=caw.KGW(1), temperature=1.0, top_p=1.0, policy=caw.FixedStrength(0.5))
+        generate(model, watermark=caw.KGW(1), temperature=0.7, do_sample=True)
+
+
 def spoiled(model: Any, length: int) -> Any:
     """A copy of the model with infinite embeddings at position `length`."""
     positions, model = [], copy.deepcopy(model)

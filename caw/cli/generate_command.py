@@ -28,11 +28,10 @@ from caw.cli.policy_choice import (
     COOL,
     GREEDY,
     RACED,
-    build_recommended,
     choose_policy,
     choose_watermark,
+    recommended_of,
     what_marks,
-    what_recommended_marks,
 )
 from caw.cli.quantization_option import DRAFTER_FLAG, DrafterQuantized, Quantized, check_second, prepare_place
 from caw.io.files import check_paths
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from caw.models.arithmetic import Arithmetic
     from caw.policies import Policy
     from caw.settings import Settings
-    from caw.watermarks import Recommended, Watermark
+    from caw.watermarks import Watermark
 
 
 # ---- options about texts that are tested before they are written
@@ -87,23 +86,11 @@ Edits = Annotated[
 Weights = Annotated[str | None, panel(FOUND, "Token weights for the test, as for `caw detect --weights`.", "--weights")]
 
 
-def recommended_of(
-    mark: Any, policy: str | None, of_policy: dict[str, Any], model: str, of_sampling: dict[str, Any],
-    level: float | None,
-) -> tuple[Recommended, Watermark, Policy, str]:  # fmt: skip
-    """Return a `caw.Recommended` with the options of its policies, and of the texts of a run the family of marks, the
-    policy, and the line that says so.
-
-    level: of --detectable-at.
-    """
-    from caw.policies.recommended import policy_for
-    from caw.settings import Sampling, greedy_if_one_token
-
-    mark = build_recommended(mark, policy, of_policy)
-    texts = greedy_if_one_token(Sampling(**of_sampling))
-    how = policy_for(mark, model, raced=texts.raced, level=level)
-    kind = RACED if texts.raced else COOL if texts.do_sample else GREEDY
-    return mark, mark.of(raced=texts.raced), how, what_recommended_marks(mark, {kind: how})
+def check_policy_marks(mark: Watermark | None, options: dict[str, Any]) -> None:
+    """Raise ValueError for a policy or its options without a watermark. options: by name, None = not given."""
+    given = [name for name, value in options.items() if value is not None]
+    if mark is None and given:
+        raise ValueError(f"--{given[0]} is only for marked texts, got --watermark none; leave one of them out")
 
 
 def check_detectable(
@@ -186,6 +173,18 @@ def sampling_settings(sampling: str, model: str, given: dict[str, Any], bias: Se
         complain(f"sampling from the generation config of {model}: {sampling_text(suggested)}")
         found = {**suggested, **found}
     return {**found, "logit_bias": dict(map(_bias, bias)) if bias else None}
+
+
+def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
+    """Raise ValueError for options of sampling that have no effect, because texts are greedy. given: by setting name,
+    None = not given.
+    """
+    from caw.settings import DRAWING
+
+    for name in DRAWING[1:]:
+        if not settings.do_sample and given[name] is not None and name in settings.applied():
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} is only for sampled texts, got greedy ones; add --sample, or leave it out")
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -314,7 +313,8 @@ def generate(
     """
     with user_errors():
         from caw.decoding.plan_defaults import marks_eos
-        from caw.settings import Settings
+        from caw.settings import Sampling as SamplingSettings
+        from caw.settings import Settings, greedy_if_one_token
 
         ahead, drafter = opt.parse_speculate(speculate)
         read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights,
@@ -332,9 +332,13 @@ def generate(
                  "seed": seed, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
                  "frequency_penalty": frequency_penalty}  # fmt: skip
         of_sampling = sampling_settings(sampling, model, drawn, logit_bias)
+        check_policy_marks(mark, {"policy": policy, **of_policy})
         family = mark
         if mark is not None and len(mark.parts) > 1:
-            mark, family, how, marking = recommended_of(mark, policy, of_policy, model, of_sampling, detectable_at)
+            texts = greedy_if_one_token(SamplingSettings(**of_sampling))
+            kind = RACED if texts.raced else COOL if texts.do_sample else GREEDY
+            mark, policies, marking = recommended_of(mark, policy, of_policy, model, detectable_at, [kind])
+            family, how = mark.of(raced=texts.raced), policies[kind]
         else:
             raced = mark is not None and mark.races_whole
             chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None, raced=raced)
@@ -352,6 +356,7 @@ def generate(
             detectable_at=detectable_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
             on_undetected=on_undetected, guard=guard, speculate=ahead,  # type: ignore[arg-type]
         )  # fmt: skip
+        check_sampling(settings, drawn)
         table = check_detectable(settings, mark, family, how, weights)
         run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table, drafter, drafter_quantized)
         run.check()

@@ -222,8 +222,11 @@ def _refuse_strangers(
     given, names = {option: value for option, value in options.items() if value is not None}, table.get(name, {})
     for option in given:
         if option not in names:
-            owners = " and ".join(owner for owner, theirs in table.items() if option in theirs)
-            raise ValueError(f"--{option} is only for {what} {owners}, got {what} {name}; leave it out")
+            owners = [owner for owner, theirs in table.items() if option in theirs]
+            raise ValueError(
+                f"--{option} is only for {what} {' and '.join(owners)}, got {what} {name}; leave it out, or give "
+                f"--{what} {owners[0]}"
+            )
     return {names[option]: value for option, value in given.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
@@ -77,6 +77,22 @@ def build_recommended(mark: Recommended, policy: str | None, options: Mapping[st
             "--watermark kgw"
         )
     return dataclasses.replace(mark, **given)
+
+
+def recommended_of(
+    mark: Any, policy: str | None, options: Mapping[str, Any], model: str, level: float | None,
+    kinds: Iterable[str],
+) -> tuple[Recommended, dict[str, Policy], str]:  # fmt: skip
+    """Return a `Recommended` with the options of its policies, the policy of each kind of texts, and the line that says
+    how they are marked.
+
+    level: of --detectable-at.
+    """
+    from caw.policies.recommended import policy_for
+
+    mark = build_recommended(mark, policy, options)
+    policies = {kind: policy_for(mark, model, raced=kind == RACED, level=level) for kind in kinds}
+    return mark, policies, what_recommended_marks(mark, policies)
 
 
 def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy]) -> str:

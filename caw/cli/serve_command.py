@@ -10,7 +10,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli import serve_options as serving
 from caw.cli.errors import user_errors
-from caw.cli.policy_choice import choose_policy, what_marks
+from caw.cli.policy_choice import OTHERS, RACED, choose_policy, recommended_of, what_marks
 from caw.cli.quantization_option import Quantized, prepare_place
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_paths
@@ -128,7 +128,7 @@ def serve(
         mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
-            mark, marking = serving.recommended_of(mark, policy, of_policy, model, detectable_at)
+            mark, _, marking = recommended_of(mark, policy, of_policy, model, detectable_at, [RACED, OTHERS])
         else:
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, raced=mark.races_whole)
             how = opt.build_policy(chosen, of_policy, model)

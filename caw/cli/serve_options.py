@@ -10,7 +10,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.options import panel
-from caw.cli.policy_choice import OTHERS, RACED, build_recommended, choose_watermark, what_recommended_marks
+from caw.cli.policy_choice import choose_watermark
 from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from caw.serve.contracts import KeyDirectory, ReceiptLog
     from caw.serve.planning import Planned
     from caw.serve.settings import ServerSettings
-    from caw.watermarks import Recommended, Watermark
+    from caw.watermarks import Watermark
 
 SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
 ONLY = "default"  # id of the tenant where there is no registry
@@ -180,20 +180,6 @@ def watermark_of(
     for remark in remarks:
         tell(remark)
     return mark
-
-
-def recommended_of(
-    mark: Any, policy: str | None, of_policy: dict[str, Any], model: str, level: float | None
-) -> tuple[Recommended, str]:
-    """Return a `caw.Recommended` with the options of its policies, and the line that says how it marks.
-
-    level: of --detectable-at.
-    """
-    from caw.policies.recommended import policy_for
-
-    mark = build_recommended(mark, policy, of_policy)
-    policies = {kind: policy_for(mark, model, raced=kind == RACED, level=level) for kind in (RACED, OTHERS)}
-    return mark, what_recommended_marks(mark, policies)
 
 
 def race_of_greedy(mark: Watermark, policy: Policy) -> str:

@@ -181,8 +181,9 @@ class DetectableTexts(Attempts):
         """Return an attempt at a text by its number; sampling differs between attempts, and the first uses the caller's
         seed.
         """
-        row = text.request.row
-        seed = seed_of(row.known_seed, number, len(self.efforts), self.trial.variants(row)) if row.do_sample else row.seed
+        row, seed = text.request.row, text.request.row.seed
+        if row.do_sample:
+            seed = seed_of(row.known_seed, number, len(self.efforts), self.trial.variants(row))
         effort = self.efforts[number]
         factor, margin = min(row.strength_factor * effort.factor, MAX_STRENGTH), row.margin + effort.margin
         return dataclasses.replace(
