@@ -10,6 +10,7 @@ import unicodedata
 from caw.io.unicode import is_unicode
 
 INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # Unicode categories: spaces, line ends, control and format characters
+DIGITS = r"-?[0-9]+"
 BLANK = "key must have a visible character, got an empty or blank text; pass a secret of your own"
 
 
@@ -31,7 +32,7 @@ def parse_key(text: str) -> int | str:
     Raises ValueError, without showing the key, for an integer out of range: as text it would be another key than the
     same number in Python.
     """
-    if not re.fullmatch(r"-?[0-9]+", text):
+    if not re.fullmatch(DIGITS, text):
         return text
     if text[0] == "-" or len(text) > 20 or int(text) >= 1 << 64:
         raise ValueError(
@@ -46,20 +47,34 @@ def normalize_key(key: int | str | bytes) -> int:
     bytes).
 
     Text is normalized first (`key_text`), so that one spelling is one key however it was typed; bytes are used as they
-    are. Raises TypeError for other types (including bool) and ValueError for integers out of range and blank text.
+    are. Raises TypeError for other types (including bool) and ValueError for integers out of range, for text that
+    `key_text` refuses, and for text that is another key elsewhere: digits, which the command line reads as a number,
+    and text with white space around it, such as the line end of a file, which `$(cat keyfile)` drops.
     """
     if isinstance(key, bool) or not isinstance(key, (numbers.Integral, str, bytes)):
         raise TypeError(f"key must be an int below 2**64, a str or bytes, got {type(key).__name__}; pass e.g. key=42")
     if isinstance(key, (str, bytes)):
-        raw = key_text(key).encode() if isinstance(key, str) else key
+        raw = _unmistakable(key_text(key)).encode() if isinstance(key, str) else key
         if not raw.strip():
             raise ValueError(BLANK)
         return int.from_bytes(hashlib.sha256(b"caw/key:" + raw).digest()[:8], "big")
     if not 0 <= int(key) < 1 << 64:
-        raise ValueError(
-            "key must be in [0, 2**64), got an integer outside it; pass text or bytes instead, e.g. key=str(number)"
-        )
+        raise ValueError("key must be in [0, 2**64), got an integer outside it; pass text instead, with a letter in it")
     return int(key)
+
+
+def _unmistakable(key: str) -> str:
+    """Return the text of a key. Raises ValueError for one that is another key elsewhere."""
+    if re.fullmatch(DIGITS, key):
+        raise ValueError(
+            "key must be an int, or text that is not a number, got text of digits alone, which the command line and "
+            "CAW_KEY read as the number; pass int(key), or add a letter"
+        )
+    if key != key.strip():
+        raise ValueError(
+            "key must not begin or end with white space, got text that does; remove it with key.strip(), or pass bytes"
+        )
+    return key
 
 
 def key_text(key: str) -> str:

@@ -134,7 +134,7 @@ def test_one_spelling_is_one_key_however_it_was_typed(shown: str) -> None:
 
 def test_spelling_that_reads_otherwise_is_another_key() -> None:
     """Compatibility forms (NFKC) are other letters, and bytes are taken as they are."""
-    assert len({keys.normalize_key(text) for text in ("é", "e", "fi", "ﬁ", "²", "2 ")}) == 6
+    assert len({keys.normalize_key(text) for text in ("é", "e", "fi", "ﬁ", "²", "2 e")}) == 6
     assert keys.normalize_key("e\u0301".encode()) != keys.normalize_key("é".encode()) == keys.normalize_key("é")
 
 
@@ -143,6 +143,25 @@ def test_blank_keys_are_refused(key: str | bytes) -> None:
     for make in (keys.normalize_key, caw.KGW, caw.SynthID):
         with pytest.raises(ValueError, match=r"key must have a visible character, got an empty or blank text; pass a"):
             make(key)
+
+
+@pytest.mark.parametrize("key", ["42", "007", "-5", str(2**64)])
+def test_text_of_digits_is_refused(key: str) -> None:
+    """KGW("42") marked under another key than `caw detect --key 42` tested for, and nothing said so."""
+    for make in (keys.normalize_key, caw.Recommended, caw.KGW, caw.SynthID):
+        with pytest.raises(ValueError, match=r"got text of digits alone.*; pass int\(key\), or add a letter") as caught:
+            make(key)
+        assert key not in str(caught.value)
+    assert keys.normalize_key(key.encode()) == plain.normal_key(key)
+
+
+@pytest.mark.parametrize("key", ["secret\n", " secret", "secret\r\n", "42\n", "\u00a0secret"])
+def test_white_space_around_a_key_is_refused(key: str) -> None:
+    """Python read "secret\n" from a file where CAW_KEY=$(cat file) was "secret": a text marked there was not found."""
+    for make in (keys.normalize_key, caw.Recommended, caw.EXP):
+        with pytest.raises(ValueError, match=r"key must not begin or end with white space.*; remove it with"):
+            make(key)
+    assert keys.normalize_key(key.encode()) == plain.normal_key(key)
 
 
 @pytest.mark.parametrize("key", [None, True, 1.5, [1], (1, 2)])
