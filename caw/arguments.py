@@ -14,7 +14,7 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
 from caw.evaluator.network import check_serves
-from caw.io.show import shown
+from caw.io.show import kind_of, shown
 from caw.io.vocabulary import names_tokens
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
@@ -80,7 +80,7 @@ def without_retries(settings: Settings) -> Settings:
 def check_watermark(watermark: Any) -> None:
     if watermark is not None and not isinstance(watermark, Watermark):
         raise TypeError(
-            f"watermark must be a caw watermark or None, got {type(watermark).__name__}; use e.g. caw.KGW(key=42)"
+            f"watermark must be a caw watermark or None, got {kind_of(watermark)}; use e.g. caw.KGW(key=42)"
         )
 
 
@@ -132,7 +132,7 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
     if policy is None:
         return FixedStrength(1.0)
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
+        raise TypeError(f"policy must be a caw policy, got {kind_of(policy)}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
         given, policy = policy, policy.serving(tokenizer)
         if policy is given:

@@ -26,6 +26,8 @@ def model() -> Any:
 
 TOO_LONG = prompt(POSITIONS)
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "the class of a watermark": ({"watermark": caw.KGW}, TypeError, "a caw watermark or None, got the class KGW; use"),
+    "the class of a policy": ({"policy": caw.FixedStrength}, TypeError, "a caw policy, got the class FixedStrength"),
     "a number of prompts": ({"prompts": 5}, TypeError, "prompts must be a str, a conversation, or a list"),
     "bytes": ({"prompts": b"text"}, TypeError, "prompts must be a str, a conversation, or a list"),
     "flat ids": ({"prompts": [1, 2]}, TypeError, "wrap it in a list"),

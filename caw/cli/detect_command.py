@@ -15,7 +15,7 @@ from caw.cli import detect_model as reader
 from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
 from caw.cli.detect_config import Normalize, read_key_list
-from caw.cli.detect_lines import made_of, unread
+from caw.cli.detect_lines import made_of, of_other_keys, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
@@ -356,6 +356,8 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
     assert lines is not None
     if given[0] == "--text" and lines != "-":
         return [Item(1, 1, lines)], 0
+    if given[0] == "FILE" and lines.endswith(".jsonl"):
+        raise ValueError(f"FILE is tested as one text, got {lines}; give --input for a file with a text on each line")
     if given[0] in ("--text", "FILE"):
         return [Item(1, 1, read_text(lines))], 0
     items, bad = [], 0
@@ -377,10 +379,13 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
 
 
 def check_made(items: Sequence[Item], marks: Sequence[Watermark], source: str | None) -> int:
-    """Report texts whose lines say that they have another mark than is tested; return how many."""
-    count, said = unread([item.made for item in items], marks)
-    if count:
-        complain(f"{name_of(source or '-')}: {said}")
+    """Report texts whose lines say that they have another mark than is tested, or another key, which may be meant;
+    return how many have another mark.
+    """
+    made = [item.made for item in items]
+    count, said = unread(made, marks)
+    for remark in filter(None, (said, of_other_keys(made, marks))):
+        complain(f"{name_of(source or '-')}: {remark}")
     return count
 
 

@@ -92,6 +92,17 @@ def unread(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int
     )
 
 
+def of_other_keys(made: Iterable[Made | None], marks: Sequence[Watermark]) -> str:
+    """Return one sentence about texts whose lines name a key that is not tested, "" if there are none."""
+    tested = [mark.key_id for mark in marks]
+    strange = [each.key_id for each in made if each is not None and each.key_id not in tested]
+    if not strange:
+        return ""
+    own = " and ".join(dict.fromkeys(strange)) if len(set(strange)) < 4 else f"{strange[0]} and others"
+    tried = tested[0] if len(tested) == 1 else f"{len(tested)} others"
+    return f"{len(strange)} of the texts were marked with key {own}, tested is {tried}; give the key that marked them"
+
+
 def _tested(made: Made, marks: Sequence[Watermark]) -> Watermark | None:
     """Return the tested watermark under the key of a text, None if there is none."""
     return next((mark for mark in marks if mark.key_id == made.key_id), None)

@@ -465,7 +465,10 @@ class Chooser:
         for row in rows:
             self._text(row)
         if len(set(rows)) < len(rows) or not rows:
-            raise ValueError(f"rows must be at least one, each once, got {shown(list(rows))}; name each text's row")
+            raise ValueError(
+                f"rows must be at least one, each once, got {shown(list(rows))}; name each text's row, which `start` "
+                "has begun"
+            )
         if not isinstance(logits, torch.Tensor) or not logits.is_floating_point():
             raise TypeError(f"logits must be a float tensor, got {shown(logits)}; pass what the model returns")
         if logits.shape != (len(rows), self.vocab_size) or logits.device.type != self.device.type:

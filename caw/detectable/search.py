@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
 
+import numpy as np
+
 from caw.content import names_in
 from caw.decoding.along import MarkedChoice, TextReading
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
@@ -454,8 +456,7 @@ class Search:
         assert self.reader is not None
         if text not in self.kept:  # the reader may run the caller's tests
             try:
-                said: bool | None = self.reader(self.original, text)
-                self.kept[text] = None if said is None else bool(said)
+                self.kept[text] = _verdict(self.reader(self.original, text))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a caller's own function, whose code may end with SystemExit: not kept
@@ -511,3 +512,12 @@ class _Progress:
     def over(self) -> bool:
         """Whether the text is detected, or given up."""
         return self.best.verdict.found or self.readings >= READINGS - LAST
+
+
+def _verdict(said: Any) -> bool | None:
+    """Return what a caller's reader says of a text. TypeError for anything that is not a verdict: a message about what
+    failed would count as kept.
+    """
+    if said is None or isinstance(said, bool | np.bool_):
+        return None if said is None else bool(said)
+    raise TypeError(f"keeps must return True or False, got {type(said).__name__}; use bool(...)")

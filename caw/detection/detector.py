@@ -35,6 +35,7 @@ from caw.detection.token_scores import Mode, Scored, chunks, score_texts
 from caw.detection.variants import detect_variants
 from caw.detection.weights import TokenWeights, level_tails
 from caw.detection.windows import WHOLE_SHARE
+from caw.io.show import kind_of
 from caw.watermarks import Watermark
 
 
@@ -78,7 +79,7 @@ class Detector:
     def __post_init__(self) -> None:
         if not isinstance(self.watermark, Watermark):
             raise TypeError(
-                f"watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got {type(self.watermark).__name__}; "
+                f"watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got {kind_of(self.watermark)}; "
                 "pass the one that marked the text, e.g. caw.KGW(key=...)"
             )
         self.watermark.check_readable()

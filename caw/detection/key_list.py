@@ -57,6 +57,13 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
 
     Raises ValueError for no detectors and an fpr outside (0, 1); TypeError and ValueError as `detect` does.
     """
+    given: list[Any] = list(detectors.values()) if isinstance(detectors, Mapping) else [detectors]
+    for each in given:
+        if each is detectors or not isinstance(each, Detector):
+            raise TypeError(
+                f"detectors must be a mapping of names to Detectors, got {type(each).__name__}; make each with "
+                "caw.detection.Detector(tokenizer, watermark)"
+            )
     if not detectors:
         raise ValueError("at least one watermark is required, got none; name the watermarks to test for")
     require_number("fpr", fpr, 0, 1, closed=False)

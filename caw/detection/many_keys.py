@@ -26,7 +26,7 @@ from caw.detection.readings import AS_GIVEN, Reading, TokenisedText
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import tails
 from caw.detection.variants import sums_of
-from caw.io.show import is_p
+from caw.io.show import is_p, kind_of
 from caw.op_indices import SELFHASH
 from caw.watermarks import Watermark
 from caw.watermarks.scheme import Formatted
@@ -101,13 +101,21 @@ class KeySearch:
         self, tokenizer: Any, watermarks: Mapping[str, Watermark], fpr: float = 1e-3, *, normalize: Any = (),
         prefix: Any = "",
     ) -> None:  # fmt: skip
+        if not isinstance(watermarks, Mapping):
+            raise TypeError(
+                f"watermarks must be a mapping of names to watermarks, got {type(watermarks).__name__}; name them, "
+                "e.g. {'customer 1': caw.KGW(key=...)}"
+            )
         if not watermarks:
             raise ValueError("at least one watermark is required, got none; name the watermarks to test for")
         require_number("fpr", fpr, 0, 1, closed=False)
         self.names, self.watermarks, self.fpr = tuple(watermarks), tuple(watermarks.values()), float(fpr)
         for name, mark in watermarks.items():
             if not isinstance(mark, Watermark):
-                raise TypeError(f"watermark {name!r} must be a KGW, Unigram, EXP or SynthID, got {type(mark).__name__}")
+                raise TypeError(
+                    f"watermark {name!r} must be a Recommended, KGW, Unigram, EXP or SynthID, got "
+                    f"{kind_of(mark)}; give it with its key"
+                )
             if mark.code is not None:
                 raise ValueError(
                     f"watermark {name!r} carries a payload, which only `Detector` reads; leave payload_bits out"

@@ -48,6 +48,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def kind_of(value: Any) -> str:
+    """Name the type of a value for a message; of a class that was given instead of an object, say so."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
 def _code(found: re.Match[str]) -> str:
     return f"[U+{ord(found[0]):04X}]"
 

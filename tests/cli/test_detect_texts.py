@@ -57,6 +57,25 @@ def test_detect_lines_texts_and_ids(model: str, marked: str, tmp_path: Path) -> 
     assert json.loads(result.stdout)["p_value"] == (lines[0]["given_p_value"] or lines[0]["p_value"])
 
 
+def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> None:
+    """A key with a typing error found nothing, and nothing said that the texts name another one."""
+    out = tmp_path / "out.jsonl"
+    made = run("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "8", "-o", str(out))
+    assert made.exit_code == 0, made.stderr
+    own, other = caw.KGW(key=KEY).key_id, caw.KGW(key="typo").key_id
+    result = run("detect", "--tokenizer", model, "-i", str(out), key="typo")
+    assert result.exit_code == 0  # it may be meant: what a key says of texts of others
+    assert f"out.jsonl: 1 of the texts were marked with key {own}, tested is {other}; give the key" in result.stderr
+    assert run("detect", "--tokenizer", model, "-i", str(out)).stderr == ""
+
+
+def test_a_file_of_lines_is_no_text(model: str, tmp_path: Path) -> None:
+    """All its texts, with braces and digests, were tested as one, and the mark drowned."""
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"text": "the sky"}\n')
+    assert_refused(run("detect", "--tokenizer", model, str(out)), "give --input for a file with a text on each line")
+
+
 def test_detect_for_people(model: str, marked: str, tmp_path: Path) -> None:
     result = run("detect", "--text", marked, "--tokenizer", model)
     assert result.exit_code == 0 and "watermarked at a false-positive rate of 0.001" in result.stdout

@@ -92,6 +92,16 @@ def test_what_must_be_kept_is_kept(model: Any, guarded: Any, unmarked: Any) -> N
     assert made.texts != guarded.texts and made.texts != unmarked.texts
 
 
+@pytest.mark.parametrize("said", ["", "assertion failed", 1, [True]])
+def test_a_reader_must_say_true_or_false(model: Any, unmarked: Any, said: Any) -> None:
+    """A function that returned what had failed, as text, kept every change."""
+    guard = caw.Guard(keeps=lambda old, new: said, rejoin=2, horizon=8)
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard})
+    assert made.sequences == unmarked.sequences
+    error = f"TypeError: keeps must return True or False, got {type(said).__name__}; use bool(...)"
+    assert error in {receipt.keeps_error for receipt in made.receipts or []}
+
+
 @pytest.mark.parametrize(
     "error, said", [(KeyError("no field"), "KeyError: 'no field'"), (SystemExit(0), "SystemExit: 0")]
 )

@@ -145,7 +145,7 @@ def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:
 
 BAD = [
     ({"watermark": "kgw"}, TypeError, "watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got str"),
-    ({"watermark": KGW}, TypeError, "watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got ABCMeta"),
+    ({"watermark": KGW}, TypeError, "watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got the class KGW"),
     ({"fpr": 0.0}, ValueError, r"fpr must be a number in \(0, 1\), got 0.0"),
     ({"fpr": 1}, ValueError, r"fpr must be a number in \(0, 1\), got 1"),
     ({"fpr": float("nan")}, ValueError, "fpr must be a number"),

@@ -63,6 +63,9 @@ def test_the_right_watermark_is_named() -> None:
     assert both[1].message.startswith("no watermark found")
     with pytest.raises(ValueError, match="at least one watermark"):
         detect_any([1, 2], {})
+    for wrong, kind in (({"a": KGW(key=1)}, "KGW"), ([Detector(None, KGW(key=1))], "list"), (KGW(key=1), "KGW")):
+        with pytest.raises(TypeError, match=f"must be a mapping of names to Detectors, got {kind}; make each"):
+            detect_any([1, 2], wrong)  # type: ignore[arg-type]
     for fpr in (0.0, 1.0, float("nan"), -1e-3):
         with pytest.raises(ValueError, match="fpr must be"):
             detect_any([1, 2], {"ours": Detector(None, KGW(key=1))}, fpr=fpr)

@@ -126,7 +126,8 @@ def test_bad_arguments_are_refused_in_a_sentence() -> None:
     for marks, fpr, kind, message in (
         ({}, 0.1, ValueError, "at least one watermark is required, got none"),
         ({"a": KGW(key=1)}, 1.0, ValueError, "fpr must be"),
-        ({"a": 3}, 0.1, TypeError, "watermark 'a' must be a KGW"),
+        ([KGW(key=1)], 0.1, TypeError, "watermarks must be a mapping of names to watermarks, got list; name them"),
+        ({"a": 3}, 0.1, TypeError, "watermark 'a' must be a Recommended, KGW"),
         ({"a": KGW(key=1, payload_bits=8)}, 0.1, ValueError, "watermark 'a' carries a payload"),
     ):
         with pytest.raises(kind, match=message):
