@@ -18,6 +18,7 @@ from caw.decoding.chooser import Chooser
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
 from caw.io.show import shown
+from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.policies import Policy
 from caw.watermarks import Recommended, Watermark
@@ -53,7 +54,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
         model: the model that generates; its generation config says which tokens end a text and pad.
         watermark: KGW, Unigram, EXP or SynthID.
         policy: how strongly each token is marked; None = FixedStrength(1.0). No policy that reads the next position.
-        settings: of all texts, or one per row; None = greedy.
+        settings: of all texts, or one per row; None = greedy, with a warning if the generation config samples.
         attention_mask: int [B, T], the one that `generate` gets; None = no row is padded. With num_return_sequences
             each of its rows stands for that many texts.
         generation_config: the one that `generate` gets; None = the model's.
@@ -81,6 +82,11 @@ class LogitsProcessor(transformers.LogitsProcessor):
         self._policy = policy if isinstance(watermark, Recommended) else check_policy(policy, name)
         config = model.generation_config if generation_config is None else generation_config
         _refuse_other_decoding(config)
+        if settings is None and config.do_sample:
+            warn_caller(
+                "the generation config samples, but the processor chooses by its own settings, got none, so texts are "
+                "greedy; give settings=caw.RowSettings(do_sample=True, temperature=...), or caw.RowSettings()"
+            )
         self._ends = ids_of(config.eos_token_id)
         self._pad = next(iter([*ids_of(config.pad_token_id), *self._ends]), 0)
         self._settings, self._mask = settings or RowSettings(), attention_mask

@@ -97,6 +97,18 @@ def test_an_evaluator_of_what_an_engine_knows(llama: Any, window: tuple[int, int
         processed(llama, MARKS["kgw"], caw.CapacityPolicy(spread_evaluator(llama)))
 
 
+def test_sampling_that_the_processor_does_not_see_is_named(llama: Any, recwarn: pytest.WarningsRecorder) -> None:
+    """Chat models' own configs sample: their texts became greedy, and nothing said so."""
+    sampling = copy.deepcopy(llama.generation_config)
+    sampling.do_sample = True
+    LogitsProcessor(llama, MARKS["kgw"])
+    for settings in (caw.RowSettings(), caw.RowSettings(do_sample=True)):
+        LogitsProcessor(llama, MARKS["kgw"], generation_config=sampling, settings=settings)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"generation config samples, .* greedy; give settings=caw.RowSettings\(do"):
+        LogitsProcessor(llama, MARKS["kgw"], generation_config=sampling)
+
+
 def test_several_texts_of_a_prompt(llama: Any) -> None:
     inputs = padded()
     own = caw.RowSettings(max_new_tokens=NEW, **DRAWN)
