@@ -407,7 +407,8 @@ prefill_layer = register(
 decoder_stack = register(
     "decoder_stack(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) store, Tensor(b!) scratch, int slot, "
     "Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int[] windows, Tensor? rows=None, "
-    "Tensor? places=None, str family='llama', float? softcap=None, int[] rotations=[]) -> Tensor",
+    "Tensor? places=None, str family='llama', float? softcap=None, int[] rotations=[], "
+    "float multiplier=1.) -> Tensor",
     decoder_stack_ref,
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )

@@ -12,15 +12,37 @@
 namespace caw {
 namespace {
 
-constexpr int64_t kNorm1 = 0, kQ = 1, kK = 2, kV = 3, kO = 4, kNorm2 = 5, kGate = 6, kUp = 7, kDown = 8;
-constexpr int64_t kQNorm = 9, kKNorm = 10;  // absent where heads are not normalised
 constexpr int64_t kMostSlots = int64_t(1) << 31;
+
+// Where the weights of a layer stand among its tensors, and its biases. Matrices with one place are rows of one tensor,
+// one below the other, and so are their biases.
+struct Order {
+  int64_t norm1, q, k, v, o, norm2, gate, up, down, head_norms;  // head_norms: of queries, then of keys; may be absent
+  int64_t biases[7];                                             // of q, k, v, o, gate, up, down
+  size_t count() const { return size_t(head_norms); }            // of tensors, without norms of heads and norms after
+  size_t bias_count() const { return size_t(biases[6]) + 1; }
+};
+constexpr Order kApart{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, {0, 1, 2, 3, 4, 5, 6}};
+constexpr Order kMerged{0, 1, 1, 1, 2, 3, 4, 4, 5, 6, {0, 0, 0, 1, 2, 2, 3}};
+
+const Order& order_of(size_t tensors, const Family& family) {
+  const size_t after = family.after_norms ? 2 : 0, own = tensors - after;
+  for (const Order* order : {&kApart, &kMerged})
+    if (tensors > after && (own == order->count() || own == order->count() + 2)) return *order;
+  const auto said = [&](const Order& order) {
+    return std::to_string(order.count() + after) + " or, with norms of queries and keys, " +
+        std::to_string(order.count() + after + 2);
+  };
+  throw std::runtime_error("weights must be " + said(kApart) + " tensors a layer, with merged matrices " + said(kMerged) +
+      ", got " + std::to_string(tensors));
+}
 
 // Weights of one layer among those of a call, and what to call them.
 struct Given {
   const Tensor* weights;
   const std::optional<Tensor>* biases;  // null = none
-  size_t count, layer;                  // count: 9, with norms of heads 11, and 2 more with norms after
+  size_t count, layer;                  // count: of tensors of a layer
+  const Order& order;
   std::string name(int64_t i) const { return "weights[" + std::to_string(int64_t(layer * count) + i) + "]"; }
 };
 
@@ -31,20 +53,28 @@ int64_t outputs_of(const Given& given, int64_t i) {
   return weight.size(0);
 }
 
-Matrix matrix(const Given& given, int64_t i, const std::optional<Tensor>* bias, Dtype type, int64_t outputs, int64_t size) {
+// Rows [first, first + outputs) of weights[i], which has `whole`, and of its bias.
+Matrix matrix(const Given& given, int64_t i, const std::optional<Tensor>* bias, Dtype type, int64_t first,
+    int64_t outputs, int64_t whole, int64_t size) {
   const Tensor& weight = given.weights[i];
   Matrix m{static_cast<const char*>(weight.const_data_ptr()), type, outputs, size, {}, {}};
   if (is_packed(weight)) {
     m.packed = packed(given.name(i).c_str(), weight);
     require(type == kFloat32,
         [&] { return given.name(i) + " is packed, so hidden must be float32; convert it before the call"; });
-    require(m.packed.outputs == outputs && m.packed.size == size, [&] {
-      return given.name(i) + " must be packed weights [" + std::to_string(outputs) + ", " + std::to_string(size) +
+    require(m.packed.outputs == whole && m.packed.size == size, [&] {
+      return given.name(i) + " must be packed weights [" + std::to_string(whole) + ", " + std::to_string(size) +
           "], got [" + std::to_string(m.packed.outputs) + ", " + std::to_string(m.packed.size) + "]";
     });
+    require(first % kTileOutputs == 0, [&] {
+      return given.name(i) + " must have matrices of multiples of " + std::to_string(kTileOutputs) +
+          " packed rows to be merged, got one that begins at row " + std::to_string(first);
+    });
+    m.packed.tiles = m.packed.quants(first / kTileOutputs);
+    m.packed.outputs = outputs;
   } else {
-    require(weight.dim() == 2 && weight.size(0) == outputs && weight.size(1) == size, [&] {
-      return given.name(i) + " must have shape [" + std::to_string(outputs) + ", " + std::to_string(size) + "], got " +
+    require(weight.dim() == 2 && weight.size(0) == whole && weight.size(1) == size, [&] {
+      return given.name(i) + " must have shape [" + std::to_string(whole) + ", " + std::to_string(size) + "], got " +
           shape_of(weight);
     });
     require(weight.is_contiguous() && is_float_type(weight.scalar_type()) && fits_beside(type, dtype_of("weights", weight)),
@@ -53,11 +83,13 @@ Matrix matrix(const Given& given, int64_t i, const std::optional<Tensor>* bias, 
               " must be contiguous and of hidden's dtype, or of any beside float32; convert it before the call";
         });
     m.type = dtype_of("weights", weight);
+    m.data = offset_bytes(m.data, first * size, m.type);
   }
   if (bias && bias->has_value()) {
-    require_shape("biases", **bias, {outputs});
+    require_shape("biases", **bias, {whole});
     require(dtype_of("biases", **bias) == type, "biases must have hidden's dtype; convert them before the call");
-    m.bias = widen(**bias, type);
+    const std::vector<float> all = widen(**bias, type);
+    m.bias.assign(all.begin() + first, all.begin() + first + outputs);
   }
   return m;
 }
@@ -72,22 +104,33 @@ std::vector<float> norm(const char* name, const Tensor& weight, int64_t size, co
 
 // The weights of one layer of a call.
 Layer layer_of(const Given& given, const Pass& pass) {
-  const int64_t inner = pass.heads * pass.dim, kv = pass.kv_heads * pass.dim, wide = outputs_of(given, kGate);
-  const auto get = [&](int64_t i, size_t bias, int64_t outputs, int64_t size) {
-    return matrix(given, i, given.biases ? given.biases + bias : nullptr, pass.type, outputs, size);
+  const Order& order = given.order;
+  const int64_t inner = pass.heads * pass.dim, kv = pass.kv_heads * pass.dim;
+  const int64_t wide = outputs_of(given, order.gate) / (order.gate == order.up ? 2 : 1);
+  const int64_t places[7] = {order.q, order.k, order.v, order.o, order.gate, order.up, order.down};
+  const int64_t outputs[7] = {inner, kv, kv, pass.width, wide, wide, pass.width};
+  const auto get = [&](int64_t which, int64_t size) {
+    int64_t first = 0, whole = 0;
+    for (int64_t other = 0; other < 7; ++other) {
+      if (places[other] != places[which]) continue;
+      whole += outputs[other];
+      if (other < which) first += outputs[other];
+    }
+    const std::optional<Tensor>* bias = given.biases ? given.biases + order.biases[which] : nullptr;
+    return matrix(given, places[which], bias, pass.type, first, outputs[which], whole, size);
   };
-  Layer made{get(kQ, 0, inner, pass.width), get(kK, 1, kv, pass.width), get(kV, 2, kv, pass.width),
-      get(kO, 3, pass.width, inner), get(kGate, 4, wide, pass.width), get(kUp, 5, wide, pass.width),
-      get(kDown, 6, pass.width, wide), norm("the norms of weights", given.weights[kNorm1], pass.width, pass),
-      norm("the norms of weights", given.weights[kNorm2], pass.width, pass), {}, {}, {}, {}, 0, {}, {}, {}, {}, nullptr};
-  const size_t after = pass.family.after_norms ? 2 : 0;
-  if (given.count - after == 11) {
-    made.q_norm = norm("weights[9] and weights[10]", given.weights[kQNorm], pass.dim, pass);
-    made.k_norm = norm("weights[9] and weights[10]", given.weights[kKNorm], pass.dim, pass);
+  const auto normed = [&](const char* name, int64_t i, int64_t size) { return norm(name, given.weights[i], size, pass); };
+  Layer made{get(0, pass.width), get(1, pass.width), get(2, pass.width), get(3, inner), get(4, pass.width),
+      get(5, pass.width), get(6, wide), normed("the norms of weights", order.norm1, pass.width),
+      normed("the norms of weights", order.norm2, pass.width), {}, {}, {}, {}, 0, {}, {}, {}, {}, nullptr};
+  const int64_t after = pass.family.after_norms ? 2 : 0, count = int64_t(given.count);
+  if (count - after > order.head_norms) {
+    made.q_norm = normed("the norms of heads among weights", order.head_norms, pass.dim);
+    made.k_norm = normed("the norms of heads among weights", order.head_norms + 1, pass.dim);
   }
   if (after) {
-    made.after_attention = norm("the last two of weights", given.weights[given.count - 2], pass.width, pass);
-    made.after_mlp = norm("the last two of weights", given.weights[given.count - 1], pass.width, pass);
+    made.after_attention = normed("the last two of weights", count - 2, pass.width);
+    made.after_mlp = normed("the last two of weights", count - 1, pass.width);
   }
   const Packed& first = made.q.packed;
   for (const Matrix* m : {&made.k, &made.v, &made.o, &made.gate, &made.up, &made.down})
@@ -99,11 +142,12 @@ Layer layer_of(const Given& given, const Pass& pass) {
 std::vector<Layer> layers_of(const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases,
     size_t layers, const Pass& pass) {
   const size_t count = weights.size() / layers;
+  const Order& order = order_of(count, pass.family);
   std::vector<Layer> made;
   made.reserve(layers);
   for (size_t i = 0; i < layers; ++i) {
-    const Given given{weights.data() + i * count, biases.empty() ? nullptr : biases.data() + i * 7, count, i};
-    made.push_back(layer_of(given, pass));
+    const std::optional<Tensor>* own = biases.empty() ? nullptr : biases.data() + i * order.bias_count();
+    made.push_back(layer_of({weights.data() + i * count, own, count, i, order}, pass));
     const Layer &last = made.back(), &first = made.front();
     require(last.gate.outputs == first.gate.outputs && !last.q.packed.form == !first.q.packed.form &&
             last.q.packed.fast == first.q.packed.fast,
@@ -147,15 +191,16 @@ Family family_of(const std::string& name) {
 // What the layers share, but for where the rows are. several: whether there are rotations of several kinds of layers.
 Pass pass_of(const Tensor& hidden, const Tensor& cos, const Tensor& sin, int64_t kv_heads, int64_t dim,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, size_t layers, double eps,
-    double scale, const Family& family = {}, double softcap = 0, bool several = false) {
+    double scale, const Family& family = {}, double softcap = 0, double multiplier = 1, bool several = false) {
   require(hidden.dim() == 3, [&] { return "hidden must have shape [B, C, E], got " + shape_of(hidden); });
-  const size_t after = family.after_norms ? 2 : 0;
-  require(layers > 0 && (weights.size() == (9 + after) * layers || weights.size() == (11 + after) * layers), [&] {
-    return "weights must be " + std::to_string(9 + after) + " tensors a layer, or " + std::to_string(11 + after) +
-        " with norms of queries and keys, got " + std::to_string(weights.size()) + " for " + std::to_string(layers);
+  require(layers > 0 && weights.size() % layers == 0, [&] {
+    return "weights must be as many tensors for each of " + std::to_string(layers) + " layers, got " +
+        std::to_string(weights.size());
   });
-  require(biases.size() == 7 * layers || biases.empty(), [&] {
-    return "biases must be 7 a layer, of q, k, v, o, gate, up and down, or none, got " + std::to_string(biases.size());
+  const Order& order = order_of(weights.size() / layers, family);
+  require(biases.size() == order.bias_count() * layers || biases.empty(), [&] {
+    return "biases must be " + std::to_string(order.bias_count()) + " a layer, one of each matrix, or none, got " +
+        std::to_string(biases.size());
   });
   require(dim > 0 && dim % 2 == 0, [&] { return "the head dimension must be even, got " + std::to_string(dim); });
   const int64_t turned = cos.dim() > 0 ? cos.size(cos.dim() - 1) : 0;
@@ -164,11 +209,13 @@ Pass pass_of(const Tensor& hidden, const Tensor& cos, const Tensor& sin, int64_t
   });
   const Dtype type = dtype_of("hidden", hidden);
   require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
-  const Given first{weights.data(), nullptr, 0, 0};
-  const int64_t inner = outputs_of(first, kQ);
-  require(inner % dim == 0, [&] { return "weights[1] must have shape [H * D, E], got " + shape_of(weights[kQ]); });
+  const Given first{weights.data(), nullptr, 0, 0, order};
+  const int64_t inner = outputs_of(first, order.q) - (order.q == order.k ? 2 * kv_heads * dim : 0);
+  require(inner >= 0 && inner % dim == 0, [&] {
+    return "weights[1] must have shape [H * D, E], or [(H + 2 HK) * D, E], got " + shape_of(weights[size_t(order.q)]);
+  });
   return {hidden.size(0) * hidden.size(1), hidden.size(2), inner / dim, kv_heads, dim, turned, type, eps, float(scale),
-      float(softcap), family, angles("cos", cos, hidden, turned, several, type),
+      float(softcap), float(multiplier), family, angles("cos", cos, hidden, turned, several, type),
       angles("sin", sin, hidden, turned, several, type), {}, {}};
 }
 
@@ -299,7 +346,7 @@ Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
     const Tensor& scratch, int64_t slot, const Tensor& lengths, const std::vector<Tensor>& weights,
     const std::vector<std::optional<Tensor>>& biases, double eps, double scale, const std::vector<int64_t>& windows,
     const std::optional<Tensor>& rows, const std::optional<Tensor>& places, const std::string& family,
-    std::optional<double> softcap, const std::vector<int64_t>& rotations) {
+    std::optional<double> softcap, const std::vector<int64_t>& rotations, double multiplier) {
   require(store.dim() == 6 && store.size(1) == 2 && store.size(3) > 0,
       [&] { return "store must have shape [L, 2, B, HK, S, D], got " + shape_of(store); });
   const int64_t layer_count = store.size(0), kv_heads = store.size(3), size = store.size(4), dim = store.size(5);
@@ -311,7 +358,7 @@ Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   require(rotations.empty() || rotations.size() == windows.size(),
       [&] { return "rotations must have an entry for each layer, or none, got " + std::to_string(rotations.size()); });
   Pass pass = pass_of(hidden, cos, sin, kv_heads, dim, weights, biases, size_t(layer_count), eps, scale,
-      family_of(family), softcap.value_or(0), !rotations.empty());
+      family_of(family), softcap.value_or(0), multiplier, !rotations.empty());
   require(lengths.dim() == 1, [&] { return "lengths must have one dimension, got " + shape_of(lengths); });
   const int64_t batch = places ? store.size(2) : lengths.size(0);
   if (places) {

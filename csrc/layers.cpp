@@ -109,8 +109,8 @@ void round_row(float* x, int64_t count, Dtype type) {
 class Layers {
  public:
   Layers(const Pass& pass, const std::vector<Layer>& layers)
-      : p_(pass), layers_(layers), inner_(pass.heads * pass.dim), kv_(pass.kv_heads * pass.dim),
-        residual_(pass.rows, pass.width), added_(pass.family.after_norms ? pass.rows : 0, pass.width),
+      : p_(pass), layers_(layers), waits_(pass.family.after_norms || pass.multiplier != 1), inner_(pass.heads * pass.dim),
+        kv_(pass.kv_heads * pass.dim), residual_(pass.rows, pass.width), added_(waits_ ? pass.rows : 0, pass.width),
         normed_(pass.rows, pass.width), queries_(pass.rows, inner_),
         keys_(pass.rows, kv_), values_(pass.rows, kv_), active_(pass.rows, layers[0].gate.outputs),
         by_norm_(normed_, pass.type, layers, {&Layer::q, &Layer::k, &Layer::v, &Layer::gate, &Layer::up}),
@@ -160,17 +160,17 @@ class Layers {
     });
   }
 
-  // residual += x m^T; where that is normalised first, it waits in added_ for `add`.
+  // residual += x m^T; where that is normalised or multiplied first, it waits in added_ for `add`.
   void give(Team& team, const Input& x, const Matrix& m) {
-    multiply(team, x, {&m}, {p_.family.after_norms ? &added_ : &residual_}, !p_.family.after_norms);
+    multiply(team, x, {&m}, {waits_ ? &added_ : &residual_}, !waits_);
   }
 
-  // residual += norm(added) of one row; nothing where `give` has added it already.
+  // residual += multiplier * norm(added) of one row, without the norm if it is empty; nothing where `give` has added it.
   void add(int64_t r, const std::vector<float>& norm) {
-    if (norm.empty()) return;
+    if (!waits_) return;
     float *to = residual_.row(r), *x = added_.row(r);
-    normalise(x, norm, p_.eps, x);
-    for (int64_t i = 0; i < p_.width; ++i) to[i] += x[i];
+    if (!norm.empty()) normalise(x, norm, p_.eps, x);
+    for (int64_t i = 0; i < p_.width; ++i) to[i] += p_.multiplier * x[i];
   }
 
   // residual += attention(norm(residual)) o
@@ -267,6 +267,7 @@ class Layers {
 
   const Pass& p_;
   const std::vector<Layer>& layers_;
+  bool waits_;  // whether what is added to the residual is something else than a product
   int64_t inner_, kv_;
   Rows residual_, added_, normed_, queries_, keys_, values_, active_;
   Input by_norm_, by_attention_, by_gate_;

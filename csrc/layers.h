@@ -39,6 +39,7 @@ struct Pass {
   Dtype type;
   double eps;
   float scale, softcap;  // softcap: of scores, 0 = none
+  float multiplier;      // of what attention and the MLP give, before it is added
   Family family;
   std::vector<std::vector<float>> cos, sin;  // of each kind of layer [rows, turned]
   std::vector<int64_t> sequence, slot;  // [rows]: whose candidate or token it is; where its key and value go

@@ -100,6 +100,6 @@ Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
     const Tensor& scratch, int64_t slot, const Tensor& lengths, const std::vector<Tensor>& weights,
     const std::vector<std::optional<Tensor>>& biases, double eps, double scale, const std::vector<int64_t>& windows,
     const std::optional<Tensor>& rows, const std::optional<Tensor>& places, const std::string& family,
-    std::optional<double> softcap, const std::vector<int64_t>& rotations);
+    std::optional<double> softcap, const std::vector<int64_t>& rotations, double multiplier);
 
 }  // namespace caw

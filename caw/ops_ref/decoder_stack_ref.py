@@ -28,6 +28,7 @@ def decoder_stack_ref(
     family: str = LLAMA,
     softcap: float | None = None,
     rotations: Sequence[int] = (),
+    multiplier: float = 1.0,
 ) -> torch.Tensor:
     """L layers of the same rows: `family_layer_ref`, or with places `prefill_family_ref`, layer by layer.
 
@@ -38,28 +39,32 @@ def decoder_stack_ref(
         scratch: [L, 2, B', slots, HK, D], mutated where there are none: the candidates' keys and values.
         slot: of the first candidate of each sequence.
         lengths: int64 [B]; with places int64 [N], the position of each row.
-        weights: of each layer 9 to 13, one layer after another, as in `family_layer_ref`.
-        biases: of each layer 7, or none at all. eps, scale: of all layers.
+        weights: of each layer 9 to 13, or with merged matrices 6 to 10, one layer after another, as in
+            `family_layer_ref`.
+        biases: of each layer one for each of its matrices, or none at all. eps, scale: of all layers.
         windows: L sliding windows, 0 = none.
         rows: int64 [N], the sequence of each row; needed with places. places: int64 [N], as in `prefill_layer_ref`.
-        family, softcap: as in `family_layer_ref`. rotations: L indices, which cos and sin; none = all share one.
+        family, softcap, multiplier: as in `family_layer_ref`.
+        rotations: L indices, which cos and sin; none = all share one.
 
     Returns:
         Shaped as hidden, in its dtype. Bit for bit what the layers give in calls of their own.
     """
-    count = len(weights) // len(windows)
+    count, matrices = len(weights) // len(windows), len(biases) // len(windows)
     for i, window in enumerate(windows):
         own = weights[i * count : (i + 1) * count]
-        bias = biases[i * 7 : (i + 1) * 7] or [None] * 7
+        bias = biases[i * matrices : (i + 1) * matrices] or [None] * 7
         turned = (cos[rotations[i]], sin[rotations[i]]) if rotations else (cos, sin)
         if places is not None:
             assert rows is not None
             given = hidden, *turned, store[i, 0], store[i, 1], rows, lengths, own, bias, eps, scale
-            hidden = prefill_family_ref(*given, family=family, softcap=softcap, window=window or None, places=places)
+            hidden = prefill_family_ref(
+                *given, family=family, softcap=softcap, window=window or None, places=places, multiplier=multiplier
+            )
             continue
         keys, values = store[i, :, : lengths.shape[0]]
         hidden = family_layer_ref(
             hidden, *turned, keys, values, *scratch[i], slot, lengths, own, bias, eps, scale, family, softcap,
-            window=window or None, rows=rows,
+            window=window or None, rows=rows, multiplier=multiplier,
         )  # fmt: skip
     return hidden

@@ -87,8 +87,9 @@ def prefill_family_ref(
     softcap: float | None = None,
     window: int | None = None,
     places: torch.Tensor | None = None,
+    multiplier: float = 1.0,
 ) -> torch.Tensor:
-    """The same of a family, whose weights, cos, sin and softcap are those of `family_layer_ref`."""
+    """The same of a family, whose weights, cos, sin, softcap and multiplier are those of `family_layer_ref`."""
 
     def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))  # [R * T, heads, 1, D]
@@ -97,4 +98,5 @@ def prefill_family_ref(
         mixed = prefix_attention_ref(q, k_cache, v_cache, k, v, positions, rows, scale, window, softcap)
         return mixed[:, :, 0].unflatten(0, hidden.shape[:2]).transpose(1, 2)
 
-    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps, FAMILIES[family])
+    _, kv_heads, _, dim = k_cache.shape
+    return layer_around(mix, hidden, cos, sin, kv_heads, dim, weights, biases, eps, FAMILIES[family], multiplier)

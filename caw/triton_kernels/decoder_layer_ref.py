@@ -7,13 +7,14 @@
 
 The layer of Llama, Mistral and Qwen2; Qwen3 also normalises every head's queries and keys before the rotation. What
 other families do otherwise is a `Family`; Phi-3 has Llama's layer with merged matrices, and may rotate a part of each
-head.
+head; Granite multiplies what attention and the MLP give before it is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import linear
@@ -73,8 +74,9 @@ def decoder_layer_ref(
         slot: of the first candidate of each sequence.
         lengths: int64 [B].
         weights: norm of the input [E], Wq [H*D, E], Wk, Wv [HK*D, E], Wo [E, H*D], norm before the MLP [E], Wg, Wu
-            [I, E], Wd [E, I], and optionally norms of queries and keys [D].
-        biases: of Wq, Wk, Wv, Wo, Wg, Wu, Wd, or None.
+            [I, E], Wd [E, I], and optionally norms of queries and keys [D]. On a CPU matrices may be merged: rows of
+            Wq, Wk and Wv in one, of Wg and Wu in another.
+        biases: of Wq, Wk, Wv, Wo, Wg, Wu, Wd, or None; with merged matrices of these.
         eps: of all norms. scale, window: of the attention.
         rows: int64 [N], ascending: the sequence of each candidate, then packed: hidden [N, 1, E], cos, sin [N, 1, D];
             the candidates of a sequence go to its slots one after another. None = C of every sequence.
@@ -107,6 +109,7 @@ def family_layer_ref(
     drafts: int = 0,
     window: int | None = None,
     rows: torch.Tensor | None = None,
+    multiplier: float = 1.0,
 ) -> torch.Tensor:
     """One layer of a family, as `decoder_layer_ref`, or with drafts `drafted_layer_ref`.
 
@@ -114,7 +117,7 @@ def family_layer_ref(
         cos, sin: [B, C, R] with R <= D: the dimensions of a head from R on are not rotated.
         weights: those of `decoder_layer_ref`, then of families with `after_norms` two more norms [E]: of attention's
             output and of the MLP's.
-        family: of FAMILIES. softcap: of the attention's scores.
+        family: of FAMILIES. softcap: of the attention's scores. multiplier: of what attention and the MLP give.
     """
     batch, count, _ = hidden.shape
 
@@ -130,7 +133,8 @@ def family_layer_ref(
         k_scratch[rows, places], v_scratch[rows, places] = k[:, :, 0], v[:, :, 0]
         return sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window, softcap)
 
-    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps, FAMILIES[family])
+    _, kv_heads, _, dim = k_cache.shape
+    return layer_around(mix, hidden, cos, sin, kv_heads, dim, weights, biases, eps, FAMILIES[family], multiplier)
 
 
 def layer_around(
@@ -138,14 +142,18 @@ def layer_around(
     hidden: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
+    kv_heads: int,
     dim: int,
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
     eps: float,
     family: Family = FAMILIES[LLAMA],
+    multiplier: float = 1.0,
 ) -> torch.Tensor:
     """The layer with the attention `mix`: of queries [B, H, C, D], keys and values [B, HK, C, D], shaped as queries."""
     batch, candidates, _ = hidden.shape
+    if len(weights) - 2 * family.after_norms < 9:
+        weights, biases = apart(weights, biases, kv_heads * dim)
     norm1, wq, wk, wv, wo, norm2, wg, wu, wd, *norms = weights
     after, turned = (norms[-2:] if family.after_norms else ()), cos.shape[-1]
     head_norms = norms[: len(norms) - len(after)] or [None, None]
@@ -167,10 +175,24 @@ def layer_around(
     k = rotate(split(linear(x, wk, biases[1]), head_norms[1]))
     mixed = mix(q, k, split(linear(x, wv, biases[2])))
     out = linear(mixed.transpose(1, 2).reshape(batch, candidates, -1), wo, biases[3])
-    hidden = hidden + (norm(out, after[0]) if after else out)
+    hidden = hidden + multiplier * (norm(out, after[0]) if after else out)
     x = norm(hidden, norm2)
     out = linear(activated(linear(x, wg, biases[4]), family.activation) * linear(x, wu, biases[5]), wd, biases[6])
-    return hidden + (norm(out, after[1]) if after else out)
+    return hidden + multiplier * (norm(out, after[1]) if after else out)
+
+
+def apart(
+    weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], kv: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """Weights and biases of merged matrices as those of Wq, Wk, Wv, Wo, Wg, Wu, Wd. kv: rows of Wk and of Wv."""
+    norm1, qkv, wo, norm2, gate_up, wd, *norms = weights
+    sizes = [qkv.shape[0] - 2 * kv, kv, kv], [gate_up.shape[0] // 2] * 2
+
+    def rows(x: torch.Tensor | None, sizes: list[int]) -> list[Any]:
+        return [None] * len(sizes) if x is None else list(x.split(sizes))
+
+    parted = [norm1, *rows(qkv, sizes[0]), wo, norm2, *rows(gate_up, sizes[1]), wd, *norms]
+    return parted, [*rows(biases[0], sizes[0]), biases[1], *rows(biases[2], sizes[1]), biases[3]]
 
 
 def drafted_layer_ref(

@@ -344,14 +344,19 @@ def stack() -> Any:
     kv_heads, group, layers = random.choice([1, 2]), random.choice([1, 3]), random.choice([0, 1, 2])
     batch, slots, dim, width, wide, places = (size() for _ in range(6))
     dtype, heads, dim = random.choice(FLOATS), kv_heads * group, dim // 2 * 2
-    shapes = [[width], [heads * dim, width], [kv_heads * dim, width], [kv_heads * dim, width], [width, heads * dim],
-              [width], [wide, width], [wide, width], [width, wide], *random.choice([[], [[dim]] * 2])]  # fmt: skip
+    queries, keys = heads * dim, kv_heads * dim
+    shapes = [[width], [queries, width], [keys, width], [keys, width], [width, queries], [width],
+              [wide, width], [wide, width], [width, wide]]  # fmt: skip
+    if random.random() < 0.4:  # merged
+        shapes = [[width], [queries + 2 * keys, width], [width, queries], [width], [2 * wide, width], [width, wide]]
+    matrices = [shape for shape in shapes if len(shape) == 2]
+    shapes += random.choice([[], [[dim]] * 2])
     family, turned = random.choice(["llama", "llama", "gemma", "gemma2", "other"]), random.choice([dim, dim, 2])
     shapes += [[width]] * 2 if family == "gemma2" else []
     kinds = random.choice([[], [], [1], [2]])
     rotations = [random.choice([0, 1]) for _ in range(layers)] if kinds else []
     weights = [tensor(shape, dtype).contiguous() for _ in range(layers) for shape in shapes]
-    biases = [tensor([shapes[i][0]], dtype) for _ in range(layers) for i in (1, 2, 3, 4, 6, 7, 8)]
+    biases = [tensor([shape[0]], dtype) for _ in range(layers) for shape in matrices]
     rows = tensor([size()], torch.int64, batch).sort().values if random.random() < 0.7 else None
     shape = [batch, slots] if rows is None else [rows.numel(), 1]
     drafted = rows is not None and random.random() < 0.5
@@ -363,7 +368,7 @@ def stack() -> Any:
         tensor([layers, 2, batch, slots + 1, kv_heads, dim], dtype), random.choice([0, 1, number()]), lengths,
         weights, random.choice([[], biases]), 1e-5, random.choice(REALS), [random.choice([0, 1, 5, 2**40])] * layers,
         rows, tensor(list(lengths.shape), torch.int64, places) if drafted else None, family,
-        random.choice([None, *REALS]), rotations,
+        random.choice([None, *REALS]), rotations, random.choice([1.0, 0.22, *REALS]),
     )  # fmt: skip
 
 

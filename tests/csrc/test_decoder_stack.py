@@ -1,5 +1,5 @@
-"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several, also those of families and
-of several rotations; bad input named.
+"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several, also those of families, of
+several rotations, of merged matrices and with a multiplier; bad input named.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ def stack(
     softcap: float | None = None,
     rotations: tuple[int, ...] = (),
     turned: int | None = None,
+    multiplier: float | None = None,
+    merged: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """L random layers over one hidden state; with `kind` their matrices in that type of blocks, or these in turns.
 
-    rotations: of which of two kinds each layer is. turned: how many dimensions of a head are rotated.
+    rotations: of which of two kinds each layer is. turned: how many dimensions of a head are rotated. merged: whether
+    queries, keys and values are one matrix, gate and up another.
     """
-    layers = [arguments(**options) for _ in range(L)]
+    layers = [merged_layer(arguments(**options)) if merged else arguments(**options) for _ in range(L)]
     first = layers[0]
     if kind is not None:
         turns = itertools.cycle((kind,) if isinstance(kind, int) else kind)
@@ -49,7 +52,9 @@ def stack(
     store = torch.stack([torch.stack([layer["k_cache"], layer["v_cache"]]) for layer in layers])
     scratch = torch.stack([torch.stack([layer["k_scratch"], layer["v_scratch"]]) for layer in layers])
     biases = [b for layer in layers for b in layer["biases"]]
-    given = {"family": family, "softcap": softcap} if family != LLAMA else {}
+    given: dict[str, Any] = {"family": family, "softcap": softcap} if family != LLAMA else {}
+    if multiplier is not None:
+        given["multiplier"] = multiplier
     if FAMILIES[family].after_norms:
         for layer in layers:
             layer["weights"] += [torch.randn_like(layer["weights"][0]) / 2 for _ in range(2)]
@@ -71,6 +76,14 @@ def stack(
     }  # fmt: skip
 
 
+def merged_layer(given: dict[str, Any]) -> dict[str, Any]:
+    """Its matrices as Phi-3 has them."""
+    norm1, q, k, v, o, norm2, g, u, d, *norms = given["weights"]
+    parted = given["biases"]
+    biases = [torch.cat(x) if x[0] is not None else None for x in (parted[:3], parted[3:4], parted[4:6], parted[6:])]
+    return {**given, "weights": [norm1, torch.cat([q, k, v]), o, norm2, torch.cat([g, u]), d, *norms], "biases": biases}
+
+
 def copied(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "store": given["store"].clone(), "scratch": given["scratch"].clone()}
 
@@ -79,12 +92,13 @@ def layer_by_layer(given: dict[str, Any]) -> list[torch.Tensor]:
     """What the layers give in calls of their own: (hidden, store, scratch)."""
     given = copied(given)
     hidden, count, batch = given["hidden"], len(given["weights"]) // L, given["lengths"].shape[0]
-    if "family" in given or "rotations" in given:
+    if given.keys() & {"family", "rotations", "multiplier"} or count < 9:
         for i in range(L):
             own = slice(i, i + 1)
             parts = {name: given[name][own] for name in ("store", "scratch", "windows")}
             parts |= {"weights": given["weights"][i * count : (i + 1) * count], "hidden": hidden}
-            parts["biases"] = given["biases"][i * 7 : (i + 1) * 7]
+            matrices = len(given["biases"]) // L
+            parts["biases"] = given["biases"][i * matrices : (i + 1) * matrices]
             if "rotations" in given:
                 which = given["rotations"][i]
                 parts |= {name: given[name][which] for name in ("cos", "sin")} | {"rotations": []}
@@ -127,6 +141,11 @@ SHAPES = {
     "gemma3": {"family": "gemma2", "head_norms": True, "windows": (5, 0, 5), "rotations": (1, 0, 1), "batch": 5},
     "gemma3, Q5_0": {"family": "gemma2", "head_norms": True, "rotations": (0, 1, 1), "kind": 6, "width": 64, "heads": 2,
                      "kv_heads": 1, "dim": 32, "wide": 96, "candidates": 3},
+    "granite": {"multiplier": 0.22, "biases": True},
+    "granite, Q4_K": {"multiplier": 0.22, "kind": 12, "width": 256, "dim": 64, "wide": 256},
+    "phi3": {"merged": True, "turned": 4, "windows": (3, 3, 3), "size": 31},
+    "phi3, mixed": {"merged": True, "kind": (12, 14, 8, 14), "width": 256, "dim": 64, "wide": 256, "candidates": 3},
+    "all at once": {"family": "gemma2", "multiplier": 0.5, "merged": True, "head_norms": True, "biases": True},
 }  # fmt: skip
 
 
@@ -162,6 +181,9 @@ FAMILIED = {
     "gemma2": {"family": "gemma2", "softcap": 0.5, "windows": (3, 0, 3)},
     "gemma3": {"family": "gemma2", "head_norms": True, "windows": (3, 0, 3), "rotations": (1, 0, 1)},
     "a part of each head": {"turned": 4},
+    "granite": {"multiplier": 0.22},
+    "phi3": {"merged": True, "turned": 4, "windows": (3, 3, 3), "biases": True},
+    "all at once": {"family": "gemma2", "multiplier": 0.5, "merged": True, "head_norms": True, "biases": True},
 }
 
 
@@ -191,6 +213,43 @@ def test_equal_to_the_reference(name: str) -> None:
         assert_close(ops.decoder_stack(**own), decoder_stack_ref(**wide).float(), "forward")
         for name in ("store", "scratch"):
             assert_close(own[name], wide[name].float(), "forward")
+
+
+MERGED = {
+    "float32": {"biases": True, "head_norms": True},
+    "bfloat16": {"dtype": torch.bfloat16, "biases": True},
+    "Q8_0": {"kind": 8, "width": 64, "heads": 4, "dim": 16, "wide": 96},
+    "Q4_K": {"kind": 12, "width": 256, "heads": 4, "kv_heads": 1, "dim": 64, "wide": 256},
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_matrices_give_the_bits_of_their_parts(name: str) -> None:
+    """They are read where they lie; packed, each begins with a tile of its own."""
+    kind = MERGED[name].get("kind")
+    given = stack(candidates=3, **{key: value for key, value in MERGED[name].items() if key != "kind"})
+    count = len(given["weights"]) // L
+    if kind is not None:
+        across = [w.shape[-1] // (32 if kind < 10 else 256) for w in given["weights"]]
+        given["weights"] = [w if w.dim() == 1 else random_blocks(kind, w.shape[0], n, seed=i)
+                            for i, (w, n) in enumerate(zip(given["weights"], across, strict=True))]  # fmt: skip
+    layers = [
+        merged_layer({"weights": given["weights"][i * count : (i + 1) * count],
+                      "biases": given["biases"][i * 7 : (i + 1) * 7] or [None] * 7})
+        for i in range(L)
+    ]  # fmt: skip
+    merged = {**given, **{key: [x for layer in layers for x in layer[key]] for key in ("weights", "biases")}}
+    if kind is not None:
+        for one in (given, merged):
+            one["weights"] = [w if w.dim() == 1 else ops.pack_blocks(w, kind) for w in one["weights"]]
+    for a, b in zip(in_one(merged), in_one(given), strict=True):
+        assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+
+
+def test_packed_rows_are_merged_in_whole_tiles() -> None:
+    given = stack(merged=True, kind=8, width=64, heads=2, kv_heads=1, dim=32, wide=40)
+    with pytest.raises(RuntimeError, match=r"^weights\[4\] must have matrices of multiples of 16 packed rows"):
+        ops.decoder_stack(**given)
 
 
 @pytest.mark.serial
@@ -260,4 +319,17 @@ def test_layers_that_differ_are_named() -> None:
     given = stack()
     given["weights"][2 * count + 3] = torch.randn(12, 23)
     with pytest.raises(RuntimeError, match=rf"^weights\[{2 * count + 3}\] must have shape \[12, 24\]"):
+        ops.decoder_stack(**given)
+
+
+@pytest.mark.parametrize(
+    ("place", "shape", "said"),
+    [(1, (49, 24), r"weights\[1\] must have shape \[H \* D, E\], or"),
+     (1, (18, 24), r"weights\[1\] must have shape \[H \* D, E\], or"),
+     (4, (81, 24), r"weights\[4\] must have shape \[80, 24\]")],
+)  # fmt: skip
+def test_bad_merged_matrices_are_named(place: int, shape: tuple[int, ...], said: str) -> None:
+    given = stack(merged=True)
+    given["weights"][place] = torch.randn(shape)
+    with pytest.raises(RuntimeError, match=f"^{said}"):
         ops.decoder_stack(**given)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import prompt
+from decoding.architectures import build, prompt
 from decoding.running import make_decoder
 from decoding.test_continued import policy_of
 from decoding.test_evidence import MARKS
@@ -59,6 +59,11 @@ def test_a_fork_is_the_uninterrupted_text(llama: Any, name: str | None, kind: st
 @pytest.mark.parametrize("name", ["lefthash", "scale"])
 def test_a_fork_in_captured_steps(llama: Any, name: str) -> None:
     compare_forks(llama, name, "capacity", fixed=True)
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "granite"])
+def test_a_fork_of_other_layers(architecture: str) -> None:
+    compare_forks(build(architecture), "lefthash", "capacity")
 
 
 def compare_forks(llama: Any, name: str | None, kind: str, **settings: Any) -> None:

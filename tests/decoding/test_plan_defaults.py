@@ -58,8 +58,9 @@ def test_what_is_no_source_of_drafts(speculate: Any, kind: type[Exception]) -> N
 
 
 def test_exact_rows() -> None:
-    assert all(exact_rows(build(name)) for name in ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma3"))
-    assert not any(exact_rows(build(name)) for name in ("gpt2", "mixtral", "phi3"))
+    fused = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma3", "phi3", "granite")
+    assert all(exact_rows(build(name)) for name in fused)
+    assert not any(exact_rows(build(name)) for name in ("gpt2", "mixtral", "starcoder2"))
     kind, settings = CONFIGS["gemma2"]
     for vocabulary, exact in ((131, False), (160, True)):  # torch's tanh, which caps its logits, goes by 32 at a time
         assert exact_rows(from_config(kind, {**settings, "vocab_size": vocabulary})) == exact

@@ -40,7 +40,7 @@ def texts_of(decoder: Decoder, prompts: list[list[int]], budgets: list[int], sam
 
 
 @needs_extension
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "phi3", "granite", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [False, True])
 def test_portions_change_no_text(

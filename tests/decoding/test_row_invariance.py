@@ -19,9 +19,9 @@ from tests.decoding.architectures import build, prompt, tokenizer
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-# fused, fused with a window, and layers that run as transformers has them. Those with capped logits are left out:
+# fused, with a window, merged matrices or multipliers, and run as transformers has them. Capped logits are left out:
 # torch computes tanh of a tensor's last few numbers otherwise than of the rest, unless a row is a multiple of 32
-MODELS = pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma3", "phi3", "gpt2"])
+MODELS = pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma3", "phi3", "granite", "gpt2"])
 ROWS = (*range(1, 18), 24, 31, 32, 33, 64, 96)
 
 
@@ -53,7 +53,7 @@ def test_a_prompt_alone_grouped_shared_and_kept(name: str, dtype: torch.dtype) -
 
 
 @DTYPES
-@pytest.mark.parametrize("name", ["qwen3", "gemma3", "phi3"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", "phi3", "granite"])
 def test_texts_do_not_depend_on_the_batch(name: str, dtype: torch.dtype) -> None:
     model, prompts = model_of(name, dtype), [prompt(3 + 5 * n % 29, seed=n) for n in range(12)]
     watermark = caw.KGW(key=3, delta=3.0)
@@ -72,7 +72,7 @@ def test_texts_do_not_depend_on_the_batch(name: str, dtype: torch.dtype) -> None
 
 
 @DTYPES
-@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", "phi3", "granite"])
 def test_what_torch_does_in_a_step_does_not_depend_on_the_rows(name: str, dtype: torch.dtype) -> None:
     """Rotation, the last norm and records: the only parts of a fused step that are not this library's operators."""
     model = model_of(name, dtype)

@@ -225,8 +225,10 @@ def test_texts_are_those_of_the_model(architecture: str, tmp_path: Path, cache: 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "F16"])
 @pytest.mark.parametrize("architecture", WITH_BLOCKS)
-def test_blocks_are_the_numbers(architecture: str, kind: str, tmp_path: Path, cache: Path) -> None:
-    """Gemma scales what it looks up, which a table of blocks has to do as well."""
+def test_blocks_are_the_numbers(
+    architecture: str, kind: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma and Granite scale what they look up, which a table of blocks has to do as well."""
     case = next(case for case in CASES.values() if case.architecture == architecture)
     model = model_of(FAMILIES[architecture].config, **case.settings)
     file = write_model(tmp_path / "a.gguf", model, architecture, case.extra, kind=kind)
@@ -234,5 +236,8 @@ def test_blocks_are_the_numbers(architecture: str, kind: str, tmp_path: Path, ca
     ids = torch.randint(3, len(TOKENS), (1, 60), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         assert_close(blocks[0](ids).logits, numbers[0](ids).logits, "forward")
+    layers, original = [], ops.decoder_stack
+    monkeypatch.setattr(ops, "decoder_stack", lambda *given: layers.append(len(given[11])) or original(*given))
     texts = [caw.generate(*pair, [ids[0].tolist()], max_new_tokens=12, progress=False) for pair in (blocks, numbers)]
     assert texts[0].sequences == texts[1].sequences
+    assert set(layers) == (set() if architecture == "starcoder2" else {model.config.num_hidden_layers}), "all in one"

@@ -30,7 +30,7 @@ from caw.decoding.forward.fused_layers import (
     touched,
 )
 from caw.decoding.forward.fused_stack import Installed, with_stacks
-from caw.decoding.forward.layer_kinds import LAYERS, class_name
+from caw.decoding.forward.layer_kinds import ON_GPU, class_name
 from caw.decoding.forward.rotary_table import rotary_forwards
 from caw.models.packed import PackedLinear
 from caw.models.parts import ModelParts
@@ -159,7 +159,7 @@ _kept: WeakKeyDictionary[Any, FusedForwards] = WeakKeyDictionary()
 
 # class of the norm -> what is added to its weights
 NORMS = {
-    name.removesuffix("DecoderLayer") + "RMSNorm": FAMILIES[kind.family].norm_offset for name, kind in LAYERS.items()
+    name.removesuffix("DecoderLayer") + "RMSNorm": FAMILIES[kind.family].norm_offset for name, kind in ON_GPU.items()
 }
 
 

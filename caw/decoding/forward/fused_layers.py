@@ -18,10 +18,11 @@ from torch.nn.modules import module as module_state
 
 from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window, windows_of
-from caw.decoding.forward.layer_kinds import kind_of, split
+from caw.decoding.forward.layer_kinds import LayerKind, kind_of, rows_of, split
 from caw.models.packed import PackedLinear
 from caw.models.parts import ModelParts
 from caw.models.quantized import HalfLinear, QuantizedLinear
+from caw.ops_ref.block_types import TILE_OUTPUTS
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 
 PACKED = (QuantizedLinear, HalfLinear, PackedLinear)
@@ -49,7 +50,7 @@ def fusible(layer: torch.nn.Module) -> bool:
         return False
     gpu, parts = on_gpu(layer.input_layernorm.weight), dict(layer.named_modules())
     linear = type(parts.get(kind.matrices[0]))
-    if not gpu and (linear is PackedLinear or not kind.everywhere):  # only Triton's kernels know those
+    if (linear is PackedLinear and not gpu) or (gpu and not kind.gpu):  # weights of a GPU, or a kind of a CPU
         return False
     linear = linear if linear in PACKED else Linear
     names = {name: type(part).__name__ for name, part in parts.items() if name != kind.activation}
@@ -57,7 +58,14 @@ def fusible(layer: torch.nn.Module) -> bool:
         return False
     plain = all(untouched(part) for part in parts.values()) and not layer.training
     one_eps = len({norm_eps(parts[name]) for name in kind.all_norms}) == 1  # the operators take one
-    return plain and one_eps and kind.activates(parts[kind.activation])
+    apart = linear is not QuantizedLinear or _in_whole_tiles(layer, kind)
+    return plain and one_eps and apart and kind.activates(parts[kind.activation])
+
+
+def _in_whole_tiles(layer: Any, kind: LayerKind) -> bool:
+    """Tell whether each matrix within a merged one begins with rows that are packed together."""
+    sizes = [rows_of(layer, kind, i, layer.get_submodule(name).outputs) for i, name in enumerate(kind.matrices)]
+    return not any(rows % TILE_OUTPUTS for one in sizes for rows in one[:-1])
 
 
 def untouched(module: torch.nn.Module) -> bool:
@@ -93,7 +101,7 @@ class FusedLayer:
         assert kind is not None
         self.layer, self.kind = layer, kind
         self.norms = [layer.get_submodule(name) for name in kind.all_norms]
-        self.index, self.window, self.scale, self.eps, self.softcap = self._settings({})
+        self.index, self.window, self.scale, self.eps, self.softcap, self.multiplier = self._settings({})
         self.sources = [_source(layer.get_submodule(name)) for name in kind.order]
         self.bias_sources = [_source(layer.get_submodule(name))[0] for name in kind.matrices]
         # theirs are of 16 bits beside norms of float32
@@ -106,13 +114,14 @@ class FusedLayer:
         self._usable = False
         _ = self.usable  # looked at now: torch.compile would compile again after a first call that notes it down
 
-    def _settings(self, windows: dict[int, Any]) -> tuple[int, int | None, float, float, float | None]:
+    def _settings(self, windows: dict[int, Any]) -> tuple[int, int | None, float, float, float | None, float]:
         attention, eps = self.layer.self_attn, norm_eps(self.layer.input_layernorm)
         softcap, config = attention.attn_logit_softcapping if self.kind.capped else None, attention.config
         if id(config) not in windows:
             windows[id(config)] = windows_of(config)
         window = declared_window(attention, windows[id(config)])
-        return attention.layer_idx, window, float(attention.scaling), eps, softcap
+        multiplier = 1.0 if self.kind.multiplier is None else float(getattr(self.layer, self.kind.multiplier))
+        return attention.layer_idx, window, float(attention.scaling), eps, softcap, multiplier
 
     def as_made(self, windows: dict[int, Any] | None = None) -> bool:
         """Tell whether the layer, its parts as they were, has the settings with which this was made.
@@ -121,7 +130,8 @@ class FusedLayer:
         """
         one_eps = all(norm_eps(norm) == self.eps for norm in self.norms)
         found = self._settings({} if windows is None else windows)
-        return one_eps and (self.index, self.window, self.scale, self.eps, self.softcap) == found
+        mine = self.index, self.window, self.scale, self.eps, self.softcap, self.multiplier
+        return one_eps and mine == found
 
     @property
     def weights(self) -> list[Any]:
@@ -135,6 +145,11 @@ class FusedLayer:
         found = split(self.layer, self.kind, rows)
         before = (0, 0, 0, 1, 2, 2, 3) if self.kind.merged else range(len(found))
         return tuple((part.shape[0], sizes[i]) for part, i in zip(found, before, strict=True))
+
+    def kept_shape(self) -> tuple[int, int]:
+        """Return how many heads keys and values have, and of how many dimensions."""
+        dim = self.layer.self_attn.head_dim
+        return self.shapes()[1][0] // dim, dim
 
     def biases(self) -> list[Any]:
         """Return the biases of the matrices of PROJECTIONS, each of which may be None."""
@@ -199,8 +214,9 @@ class FusedLayer:
         """The layer as a stack of one: on a CPU only that operator knows families."""
         own = slice(self.index, self.index + 1)
         return ops.decoder_stack(
-            hidden, *rotary, cache.store[own], cache.scratch[own], cache.slot, lengths, self._weights, self.biases(),
-            self.eps, self.scale, [self.window or 0], rows, places, self.kind.family, self.softcap,
+            hidden, *rotary, cache.store[own], cache.scratch[own], cache.slot, lengths, self._weights,
+            [source["bias"] for source in self.bias_sources], self.eps, self.scale, [self.window or 0], rows, places,
+            self.kind.family, self.softcap, [], self.multiplier,
         )  # fmt: skip
 
     def _of_family(self, given: tuple[torch.Tensor, ...], slot: int, layout: Layout) -> torch.Tensor:
@@ -214,11 +230,10 @@ class FusedLayer:
         )  # fmt: skip
 
     def _prefill(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], cache: Any) -> torch.Tensor:
-        layer, dim = cache.layers[self.index], rotary[0].shape[-1]
+        layer = cache.layers[self.index]
         if not layer.is_initialized:
-            layer.lazy_initialization(
-                *[hidden.new_empty(1, self.layer.self_attn.v_proj.out_features // dim, 0, dim)] * 2
-            )
+            heads, dim = self.kept_shape()
+            layer.lazy_initialization(*[hidden.new_empty(1, heads, 0, dim)] * 2)
         layer.attended = True
         # the rotation is one for all rows, so it comes once
         turned = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)

@@ -60,8 +60,10 @@ def runs_as_one(body: Any, layers: list[FusedLayer]) -> bool:
         return False
     pairs = enumerate(zip(layers, every, strict=True))
     same = all(layer.layer is module and layer.index == i for i, (layer, module) in pairs)
-    one = len({(layer.kind, layer.eps, layer.scale, layer.softcap, len(layer.weights)) for layer in layers}) == 1
-    return same and one and all(layer.weights[0].is_cpu and layer.window != 0 for layer in layers)
+    settings = {
+        (layer.kind, layer.eps, layer.scale, layer.softcap, layer.multiplier, len(layer.weights)) for layer in layers
+    }
+    return same and len(settings) == 1 and all(layer.weights[0].is_cpu and layer.window != 0 for layer in layers)
 
 
 class _Stack:
@@ -74,6 +76,7 @@ class _Stack:
         self.layer, self.layers, self.inside = body, layers, Installed(inside)
         self.windows = [layer.window or 0 for layer in layers]
         types = [layer.layer.self_attn.layer_type for layer in layers] if layers[0].kind.turned_by_type else []
+        self._embedding_multiplier = layers[0].kind.embedding_multiplier
         self._types = sorted(set(types))  # each with a rotation of its own
         self._rotations = [self._types.index(one) for one in types]
         self._sources = [source for layer in layers for source in layer.sources]
@@ -99,6 +102,8 @@ class _Stack:
                 own = {"position_ids": positions, "past_key_values": cache, **kwargs}
                 return type(self.layer).forward(self.layer, input_ids, *args, **own)
         hidden = self.layer.embed_tokens(input_ids)
+        if self._embedding_multiplier is not None:
+            hidden = hidden * getattr(self.layer, self._embedding_multiplier)
         rotary = self._rotary(hidden, positions)
         hidden = self.layer.norm(self._run(hidden, rotary, kwargs["caw_layout"]))
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache)
@@ -145,7 +150,7 @@ class _Stack:
         cache, places = layout.cache, layout.places
         lengths, rows = layout.lengths, layout.rows
         if lengths is None:
-            self._begin(hidden, rotary[0].shape[-1], cache)
+            self._begin(hidden, cache)
             rows, places = cache.prefill_places(hidden.shape[1])
             lengths = places
             # the rotation is one for all rows, so it comes once
@@ -155,11 +160,12 @@ class _Stack:
         return ops.decoder_stack(
             hidden, *rotary, cache.store, cache.scratch, cache.slot, lengths, self._weights, self._biases(), first.eps,
             first.scale, self.windows, rows, places, first.kind.family, first.softcap, self._rotations,
+            first.multiplier,
         )  # fmt: skip
 
-    def _begin(self, hidden: torch.Tensor, dim: int, cache: SiblingCache) -> None:
+    def _begin(self, hidden: torch.Tensor, cache: SiblingCache) -> None:
         """Make the cache's memory if this is its first forward."""
-        heads = self.layers[0].layer.self_attn.v_proj.out_features // dim
+        heads, dim = self.layers[0].kept_shape()
         for layer in cache.layers:
             if not layer.is_initialized:
                 layer.lazy_initialization(*[hidden.new_empty(1, heads, 0, dim)] * 2)

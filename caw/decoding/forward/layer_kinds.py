@@ -1,7 +1,7 @@
 """Kinds of decoder layers that share one formula: the names of their parts, and their arithmetic.
 
-The operators know what Llama does and what Gemma does otherwise (`Family`); a GPU's `family_layer` also merged matrices
-and heads of which a part is rotated, as Phi-3 has them.
+The operators know what Llama does and what Gemma does otherwise (`Family`), merged matrices and heads of which a part
+is rotated, as Phi-3 has them, and on a CPU Granite's multipliers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ class LayerKind:
     prefix: of the names of its classes. family: of FAMILIES, its arithmetic. norms: before attention and before the
     MLP; after: of what they give. head_norms: whether queries and keys are normalised. merged: whether queries, keys
     and values are one matrix, gate and up another. idle: parts that do nothing outside of training. capped: whether it
-    hands attention a cap of the scores. body: the class around its layers, its name after the prefix. turned_by_type:
-    whether the body has another rotation for each type of layer. everywhere: whether the CPU's operators know it too.
+    hands attention a cap of the scores. multiplier: the attribute of a layer that multiplies what attention and the MLP
+    give. body: the class around its layers, its name after the prefix. turned_by_type: whether the body has another
+    rotation for each type of layer. embedding_multiplier: the attribute of the body that multiplies embeddings. gpu:
+    whether a GPU's operators know it too.
     """
 
     prefix: str
@@ -43,14 +45,16 @@ class LayerKind:
     idle: tuple[str, ...] = ()
     activation: str = "mlp.act_fn"
     capped: bool = False
+    multiplier: str | None = None
     body: str = "Model"
     turned_by_type: bool = False
-    everywhere: bool = True
+    embedding_multiplier: str | None = None
+    gpu: bool = True
 
     @property
     def as_llama(self) -> bool:
         """Tell whether it has Llama's matrices and arithmetic."""
-        return self.family == LLAMA and not self.merged
+        return self.family == LLAMA and not self.merged and self.multiplier is None
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -95,15 +99,18 @@ _KINDS: dict[str, LayerKind] = {
     "gemma3": LayerKind("Gemma3", "gemma2", **_AROUND, head_norms=True, body="TextModel",  # type: ignore[arg-type]
                         turned_by_type=True),
     "phi3": LayerKind("Phi3", merged=True, idle=("resid_attn_dropout", "resid_mlp_dropout"),
-                      activation="mlp.activation_fn", everywhere=False),
+                      activation="mlp.activation_fn"),
+    "granite": LayerKind("Granite", multiplier="residual_multiplier", embedding_multiplier="embedding_multiplier",
+                         gpu=False),
 }  # fmt: skip
 # class of the layer -> its kind; other classes, subclasses among them, run as they are
 LAYERS = {
     f"transformers.models.{module}.modeling_{module}.{kind.prefix}DecoderLayer": kind for module, kind in _KINDS.items()
 }
 LLAMAS = {name for name, kind in LAYERS.items() if kind.as_llama}
+ON_GPU = {name: kind for name, kind in LAYERS.items() if kind.gpu}
 # classes of embedding, layers and norm whose layers a CPU runs as one
-BODIES = {name.removesuffix("DecoderLayer") + kind.body for name, kind in LAYERS.items() if kind.everywhere}
+BODIES = {name.removesuffix("DecoderLayer") + kind.body for name, kind in LAYERS.items()}
 
 
 def class_name(module: Any) -> str:
@@ -116,6 +123,15 @@ def kind_of(layer: Any) -> LayerKind | None:
     return LAYERS.get(class_name(layer))
 
 
+def rows_of(layer: Any, kind: LayerKind, i: int, count: int) -> list[int]:
+    """Return how many of the `count` rows of `kind.matrices[i]` belong to each of PROJECTIONS that it holds."""
+    if kind.merged and i == 0:
+        attention = layer.self_attn
+        heads, kv = attention.config.num_attention_heads, attention.num_key_value_heads
+        return [n * attention.head_dim for n in (heads, kv, kv)]
+    return [count // 2] * 2 if kind.merged and i == 2 else [count]
+
+
 def split(layer: Any, kind: LayerKind, tensors: list[Any]) -> list[Any]:
     """Split tensors in the order of `kind.matrices` into the rows of each of PROJECTIONS; each may be None.
 
@@ -123,13 +139,11 @@ def split(layer: Any, kind: LayerKind, tensors: list[Any]) -> list[Any]:
     """
     if not kind.merged:
         return tensors
-    attention = layer.self_attn
-    heads, kv = attention.config.num_attention_heads, attention.num_key_value_heads
-    sizes = {0: [n * attention.head_dim for n in (heads, kv, kv)], 2: [layer.config.intermediate_size] * 2}
     found = []
     for i, tensor in enumerate(tensors):
-        if i not in sizes:
+        sizes = rows_of(layer, kind, i, 0 if tensor is None else tensor.shape[0])
+        if len(sizes) == 1:
             found.append(tensor)
         else:
-            found += [None] * len(sizes[i]) if tensor is None else tensor.detach().split(sizes[i])
+            found += [None] * len(sizes) if tensor is None else tensor.detach().split(sizes)
     return found

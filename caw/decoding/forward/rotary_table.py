@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary
 import torch
 
 from caw.decoding.forward.fused_layers import GPU_DTYPES, GPU_ROWS, on_gpu
-from caw.decoding.forward.layer_kinds import LAYERS, class_name
+from caw.decoding.forward.layer_kinds import ON_GPU, class_name
 from caw.models.facts import ModelFacts
 
 STATIC = ("default", "linear", "llama3", "yarn")  # kinds of rotation with the same angles for texts of all lengths
 LAYERED = "gemma3"  # its rotation takes the kind of layer as well
-KINDS = {name.split(".")[2] for name in LAYERS} - {LAYERED}  # model types
+KINDS = {name.split(".")[2] for name in ON_GPU} - {LAYERED}  # model types
 PIECE = 4096  # rows that are made at once
-MODULES = {name.removesuffix("DecoderLayer") + "RotaryEmbedding" for name in LAYERS if LAYERED not in name}
+MODULES = {name.removesuffix("DecoderLayer") + "RotaryEmbedding" for name in ON_GPU if LAYERED not in name}
 
 
 def rotary_forwards(model: Any, places: int) -> list[tuple[dict[str, Any], Any]]:

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 MARKS = {**WATERMARKS, **FOREIGN, "payload": SUITE["payload"]}
 OTHERS = ("sequential", "batch")  # branchings that carry no drafts
-FUSED = ["llama", "mistral", "qwen2", "qwen2-window", "qwen3"]
+FUSED = ["llama", "mistral", "qwen2", "qwen2-window", "qwen3", "phi3", "granite"]
 
 
 @pytest.mark.parametrize("watermark", [None, *MARKS])

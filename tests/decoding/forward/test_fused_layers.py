@@ -8,18 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from decoding.architectures import CONFIGS, build, from_config, prompt, tokenizer
+from decoding.architectures import CONFIGS, GQA, build, from_config, prompt, tokenizer
 from decoding.forward.test_branching import compare_with_plain_forwards
 from decoding.running import run
 
 import caw
 from caw import ops
 from caw.decoding.forward import fused_layers, fused_stack
-from caw.decoding.forward.fused_forwards import FusedForwards
+from caw.decoding.forward.fused_forwards import FusedForwards, norm_forwards
 from caw.decoding.forward.fused_layers import fused_forwards, fusible
+from caw.models.rounding import quantize
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3")
+FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -48,6 +49,13 @@ def test_families_of_a_gpu_equal_the_models_own(name: str, monkeypatch: pytest.M
     assert calls == [rotated] * 2 * model.config.num_hidden_layers
 
 
+def test_a_gpu_does_not_know_multipliers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(fused_forwards(build("granite"))) == 2
+    monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
+    assert not fused_forwards(build("granite"))
+    assert not any(type(forward).__name__ == "_SmallNorm" for _, forward in norm_forwards(build("granite")))
+
+
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of each layer of a step that ran fused, in which operator; of prompts none."""
     calls: list[str] = []
@@ -67,10 +75,11 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, "phi3, a part of each head"])
 @pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
 def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, prompts = build(name), [prompt(9), prompt(4, seed=1), prompt(17, seed=2)]
+    model = build(name) if name in CONFIGS else from_config(*PART, seed=1)
+    prompts = [prompt(9), prompt(4, seed=1), prompt(17, seed=2)]
     options = {"branching": branching, "max_new_tokens": 16, "do_sample": False}
     watermark, policy = caw.KGW(key=3, delta=3.0), caw.EntropyThreshold(0.5)
     calls = calls_of(monkeypatch)
@@ -100,6 +109,37 @@ def test_a_changed_layer_is_left_alone() -> None:
     assert not with_change(lambda layer: setattr(layer.mlp, "act_fn", torch.nn.GELU()))
     assert not with_change(lambda layer: setattr(layer.input_layernorm, "forward", lambda x: x))
     assert not with_change(lambda layer: setattr(layer, "adapter", torch.nn.Linear(32, 32)))
+
+
+@pytest.mark.parametrize(("weights", "kv_heads", "fused"), [("int8", 2, 2), ("int4", 4, 2), ("int8", 1, 0)])
+def test_merged_matrices_of_blocks(weights: str, kv_heads: int, fused: int) -> None:
+    """With one head of keys, of 8 rows, values would begin within the 16 rows that are packed together."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 8, "num_key_value_heads": kv_heads}
+    model = quantize(from_config("phi3", {**GQA, **sizes}, seed=2), weights)
+    assert len(fused_forwards(model)) == fused
+    ids = prompt(9)
+    out = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12, pad_token_id=0, eos_token_id=None)
+    given = {"max_new_tokens": 12, "min_new_tokens": 12, "progress": False}
+    assert caw.generate(model, tokenizer(), [ids], **given).sequences == [out[0, len(ids) :].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("phi3", lambda layer: layer.resid_attn_dropout.register_forward_hook(lambda *args: None)),
+        ("phi3", lambda layer: setattr(layer, "resid_mlp_dropout", torch.nn.Identity())),
+        ("phi3", lambda layer: layer.self_attn.qkv_proj.register_forward_hook(lambda *args: None)),
+        ("phi3", lambda layer: setattr(layer.mlp, "gate_up_proj", Doubled(32, 96))),
+        ("phi3", lambda layer: setattr(layer.mlp, "activation_fn", torch.nn.GELU())),
+        ("granite", lambda layer: layer.train()),
+        ("granite", lambda layer: setattr(layer.mlp, "down_proj", Doubled(48, 32))),
+    ],
+)
+def test_a_changed_layer_of_another_kind_is_left_alone(name: str, change: object) -> None:
+    layer = copy.deepcopy(build(name)).model.layers[0]
+    assert fusible(layer)
+    change(layer)  # type: ignore[operator]
+    assert not fusible(layer)
 
 
 def test_nothing_is_left_behind() -> None:

@@ -15,7 +15,7 @@ from caw.decoding.forward import fused_forwards
 from caw.decoding.forward.fused_forwards import FusedForwards
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3")
+FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite")
 
 
 def stacks_of(model: Any) -> list[Any]:
@@ -57,7 +57,7 @@ def test_the_same_bits_as_layer_by_layer(name: str, monkeypatch: pytest.MonkeyPa
     for dtype in (torch.float32, torch.bfloat16):
         model = copy.deepcopy(build(name)).to(dtype)
         assert len(stacks_of(model)) == 1
-        assert_same(model, monkeypatch, batch_size=2, speculate=4 if name in ("llama", "gemma3") else None)
+        assert_same(model, monkeypatch, batch_size=2, speculate=None if name == "mistral" else 4)
     assert_same(build(name), monkeypatch, branching="batch", speculate=None)
 
 
@@ -75,6 +75,31 @@ def test_models_that_are_not_taken() -> None:
     assert with_change(lambda model: setattr(model.model, "forward", lambda *given: None)) == 0
     assert with_change(lambda model: model.model.layers.append(copy.deepcopy(model.model.layers[0]))) == 0
     assert with_change(lambda model: setattr(model.model.layers[1].self_attn, "scaling", 0.3)) == 0
+
+
+def test_multipliers_are_those_that_the_model_has() -> None:
+    """Of one layer: not all in one. Of all: other texts, as if they had been so from the start."""
+    model = copy.deepcopy(build("granite"))
+    before, _ = decoded(model)
+    for layer in model.model.layers:
+        layer.residual_multiplier = 0.9
+    after, _ = decoded(model)
+    assert len(stacks_of(model)) == 1 and after == decoded(copy.deepcopy(model))[0] != before
+    model.model.embedding_multiplier = 0.5
+    assert decoded(model)[0] == decoded(copy.deepcopy(model))[0] != after
+    model.model.layers[1].residual_multiplier = 0.5
+    assert not stacks_of(model)
+
+
+def test_a_narrower_layer_with_merged_matrices_runs_by_itself() -> None:
+    model = copy.deepcopy(build("phi3"))
+    mlp = model.model.layers[1].mlp
+    mlp.gate_up_proj, mlp.down_proj = torch.nn.Linear(32, 40, bias=False), torch.nn.Linear(20, 32, bias=False)
+    expected = model.generate(
+        torch.tensor([prompt(9)]), do_sample=False, max_new_tokens=8, pad_token_id=0, eos_token_id=None
+    )[0, 9:].tolist()  # fmt: skip
+    given = {"max_new_tokens": 8, "min_new_tokens": 8, "progress": False}
+    assert caw.generate(model, tokenizer(), [prompt(9)], **given).sequences == [expected]
 
 
 def test_layers_of_other_shapes_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
