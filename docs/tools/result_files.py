@@ -24,6 +24,10 @@ COMMANDS = {
         "python benchmarks/bench_drawn.py --tokens 32 --rounds 4 --marks plain exp synthid exp+caw synthid+caw "
         '--ways greedy "T .7, top-p .95"'
     ),
+    "no_look_ahead.json": (
+        "python benchmarks/bench_drawn.py --marks plain kgw+caw kgw+window00 exp+caw exp+window00 --ways greedy "
+        "--batches 8 16 --dtypes float32 bfloat16 --rounds 5"
+    ),
     "vllm.json": 'python benchmarks/bench_vllm.py MODEL --rounds 5 --ways greedy "T .8, top-p .95"',
     "own_weights_qwen05target.json.xz": (
         "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"

@@ -31,7 +31,7 @@ from look_ahead_tables import look_ahead, look_ahead_texts
 from quantization_tables import quantization, quantized_marks
 from result_files import RESULTS, ROOT, as_table, middle, per_cent, read_result, share, source, with_ends
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
-from step_tables import step_parts, synthid_steps
+from step_tables import no_look_ahead, step_parts, synthid_steps
 from swap_tables import swaps
 from universal_tables import everyday_policies, universal, universal_key, universal_texts
 
@@ -632,7 +632,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "many-keys": many_keys, "serving": serving, "servers": servers, "drafts": drafts,
     "draft-goals": draft_goals,
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
-    "step-parts": step_parts, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
+    "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
     "everyday-policies": everyday_policies,

@@ -1,4 +1,4 @@
-"""Tables of a step on a CPU: its parts beside their floor, and SynthID's over the race's."""
+"""Tables of a step on a CPU: its parts beside their floor, SynthID's over the race's, and what looking ahead costs."""
 
 from __future__ import annotations
 
@@ -32,3 +32,17 @@ def synthid_steps() -> str:
             lines.append((f"{said}, {name}", *("{:.2f} ({:.2f} to {:.2f})".format(*row) for row in rows)))
     header = ("SynthID over the race", *(f"batch {batch}" for batch in batches))
     return f"{as_table(header, lines)}\n\n{source('synthid_steps.json')}"
+
+
+def no_look_ahead() -> str:
+    """Time of a marked greedy step over an unmarked one, with the look-ahead and without."""
+    found = {(r["dtype"], r["batch"], r["case"]): r["ratio"] for r in read_result("no_look_ahead.json")["rows"]}
+    names = {"kgw+caw": "KGW under CAW", "kgw+window00": "KGW under CAW, no look-ahead", "exp+caw": "EXP under CAW",
+             "exp+window00": "EXP under CAW, no look-ahead"}  # fmt: skip
+    cases = list(dict.fromkeys((dtype, batch) for dtype, batch, _ in found))
+    lines = [
+        (name, *("{:.2f} ({:.2f} to {:.2f})".format(*found[dtype, batch, f"{mark}, greedy"]) for dtype, batch in cases))
+        for mark, name in names.items()
+    ]
+    header = ("step over the unmarked one", *(f"{dtype}, batch {batch}" for dtype, batch in cases))
+    return f"{as_table(header, lines)}\n\n{source('no_look_ahead.json')}"
