@@ -352,13 +352,16 @@ def servers() -> str:
     found = read_result("servers.json")
     ways = {"greedy": "greedy", "drawn": "T 0.7", "nucleus": "T 0.7, top-p 0.95"}
     lines = [
-        (r["clients"], ways[r["way"]], r["side"], f"{r['rate'][0]:.0f}", _with_range(r["ratio"]))
+        (r["clients"], ways[r["way"]], r["side"] + _threads(r), f"{r['rate'][0]:.0f}", _with_range(r["ratio"]),
+         _with_range(r["own_ratio"]))
         for r in found["rows"] if r["way"] in ways
     ]  # fmt: skip
-    header = ("requests at once", "words", "server", "tokens per second", "relative to the first")
+    header = ("requests at once", "words", "server", "tokens per second", "relative to the first",
+              "the same per second of processor time")  # fmt: skip
     tables = [as_table(header, lines)]
     waits = [
-        (r["clients"], r["side"], f"{r['first'][0]:.1f}", f"{r['gap_ms'][0]:.0f}", f"{r['gap_99'][0]:.1f}")
+        (r["clients"], r["side"] + _threads(r), f"{r['first'][0]:.1f}", _with_range(r["first_ratio"]),
+         f"{r['gap_ms'][0]:.0f}", f"{r['gap_99'][0]:.1f}")
         for r in found["rows"] if r["way"] == "busy"
     ]  # fmt: skip
     if waits:
@@ -366,11 +369,16 @@ def servers() -> str:
             "texts at once",
             "server",
             "first token of 1,000, s",
+            "relative to the first",
             "between tokens, ms",
             "99th percentile over median",
         )
         tables.append(as_table(header, waits))
     return "\n\n".join([*tables, source("servers.json")])
+
+
+def _threads(row: dict[str, Any]) -> str:
+    return "" if row["side"].startswith("vLLM") else f" ({row['threads']} thread{'s' * (row['threads'] > 1)})"
 
 
 UNMARKED = {"unmarked drafts": ", unmarked guesses"}
