@@ -498,7 +498,7 @@ def test_servers_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert len(times) == 9 and times == sorted(times)
         serving.shutdown()
     out = tmp_path / "servers.json"
-    settings = argparse.Namespace(out=out, weights=Path("of/it"), dtype="float32", tokens=8, rounds=1)
+    settings = argparse.Namespace(out=out, weights=Path("of/it"), dtype="float32", tokens=8, rounds=1, caw_threads=2)
     case = {"weights": "it", "clients": 1, "way": "greedy"}
     bench.write(settings, [{**case, "side": side, "rate": 1} for side in "ab"])
     bench.write(settings, [{**case, "side": "b", "rate": 2}, {**case, "side": "c", "rate": 3}])
