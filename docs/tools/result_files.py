@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from caw.io.json_files import opened
+from caw.io.json_files import opened, packed_json
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -35,7 +35,7 @@ COMMANDS = {
     "variants.json": "python benchmarks/bench_variants.py --keys 5",
     "short_texts.json": "python benchmarks/bench_short_texts.py --prompts 8",
     "mixed_load.json": "python benchmarks/bench_mixed_load.py --rows 16 --requests 32 --tokens 24 --rounds 3",
-    "drawn_reader.json": "python benchmarks/bench_drawn_reader.py --prompts 60 --temperatures 0.7",
+    "drawn_reader.json": "python benchmarks/bench_drawn_reader.py --subjects smollm2 qwen05 --models MODELS",
     "full_race.json": "python benchmarks/bench_full_race.py --draws 48000",
     "race_answers.json.xz": "python benchmarks/evaluation/race_answers.py runs/qwen05race",
     "race_ends.json": (
@@ -67,15 +67,23 @@ COMMANDS = {
 
 @lru_cache
 def read_result(name: str) -> Any:
-    with opened(RESULTS / name) as file:
+    with opened(_kept(name)) as file:
         return json.load(file)
+
+
+def _kept(name: str) -> Path:
+    """The file of a result, compressed or not."""
+    path = RESULTS / name
+    return path if path.exists() else packed_json(path)
 
 
 def source(name: str) -> str:
     """The file behind a table, and its command where the file names it."""
     found = read_result(name)
     command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(name)
-    return f"*From `benchmarks/results/{name}`" + (f", made by `{command}`.*" if command else ".*")
+    return f"*From `benchmarks/results/{_kept(name).relative_to(RESULTS)}`" + (
+        f", made by `{command}`.*" if command else ".*"
+    )
 
 
 def as_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -137,7 +137,7 @@ def _points(value: tuple[float, float, float] | None) -> str:
 # ---- detection -------------------------------------------------------------------------------------------------------
 def null() -> str:
     """False alarms on unmarked text, pooled over keys."""
-    found = read_result("detect_null.json.xz")
+    found = read_result("detect_null.json")
     names = list(dict.fromkeys(row["watermark_name"] for row in found["rows"]))
     levels = [rate["level"] for rate in found["rows"][0]["rates"]]
     rows = []
@@ -153,7 +153,7 @@ def null() -> str:
         f"Counted once, {above} of {len(once)} rates are above their level by more than their 95 % interval."
     )
     header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
-    return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json.xz')}"
+    return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json')}"
 
 
 def power() -> str:
