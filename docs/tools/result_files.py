@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "cool_texts.json": "python benchmarks/bench_cool_texts.py runs/cool.jsonl",
     "cost.json.xz": "python benchmarks/bench_cost.py --folder runs/cost --models MODELS",
-    "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
+    "row_invariance.json.xz": "python benchmarks/bench_row_invariance.py --rounds 5",
     "loop.json": "python benchmarks/bench_loop.py --tokens 48",
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
     **{
@@ -80,7 +80,7 @@ def _kept(name: str) -> Path:
 def source(name: str) -> str:
     """The file behind a table, and its command where the file names it."""
     found = read_result(name)
-    command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(name)
+    command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(_kept(name).name, COMMANDS.get(name))
     return f"*From `benchmarks/results/{_kept(name).relative_to(RESULTS)}`" + (
         f", made by `{command}`.*" if command else ".*"
     )
