@@ -80,10 +80,10 @@ def _kept(name: str) -> Path:
 def source(name: str) -> str:
     """The file behind a table, and its command where the file names it."""
     found = read_result(name)
-    command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(_kept(name).name, COMMANDS.get(name))
-    return f"*From `benchmarks/results/{_kept(name).relative_to(RESULTS)}`" + (
-        f", made by `{command}`.*" if command else ".*"
-    )
+    kept = _kept(name).relative_to(RESULTS)
+    command = found.get("command") if isinstance(found, dict) else None
+    command = command or COMMANDS.get(str(kept), COMMANDS.get(name))
+    return f"*From `benchmarks/results/{kept}`" + (f", made by `{command}`.*" if command else ".*")
 
 
 def as_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
