@@ -514,3 +514,20 @@ def test_json_tasks_are_drawn_from_their_seed(monkeypatch: pytest.MonkeyPatch) -
     assert {each.kind for each in many} == set(tasks.KINDS)
     for task in many:
         assert all(str(fact) in task.prompt for fact in task.facts.values()) and set(tasks.FIELDS) < set(task.facts)
+
+
+def test_what_a_test_prefers_is_read_within_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found texts are compared with all marked ones of their question; questions without a found text have no say."""
+    monkeypatch.syspath_prepend(str(FOLDER / "evaluation"))
+    bench = importlib.import_module("race_answers")
+    plain = (0, 5, 1)  # right, tokens, ended
+    pairs = {
+        "one": {"a": (*plain, 1, 30, 1), "b": (*plain, 0, 10, 1)},
+        "two": {"a": (*plain, 0, 10, 1), "b": (*plain, 0, 10, 1)},
+        "none": {"a": (*plain, 1, 99, 1), "b": (*plain, 0, 1, 1)},
+    }
+    said = bench.preferred(pairs, {("one", "a"), ("two", "b")})
+    assert (said["found"], said["questions"]) == (2, 2)
+    assert said["more right"][0] == 0.25 and said["more length"][0] == 0.25
+    low, high = said["more right"][1:]
+    assert low == pytest.approx(0.25 - 1.96 * 0.25, abs=1e-5) and high == pytest.approx(0.25 + 1.96 * 0.25, abs=1e-5)

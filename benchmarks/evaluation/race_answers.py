@@ -4,7 +4,9 @@
     python race_answers.py runs/qwen05race --output ../results/race_answers.json.xz
 
 Of each pair (question, task) the result has whether each answer is right, its tokens and whether it ended by itself; no
-texts. Differences are marked minus unmarked; intervals are of means over questions, with all their pairs.
+texts. Differences are marked minus unmarked; intervals are of means over questions, with all their pairs. "retried" is
+what trying again until a text is found would prefer: of each question with a found text, right answers and length of
+its found marked texts over those of all its marked ones.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 from caw.benchmark.machine import about
 
 MARGIN = 0.02  # of right answers, within which they are called equivalent
+LEVEL = 1e-3  # at which a text is found
 
 
 Pairs = dict[str, dict[str, tuple[int, ...]]]  # by question and task: right, tokens, ended, without and with the mark
@@ -71,13 +74,42 @@ def summary(pairs: Pairs) -> dict[str, Any]:
     }
 
 
+def preferred(pairs: Pairs, found: set[tuple[str, str]]) -> dict[str, Any]:
+    """Which marked texts a test prefers, question by question; found: those detected, as (question, task)."""
+    right, longer = list[float](), list[float]()
+    for question, tasks in pairs.items():
+        own = [row for task, row in tasks.items() if (question, task) in found]
+        if own:
+            answers, tokens = (
+                [statistics.mean(row[at] for row in rows) for rows in (own, tasks.values())] for at in (3, 4)
+            )
+            right.append(answers[0] - answers[1])
+            longer.append(tokens[0] / tokens[1] - 1)
+    said: dict[str, Any] = {"level": LEVEL, "found": len(found), "questions": len(right)}
+    for name, values in (("right", right), ("length", longer)):
+        mean, error = statistics.mean(values), 1.96 * statistics.stdev(values) / math.sqrt(len(values))
+        said[f"more {name}"] = [round(each, 5) for each in (mean, mean - error, mean + error)]
+    return said
+
+
+def detected(folder: Path) -> set[tuple[str, str]]:
+    """(question, task) of the marked texts that the run's scores find."""
+    found = set()
+    for line in (folder / "scores.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["label"] == 1 and row["attack"] == "none" and row["p_value"] <= LEVEL:
+            task, question = row["id"].split("/", 1)
+            found.add((question, task))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     pairs = read(asked.run)
-    said = summary(pairs)
+    said = {**summary(pairs), "retried": preferred(pairs, detected(asked.run))}
     print(json.dumps(said, indent=1))
     if asked.output is not None:
         texts = [[question, task, *row] for question, tasks in pairs.items() for task, row in tasks.items()]
