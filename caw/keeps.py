@@ -28,7 +28,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from caw.checks import require_choice
-from caw.content import content_of, names_in
+from caw.content import names_in, same_content
 from caw.equations import answers_of, equations_of, may_go_on
 from caw.io.show import shown
 
@@ -288,20 +288,10 @@ def _parses(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """The same numbers, names, code and stated answers, in the same order.
-
-    names: words that are names even where they begin a sentence, beside those that the unmarked text has inside one.
-    """
-
-    names: frozenset[str] = frozenset()
+    """The same numbers, names, code and stated answers, in the same order."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
-        names = self.names | names_in(unmarked)
-        return content_of(unmarked, names) == content_of(marked, names)
-
-    def reads(self, unmarked: str) -> bool:
-        """There is always something to keep: a text without content keeps having none."""
-        return True
+        return same_content(unmarked, marked, names_in(unmarked))
 
 
 def number() -> Keeps:
@@ -343,7 +333,7 @@ def content() -> Keeps:
 
 def reads(reader: Keeps, unmarked: str) -> bool:
     """Tell whether a reader finds something to keep in a text; a function of the caller's own always does."""
-    return reader.reads(unmarked) if isinstance(reader, Number | Results | Json | Parses | Content) else True
+    return reader.reads(unmarked) if isinstance(reader, Number | Results | Json | Parses) else True
 
 
 NAMED: dict[str, Callable[[], Keeps]] = {

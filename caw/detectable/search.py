@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from caw.content import names_in
+from caw.content import content_of, names_in
 from caw.decoding.along import MarkedChoice, TextReading
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
 from caw.decoding.request import Request
@@ -142,7 +142,9 @@ class Search:
         self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
-        self.reader, self.error, self.rollouts = guard.reader, "", 0
+        # None: the content is kept, whose names the prompt has, too
+        self.reader = None if isinstance(guard.reader, Content) else guard.reader
+        self.error, self.rollouts = "", 0
         self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
         self.kept: dict[str, bool | None] = {}  # what the reader said of each text
         self.nothing = False  # whether it has nothing to keep: then numbers, names and code are
@@ -160,9 +162,7 @@ class Search:
             return self._ended(base, _Progress(base))
         self.original = base.text
         self.names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
-        self.content, self.matters = Content(frozenset(self.names)), Matters(base.tokens, self.stops, self.names)
-        if isinstance(self.reader, Content):
-            self.reader = self.content
+        self.content, self.matters = content_of(base.text, self.names), Matters(base.tokens, self.stops, self.names)
         if self.reader is not None:
             self.nothing = not reads(self.reader, base.text) or self._said(base.text) is None
         reading = yield from self._read(base.tokens, 0, self.strengths)
@@ -448,7 +448,7 @@ class Search:
 
     def _keeps(self, text: str) -> bool:
         if self.reader is None or self.nothing:
-            return self.content(self.original, text)
+            return content_of(text, self.names) == self.content
         return bool(self._said(text))
 
     def _said(self, text: str) -> bool | None:

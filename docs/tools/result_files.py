@@ -82,7 +82,7 @@ def source(name: str) -> str:
     found = read_result(name)
     kept = _kept(name).relative_to(RESULTS)
     command = found.get("command") if isinstance(found, dict) else None
-    command = command or COMMANDS.get(str(kept), COMMANDS.get(name))
+    command = command or COMMANDS.get(str(kept))
     return f"*From `benchmarks/results/{kept}`" + (f", made by `{command}`.*" if command else ".*")
 
 
