@@ -18,13 +18,13 @@ from caw.checks import require_number
 from caw.detection.detector import Detector
 from caw.detection.ids import split_input, unreadable
 from caw.detection.message import note_of
-from caw.detection.result import DetectionResult
+from caw.detection.result import DetectionResult, NotTruth
 from caw.detection.statistics import holm
 from caw.io.show import is_p
 
 
 @dataclass(frozen=True)
-class KeyListResult:
+class KeyListResult(NotTruth):
     """Result of one text for several watermarks.
 
     results: of each watermark, by name; its p-value is not corrected for the others, but is_watermarked and the message

@@ -23,7 +23,7 @@ from caw.detection.family import alone, family_wise
 from caw.detection.ids import split_input, unreadable
 from caw.detection.message import note_of
 from caw.detection.readings import AS_GIVEN, Reading, TokenisedText
-from caw.detection.result import DetectionResult
+from caw.detection.result import DetectionResult, NotTruth
 from caw.detection.statistics import tails
 from caw.detection.variants import sums_of
 from caw.io.show import is_p, kind_of
@@ -33,7 +33,7 @@ from caw.watermarks.scheme import Formatted
 
 
 @dataclass(frozen=True)
-class KeySearchResult:
+class KeySearchResult(NotTruth):
     """Result of one text for many keys.
 
     p_values: float64 [n], of each key alone, in the order given, corrected for the text's readings if it has several

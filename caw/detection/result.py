@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from caw.detection.regions import Region
 
 
+class NotTruth:
+    """A result that must not be mistaken for its verdict: every object is true, so `if caw.detect(text, mark):` would
+    call every text marked.
+    """
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is neither true nor false, got it where a truth value is expected; use"
+            " its is_watermarked"
+        )
+
+
 @dataclass(frozen=True, repr=False)
-class DetectionResult:
+class DetectionResult(NotTruth):
     """Result of one text for one key.
 
     p_value: probability, over keys, that this text, if unmarked, scores at least this much; exact, one-sided. 1 if

@@ -14,7 +14,7 @@ import torch
 from detection.native_watermarks import ALL, IDS, REPETITIVE
 from scipy import stats
 
-from caw.detection import DetectionResult, Detector, detect
+from caw.detection import DetectionResult, Detector, KeySearch, detect, detect_any
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
@@ -141,6 +141,14 @@ def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:
         f"DetectionResult(watermark='kgw', key_id='{result.key_id}', is_watermarked=False, p_value={result.p_value!r}, "
         f"fpr=0.001, num_scored={result.num_scored}, num_tokens={len(REPETITIVE)})"
     )
+
+
+def test_a_result_is_no_truth_value() -> None:
+    mark, (alone,) = KGW(key=1), detect([REPETITIVE], None, KGW(key=1))
+    for result in (alone, detect_any(REPETITIVE, {"a": Detector(None, mark)}), KeySearch(None, {"a": mark}).search(REPETITIVE)):
+        with pytest.raises(TypeError, match=f"a {type(result).__name__} is neither true nor false, .* its is_watermarked"):
+            bool(result)
+        assert not result.is_watermarked
 
 
 BAD = [
