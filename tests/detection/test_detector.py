@@ -144,9 +144,11 @@ def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:
 
 
 def test_a_result_is_no_truth_value() -> None:
-    mark, (alone,) = KGW(key=1), detect([REPETITIVE], None, KGW(key=1))
-    for result in (alone, detect_any(REPETITIVE, {"a": Detector(None, mark)}), KeySearch(None, {"a": mark}).search(REPETITIVE)):
-        with pytest.raises(TypeError, match=f"a {type(result).__name__} is neither true nor false, .* its is_watermarked"):
+    mark = KGW(key=1)
+    alone, searched = detect(REPETITIVE, None, mark), KeySearch(None, {"a": mark})(REPETITIVE)
+    for result in (alone, detect_any(REPETITIVE, {"a": Detector(None, mark)}), searched):
+        name = type(result).__name__
+        with pytest.raises(TypeError, match=f"a {name} is neither true nor false, .* its is_watermarked"):
             bool(result)
         assert not result.is_watermarked
 
