@@ -1,9 +1,11 @@
 """Prompts that are read in portions between steps, so that a long one does not stall the texts beside it.
 
-A portion is as long as the time of a few steps allows, by what steps and reading took lately. Where it ends changes no
-bit: keys, values and logits of a token are the same in however many portions its prompt is read (row-invariant
-arithmetic), which is why there are none where a library's own attention is used (`may_portion`) or layers that are not
-this library's own (`plan_defaults.exact_rows`, which the caller asks). Texts of one prompt share its reading.
+A portion is as long as the time of a few steps allows, by what reading and the longer steps took lately. By those, as
+a step is short where most texts wait for their prompts: portions for short steps would keep them waiting. Where a
+portion ends changes no bit: keys, values and logits of a token are the same in however many portions its prompt is
+read (row-invariant arithmetic), which is why there are none where a library's own attention is used (`may_portion`)
+or layers that are not this library's own (`plan_defaults.exact_rows`, which the caller asks). Texts of one prompt
+share its reading.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from caw.record import Record
 STEPS = 2.0  # that a portion may take as long as
 LEAST = 64  # tokens of a portion: fewer take nearly as long
 WEIGHT = 0.2  # of the newest time in the mean
+FALL = 0.01  # of a step's that is shorter than the mean
 
 
 def may_portion(plan: Plan) -> bool:
@@ -66,6 +69,7 @@ class Portions:
         self.history, self.device = plan.history, plan.facts.device
         self.begun: deque[Begun] = deque()
         self.step, self.token = 0.0, 0.0  # seconds of a step and of reading a token, 0 = unknown
+        self.since = 0  # tokens read since the last step
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -110,19 +114,22 @@ class Portions:
         self.begun = deque(one for one in self.begun if one.texts)
 
     def stepped(self, seconds: float) -> None:
-        """Hear what a step took."""
-        self.step = _mean(self.step, seconds)
+        """Hear what a step took; one that was held up counts as twice the mean."""
+        self.since = 0
+        seconds = min(seconds, 2 * self.step) if self.step else seconds
+        self.step = _mean(self.step, seconds, WEIGHT if seconds > self.step else FALL)
 
     def took(self, tokens: int, seconds: float) -> None:
         """Hear what reading took."""
+        self.since += tokens
         if tokens >= LEAST:
             self.token = _mean(self.token, seconds / tokens)
 
     def size(self) -> int:
-        """Tokens of the next portion."""
+        """Tokens of the next portion, less those that were read since the last step."""
         if not self.step or not self.token:
             return LEAST
-        return max(LEAST, min(CHUNK, int(STEPS * self.step / self.token)))
+        return max(LEAST, min(CHUNK, int(STEPS * self.step / self.token)) - self.since)
 
     def read(self, model: Any, cache: SiblingCache, most: int | None) -> tuple[int, list[Read]]:
         """Read at most `most` tokens, None = the rest of the first prompt; return how many, and the prompts that end.
@@ -161,5 +168,5 @@ class Portions:
             cache.end_prefill(torch.full((len(others),), length, device=self.device))
 
 
-def _mean(before: float, now: float) -> float:
-    return before + WEIGHT * (now - before) if before else now
+def _mean(before: float, now: float, weight: float = WEIGHT) -> float:
+    return before + weight * (now - before) if before else now

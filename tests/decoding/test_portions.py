@@ -221,18 +221,52 @@ def test_others_go_on_between_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sizes_follow_what_steps_and_reading_take() -> None:
     """Twice a step's time, but no less than pays and no more than a chunk."""
-    own = Portions.__new__(Portions)
-    own.step, own.token = 0.0, 0.0
+    own = new()
     assert own.size() == portions.LEAST
     own.stepped(0.05)
     assert own.size() == portions.LEAST
     own.took(1, 1.0)  # too few to say anything
     own.took(100, 0.1)
+    own.stepped(0.05)
     assert own.size() == 100
     own.step = 10.0
     assert own.size() == 2048
     own.step = 1e-6
     assert own.size() == portions.LEAST
+
+
+def test_what_was_read_since_the_last_step_makes_the_portion_smaller() -> None:
+    own = new(step=0.4, token=0.001)
+    assert own.size() == 800
+    own.took(600, 0.6)
+    assert own.size() == 200
+    own.took(190, 0.19)
+    assert own.size() == portions.LEAST  # a long prompt goes on all the same
+    own.stepped(0.4)
+    assert own.size() == 800
+
+
+def test_short_steps_hardly_shorten_portions() -> None:
+    """While most texts wait for their prompts, steps are short; and one that was held up says little."""
+    own = new(step=0.06, token=0.001)
+    for _ in range(8):
+        own.stepped(0.02)
+    assert 110 <= own.size() < 120
+    for _ in range(400):
+        own.stepped(0.02)
+    assert own.size() == portions.LEAST
+    for _ in range(12):
+        own.stepped(0.06)
+    assert 100 < own.size() <= 120
+    own = new(step=0.05, token=0.001)
+    own.stepped(3.0)
+    assert own.size() == 120
+
+
+def new(step: float = 0.0, token: float = 0.0) -> Portions:
+    own = Portions.__new__(Portions)
+    own.step, own.token, own.since = step, token, 0
+    return own
 
 
 @needs_extension
