@@ -121,7 +121,7 @@ import time, xllamacpp
 p = xllamacpp.CommonParams()
 p.model.path, p.n_parallel, p.n_ctx, p.verbosity = {str(arguments.weights)!r}, {batch}, {batch} * 2048, -1
 p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
-p.hostname, p.port, p.use_jinja = "127.0.0.1", {port}, True
+p.hostnames, p.port, p.use_jinja = ["127.0.0.1"], {port}, True
 server = xllamacpp.Server(p)
 while True:
     time.sleep(1)
