@@ -341,11 +341,11 @@ CASE = ("weights", "dtype", "threads", "clients", "way", "side")
 def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Put these rows into the file, in place of those of the same cases."""
     kind = "blocks" if arguments.weights.suffix == ".gguf" else arguments.dtype
-    rows = [{**row, "dtype": kind, "threads": arguments.caw_threads} for row in rows]
+    rows = [{**row, "dtype": kind, "threads": arguments.caw_threads, "rounds": arguments.rounds} for row in rows]
     old = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else []
     new = {tuple(row[name] for name in CASE) for row in rows}
     kept = [row for row in old if tuple(row[name] for name in CASE) not in new]
-    said = {"arguments": {"tokens": arguments.tokens, "rounds": arguments.rounds, "prompt": PROMPT, "long": LONG},
+    said = {"arguments": {"tokens": arguments.tokens, "prompt": PROMPT, "long": LONG},
             **about(), "rows": kept + rows}  # fmt: skip
     arguments.out.write_text(json.dumps(said) + "\n")
 

@@ -347,22 +347,32 @@ def serving() -> str:
     return f"{as_table(header, rows)}\n\n{what} {source('serve.json')}"
 
 
-def servers() -> str:
-    """Servers side by side: throughput, and what a busy one makes a long prompt and the other texts wait."""
-    found = read_result("servers.json")
+def servers_blocks() -> str:
+    """`caw serve` beside llama.cpp's server, both from a file's blocks."""
+    rows = [row for row in read_result("servers.json")["rows"] if row["dtype"] == "blocks"]
+    return f"{_throughputs(rows)}\n\n{source('servers.json')}"
+
+
+def _throughputs(rows: list[dict[str, Any]]) -> str:
     ways = {"greedy": "greedy", "drawn": "T 0.7", "nucleus": "T 0.7, top-p 0.95"}
     lines = [
         (r["clients"], ways[r["way"]], r["side"] + _threads(r), f"{r['rate'][0]:.0f}", _with_range(r["ratio"]),
          _with_range(r["own_ratio"]))
-        for r in found["rows"] if r["way"] in ways
+        for r in rows if r["way"] in ways
     ]  # fmt: skip
     header = ("requests at once", "words", "server", "tokens per second", "relative to the first",
               "the same per second of processor time")  # fmt: skip
-    tables = [as_table(header, lines)]
+    return as_table(header, lines)
+
+
+def servers() -> str:
+    """`caw serve` beside vLLM: throughput, and what a busy server makes a long prompt and the other texts wait."""
+    rows = [row for row in read_result("servers.json")["rows"] if row["dtype"] != "blocks"]
+    tables = [_throughputs(rows)]
     waits = [
-        (r["clients"], r["side"] + _threads(r), f"{r['first'][0]:.1f}", _with_range(r["first_ratio"]),
+        (r["clients"], r["side"] + _threads(r), f"{r['first'][0]:.2f}", _with_range(r["first_ratio"]),
          f"{r['gap_ms'][0]:.0f}", f"{r['gap_99'][0]:.1f}")
-        for r in found["rows"] if r["way"] == "busy"
+        for r in rows if r["way"] == "busy"
     ]  # fmt: skip
     if waits:
         header = (
@@ -637,7 +647,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
     "quantization": quantization, "quantized-marks": quantized_marks,
-    "many-keys": many_keys, "serving": serving, "servers": servers, "drafts": drafts,
+    "many-keys": many_keys, "serving": serving, "servers": servers, "servers-blocks": servers_blocks, "drafts": drafts,
     "draft-goals": draft_goals,
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
     "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
