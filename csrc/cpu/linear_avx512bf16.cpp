@@ -29,10 +29,12 @@ struct Dots {
   using Weight = __m512bh;
   static constexpr int64_t kStep = kPairLanes;
   CAW_INLINE __m512bh input(const uint16_t* x) { return pairs(x); }
-  CAW_INLINE const uint16_t* address(const void* weight, int64_t index) {
-    return static_cast<const uint16_t*>(weight) + index;
+  CAW_INLINE const char* address(const void* weight, int64_t index) {
+    return static_cast<const char*>(weight) + index * int64_t(sizeof(uint16_t));
   }
-  CAW_INLINE __m512bh weight(const void* weight, int64_t index) { return pairs(address(weight, index)); }
+  CAW_INLINE __m512bh weight(const void* weight, int64_t index) {
+    return (__m512bh)_mm512_loadu_si512(address(weight, index));
+  }
   CAW_INLINE __m512bh tail(const void* weight, int64_t index, int64_t left) {
     alignas(64) uint16_t last[kPairLanes] = {};
     std::memcpy(last, address(weight, index), size_t(left) * sizeof(uint16_t));
