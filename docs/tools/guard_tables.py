@@ -67,22 +67,23 @@ def guard_json() -> str:
 
 def guard_everyday() -> str:
     """What marks do to everyday texts: what they find and keep, nats, n-grams, likeness."""
-    lines, seen = [], set[tuple[str, str]]()
+    lines, seen = [], set[tuple[str, int, str]]()
     for run, row, _ in guarded_runs("everyday", *GUARD_WAYS):
         keeps = json.loads(run["guard"]).get("keeps", "healed")
         way = GUARD_WAYS[row["way"]] + (f", {keeps}" if row["way"] == "guard" else "")
-        if row["texts"] != "all" or (run["model"], way) in seen:  # unmarked texts stand beside both guards
+        case = (run["model"], run["tokens"], way)
+        if row["texts"] != "all" or case in seen:  # unmarked texts stand beside both guards
             continue
-        seen.add((run["model"], way))
+        seen.add(case)
         lines.append((
-            run["model"].split(".Q")[0], way, row["count"],
+            run["model"].split(".Q")[0], run["tokens"], way, row["count"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
             f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['like']:.2f}" if "like" in row else "",
             f"{row['distinct'][2]:.2f}", f"{row['cost']:.1f}" if "cost" in row else "",
         ))  # fmt: skip
-    header = ("model", "setting", "texts", "detected", "detected, same content", "nats per token",
+    header = ("model", "tokens at most", "setting", "texts", "detected", "detected, same content", "nats per token",
               "under another model", "likeness", "distinct 4-grams", "unmarked decodes")  # fmt: skip
-    return f"{as_table(header, sorted(lines, key=lambda line: line[0]))}\n\n{source('guard.json')}"
+    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
 
 
 def guard_unspliced() -> str:
