@@ -191,10 +191,13 @@ def ask_all(server: Server, given: Sequence[str], clients: int, tokens: int, way
         seconds = time.perf_counter() - before
     used = [answer["usage"] for answer in answers]
     said = [answer["choices"][0]["message"]["content"] or "" for answer in answers]
-    if sum(map(len, said)) < tokens * len(said):  # one may end early
-        raise SystemExit(f"{server.name} answered next to nothing: {min(said, key=len)!r}")
+    made = sum(one["completion_tokens"] for one in used)
+    if made < 0.9 * tokens * len(used) or min(map(len, said)) == 0:  # some may end early
+        raise SystemExit(
+            f"{server.name} made {made} tokens, expected {tokens} a text; the shortest is {min(said, key=len)!r}"
+        )
     return {"seconds": seconds, "prompt": sum(one["prompt_tokens"] for one in used),
-            "made": sum(one["completion_tokens"] for one in used)}  # fmt: skip
+            "made": made}  # fmt: skip
 
 
 def stream(server: Server, text: str, tokens: int) -> list[float]:
@@ -288,7 +291,7 @@ def measure(arguments: argparse.Namespace, clients: int) -> list[dict[str, Any]]
                 rows.append({**about_case, "way": way, "side": server.name, "rate": middle(server.rates),
                              "ratio": middle(ratios), "own": middle(server.own), "own_ratio": middle(per_second),
                              "tokens": counts[server.name]})  # fmt: skip
-        if arguments.busy:
+        if arguments.busy and clients > 1:
             found_of: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
             own = [one for one in servers if one.name not in DRAWN]
             for number in range(arguments.rounds):
@@ -341,12 +344,14 @@ CASE = ("weights", "dtype", "threads", "clients", "way", "side")
 def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Put these rows into the file, in place of those of the same cases."""
     kind = "blocks" if arguments.weights.suffix == ".gguf" else arguments.dtype
-    rows = [{**row, "dtype": kind, "threads": arguments.caw_threads, "rounds": arguments.rounds} for row in rows]
+    here = about()
+    fixed = {"dtype": kind, "threads": arguments.caw_threads, "rounds": arguments.rounds, "commit": here["commit"]}
+    rows = [{**row, **fixed, "load": here["machine"]["load"]} for row in rows]
     old = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else []
     new = {tuple(row[name] for name in CASE) for row in rows}
     kept = [row for row in old if tuple(row[name] for name in CASE) not in new]
     said = {"arguments": {"tokens": arguments.tokens, "prompt": PROMPT, "long": LONG},
-            **about(), "rows": kept + rows}  # fmt: skip
+            **here, "rows": kept + rows}  # fmt: skip
     arguments.out.write_text(json.dumps(said) + "\n")
 
 

@@ -27,7 +27,8 @@ from caw.record import Record
 STEPS = 2.0  # that a portion may take as long as
 LEAST = 64  # tokens of a portion: fewer take nearly as long
 WEIGHT = 0.2  # of the newest time in the mean
-FALL = 0.01  # of a step's that is shorter than the mean
+RECENT = 128  # steps whose times are known
+LONGER = 0.9  # quantile of these that is a step's time: of those held up few count, and short ones do not
 
 
 def may_portion(plan: Plan) -> bool:
@@ -68,7 +69,10 @@ class Portions:
     def __init__(self, plan: Plan) -> None:
         self.history, self.device = plan.history, plan.facts.device
         self.begun: deque[Begun] = deque()
-        self.step, self.token = 0.0, 0.0  # seconds of a step and of reading a token, 0 = unknown
+        self.steps, self.token = (
+            deque[float](maxlen=RECENT),
+            0.0,
+        )  # seconds of steps, and of reading a token, 0 = unknown
         self.since = 0  # tokens read since the last step
 
     def __len__(self) -> int:
@@ -114,22 +118,22 @@ class Portions:
         self.begun = deque(one for one in self.begun if one.texts)
 
     def stepped(self, seconds: float) -> None:
-        """Hear what a step took; one that was held up counts as twice the mean."""
+        """Hear what a step took."""
         self.since = 0
-        seconds = min(seconds, 2 * self.step) if self.step else seconds
-        self.step = _mean(self.step, seconds, WEIGHT if seconds > self.step else FALL)
+        self.steps.append(seconds)
 
     def took(self, tokens: int, seconds: float) -> None:
         """Hear what reading took."""
         self.since += tokens
         if tokens >= LEAST:
-            self.token = _mean(self.token, seconds / tokens)
+            self.token += (WEIGHT if self.token else 1.0) * (seconds / tokens - self.token)
 
     def size(self) -> int:
         """Tokens of the next portion, less those that were read since the last step."""
-        if not self.step or not self.token:
+        if not self.steps or not self.token:
             return LEAST
-        return max(LEAST, min(CHUNK, int(STEPS * self.step / self.token)) - self.since)
+        step = sorted(self.steps)[int(LONGER * (len(self.steps) - 1))]
+        return max(LEAST, min(CHUNK, int(STEPS * step / self.token)) - self.since)
 
     def read(self, model: Any, cache: SiblingCache, most: int | None) -> tuple[int, list[Read]]:
         """Read at most `most` tokens, None = the rest of the first prompt; return how many, and the prompts that end.
@@ -166,7 +170,3 @@ class Portions:
                 cache.copy_in(row, 0, kept)
             cache.begin_prefill(torch.tensor(others, device=self.device))
             cache.end_prefill(torch.full((len(others),), length, device=self.device))
-
-
-def _mean(before: float, now: float, weight: float = WEIGHT) -> float:
-    return before + weight * (now - before) if before else now

@@ -45,8 +45,6 @@ static inline void in_strips(const void* weight, int64_t count, int64_t bytes, i
   }
 }
 
-constexpr int64_t kMany = 17;  // rows from which on the arithmetic, not the reading, takes the time
-
 constexpr int64_t kLinearTile = 32;  // outputs per call: their weights stay in the first-level cache between row blocks
 
 // Memory on a cache line's boundary, contents undefined: a vector load across two lines costs as much as two.

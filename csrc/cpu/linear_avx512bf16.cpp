@@ -117,7 +117,7 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
   const int64_t most = padded * 8 * kItem > kFirstLevel ? 4 : 8;
   if (rows <= most) return dot_pass<true>(input, rows, padded, weights, size, count, {nullptr, 0, 0}, out);
   int64_t done = 0;
-  if (rows >= kMany) done = linear_many<Dots>(input, rows, padded, weights, size, count, out);
+  if (rows >= many_rows(count * size * kItem)) done = linear_many<Dots>(input, rows, padded, weights, size, count, out);
   in_strips(weights + done * size, count - done, size * kItem, kPairLanes * kItem, rows, most,
       [&](int64_t m, int64_t now, int64_t first, int64_t some, Ahead ahead) {
         dot_pass<false>(input + m * padded, now, padded, weights + (done + first) * size, size, some, ahead,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+from collections import deque
 from typing import Any
 
 import pytest
@@ -229,14 +230,12 @@ def test_sizes_follow_what_steps_and_reading_take() -> None:
     own.took(100, 0.1)
     own.stepped(0.05)
     assert own.size() == 100
-    own.step = 10.0
-    assert own.size() == 2048
-    own.step = 1e-6
-    assert own.size() == portions.LEAST
+    assert new(10.0, 0.001).size() == 2048
+    assert new(1e-6, 0.001).size() == portions.LEAST
 
 
 def test_what_was_read_since_the_last_step_makes_the_portion_smaller() -> None:
-    own = new(step=0.4, token=0.001)
+    own = new(0.4, 0.001)
     assert own.size() == 800
     own.took(600, 0.6)
     assert own.size() == 200
@@ -246,26 +245,31 @@ def test_what_was_read_since_the_last_step_makes_the_portion_smaller() -> None:
     assert own.size() == 800
 
 
-def test_short_steps_hardly_shorten_portions() -> None:
-    """While most texts wait for their prompts, steps are short; and one that was held up says little."""
-    own = new(step=0.06, token=0.001)
-    for _ in range(8):
-        own.stepped(0.02)
-    assert 110 <= own.size() < 120
-    for _ in range(400):
-        own.stepped(0.02)
-    assert own.size() == portions.LEAST
-    for _ in range(12):
-        own.stepped(0.06)
-    assert 100 < own.size() <= 120
-    own = new(step=0.05, token=0.001)
-    own.stepped(3.0)
+def test_portions_are_for_the_longer_steps() -> None:
+    """While most texts wait for their prompts, steps are short; portions as short would keep them waiting."""
+    own = new(0.06, 0.001)
+    for number in range(100):
+        own.stepped(0.02 if number % 5 else 0.06)
     assert own.size() == 120
+    for _ in range(portions.RECENT):
+        own.stepped(0.02)
+    assert own.size() == portions.LEAST  # of 40
+    for _ in range(20):
+        own.stepped(0.06)
+    assert own.size() == 120
+
+
+@pytest.mark.parametrize("every", [11, 20, 100])
+def test_steps_that_were_held_up_make_no_portion_longer(every: int) -> None:
+    own = new(5.0, 0.001)  # the first one is often cold
+    for number in range(1, 500):
+        own.stepped(3.0 if number % every == 0 else 0.05)
+        assert own.size() == 100
 
 
 def new(step: float = 0.0, token: float = 0.0) -> Portions:
     own = Portions.__new__(Portions)
-    own.step, own.token, own.since = step, token, 0
+    own.steps, own.token, own.since = deque([step] if step else [], portions.RECENT), token, 0
     return own
 
 
