@@ -55,7 +55,8 @@ def universal_texts() -> str:
 def everyday_policies() -> str:
     """Greedy everyday texts under policies with a target."""
     found = read_result("everyday_policies.json")
-    models = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "gemma270m": "Gemma 3 270M (base)"}
+    models = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "qwen15": "Qwen2.5-Coder-1.5B",
+              "gemma270m": "Gemma 3 270M (base)"}  # fmt: skip
     names = {"fixed": "fixed strength 1", "own": "CAW, the model's own", "universal": "CAW, `universal`",
              "universal-healing": "CAW, `universal-healing`"}  # fmt: skip
     rows = [
