@@ -69,10 +69,8 @@ class Portions:
     def __init__(self, plan: Plan) -> None:
         self.history, self.device = plan.history, plan.facts.device
         self.begun: deque[Begun] = deque()
-        self.steps, self.token = (
-            deque[float](maxlen=RECENT),
-            0.0,
-        )  # seconds of steps, and of reading a token, 0 = unknown
+        self.steps = deque[float](maxlen=RECENT)  # seconds
+        self.token = 0.0  # seconds of reading one, 0 = unknown
         self.since = 0  # tokens read since the last step
 
     def __len__(self) -> int:
