@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from caw.io.json_files import opened, packed_json
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "evaluation")]  # tables import what made the results
 # of files that do not name their own
 COMMANDS = {
     "detection.json": "python benchmarks/bench_detection.py",
