@@ -26,6 +26,7 @@ from caw.capacity import evaluate_capacity_ref
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.ladder import select_candidate_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
+from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.record import Record
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
@@ -141,6 +142,12 @@ def step_cases() -> dict[str, Variants]:
     }
     scores = torch.randn(1, 49_152) * 3
     asked = [torch.tensor([value]) for value in (True, 0.7, 0, 0.05, 0.0)]
+    text = torch.randint(0, 49_152, (1, 200))
+    penalties = torch.tensor([[1.1, 0.2, 0.1]]), torch.rand(1, 49_152) < 0.01, torch.zeros(1, 0)
+    cases["penalise_logits of 200 tokens, V=49152"] = {
+        "compiled": lambda: ops.penalise_logits(scores, text, asked[0], *penalties),
+        "reference": lambda: penalise_logits_ref(scores, text, asked[0], *penalties),
+    }
     cases["warp_logits T .7, top-p .95"] = {
         "compiled": lambda: ops.warp_logits(scores, *asked),
         "reference": lambda: warp_logits_ref(scores, *asked),

@@ -22,6 +22,7 @@ from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
+from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
@@ -240,6 +241,14 @@ sampling_noise = register(
     sampling_noise_ref,
     lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
     triton="sampling_noise",
+)
+
+# ---- penalise_logits: logits float32 [B, V] with bias and penalties, of the rows that have any. CPU only -------------
+penalise_logits = register(
+    "penalise_logits(Tensor logits, Tensor tokens, Tensor wanted, Tensor numbers, Tensor prompts, Tensor bias) "
+    "-> Tensor",
+    penalise_logits_ref,
+    lambda logits, *args: logits.new_empty(logits.shape),
 )
 
 # ---- warp_logits: what the sampler keeps of logits float32 [B, V], the rest -inf -------------------------------------

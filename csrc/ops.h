@@ -55,6 +55,10 @@ void count_evidence(const Tensor& seen, const Tensor& distinct, const Tensor& tr
 
 Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size);
 
+// Logits with bias and penalties, of the rows that have any.
+Tensor penalise_logits(const Tensor& logits, const Tensor& tokens, const Tensor& wanted, const Tensor& numbers,
+    const Tensor& prompts, const Tensor& bias);
+
 // What the sampler keeps of logits, the rest -inf; and the sums of that and a draw each, with their record.
 Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& temperatures, const Tensor& top_ks,
     const Tensor& tails, const Tensor& floors);

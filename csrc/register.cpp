@@ -18,6 +18,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("show_evidence", TORCH_BOX(&caw::show_evidence));
   m.impl("count_evidence", TORCH_BOX(&caw::count_evidence));
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
+  m.impl("penalise_logits", TORCH_BOX(&caw::penalise_logits));
   m.impl("warp_logits", TORCH_BOX(&caw::warp_logits));
   m.impl("draw_scores", TORCH_BOX(&caw::draw_scores));
   m.impl("tournament", TORCH_BOX(&caw::tournament));

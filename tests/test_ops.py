@@ -197,6 +197,11 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     ],
     "race_values": lambda: [race_inputs()],
     "race_winner": lambda: [[torch.randn(B, V), CONTEXT, KEYS], [torch.randn(V, B).T, CONTEXT, KEYS, 0.7]],
+    "penalise_logits": lambda: [
+        [torch.randn(B, V), torch.tensor([[1, 1, -1], [2, 3, 4], [-1, -1, -1]]), torch.tensor([True, False, True]),
+         torch.tensor([[1.3, 0.5, 0.1]]).expand(B, 3), prompts, bias]
+        for prompts, bias in ((torch.rand(B, V) < 0.3, torch.randn(B, V)), (torch.ones(B, 0) > 0, torch.ones(B, 0)))
+    ],
     "warp_logits": lambda: [
         [torch.randn(B, V), torch.tensor([True, False, True]), torch.tensor([0.7, 1.0, 2.0]), torch.tensor([5, 0, 50]),
          torch.tensor([-1.0, 0.1, 0.4]), torch.tensor([0.0, 0.1, 0.2])],
@@ -347,7 +352,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (18, "e4f92fd2b44079b5"), every
+    assert (_ext.SCHEMAS, found) == (19, "e5e6361ba72131e8"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

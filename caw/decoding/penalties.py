@@ -20,7 +20,9 @@ from dataclasses import dataclass
 
 import torch
 
+from caw import ops
 from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.record import kept_rows
 
 COLUMNS = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -77,32 +79,21 @@ class Penalties:
                 ids, biases = zip(*own.logit_bias, strict=True)
                 self.bias[row, torch.tensor(ids, device=device)] = torch.tensor(biases, device=device)
 
-    def apply(self, logits: torch.Tensor, tokens: torch.Tensor, active: torch.Tensor, *, sparse: bool) -> torch.Tensor:
+    def apply(
+        self, logits: torch.Tensor, tokens: torch.Tensor, active: torch.Tensor, *, sparse: bool, native: bool
+    ) -> torch.Tensor:
         """Apply bias and penalties to logits float32 [B, V]; returns the same tensor if there is nothing to do.
 
-        tokens: int64 [B, T], those generated, -1 beyond. active: bool [B]. sparse: only rows that want it, which reads
-        back from the device which those are.
+        tokens: int64 [B, T], those generated, -1 beyond. active: bool [B]. sparse: first ask whether any row wants it,
+        which reads back from the device. native: use the op on a CPU, else its reference.
         """
-        if not sparse:
-            return self._changed(logits, tokens, self)
-        some = (self.wanted & active).nonzero()[:, 0]
-        if not some.numel():
+        wanted = self.wanted & active
+        if sparse and not wanted.any():
             return logits
-        own = Penalties(**{name: part[some] for name, part in vars(self).items()})
-        return logits.index_copy(0, some, self._changed(logits[some], tokens[some], own))
+        op = ops.penalise_logits if native and logits.is_cpu else penalise_logits_ref
+        return op(logits, tokens, wanted, self.numbers, self.prompts, self.bias)
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, kept_rows(getattr(self, field.name), rows))
-
-    @staticmethod
-    def _changed(logits: torch.Tensor, tokens: torch.Tensor, own: Penalties) -> torch.Tensor:
-        repetition, presence, frequency = own.numbers[:, :, None].unbind(dim=1)
-        counts = torch.zeros_like(logits).scatter_add_(1, tokens.clamp_min(0), (tokens >= 0).to(logits.dtype))
-        if own.bias.shape[1]:
-            logits = logits + own.bias
-        if own.prompts.shape[1]:
-            less = torch.where(logits < 0, logits * repetition, logits / repetition)
-            logits = torch.where(own.prompts | (counts > 0), less, logits)
-        return logits - frequency * counts - presence * (counts > 0)

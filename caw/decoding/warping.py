@@ -28,8 +28,8 @@ class Warping:
     reciprocal of a temperature, this divides). Of equal logits at the border of top-p those of smallest id go, as with
     a stable sort; transformers leaves it to torch.sort which of them go.
 
-    sparse: whether rows that need no penalties are skipped, which reads back from the device which those are.
-    native: use the op, else its reference.
+    sparse: whether penalties are skipped where no row needs them, which reads back from the device whether one does.
+    native: use the ops, else their references.
     """
 
     limits: RowLimits
@@ -39,7 +39,7 @@ class Warping:
     def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
         rows, limits = texts.rows, self.limits
         if limits.penalised and texts.penalties is not None:
-            logits = texts.penalties.apply(logits, texts.made, texts.active, sparse=self.sparse)
+            logits = texts.penalties.apply(logits, texts.made, texts.active, sparse=self.sparse, native=self.native)
         if not changes(limits):
             return logits
         wanted = rows.sampled & texts.active

@@ -179,6 +179,14 @@ def warped() -> Any:
     return ops.warp_logits(tensor([batch, size() * 31], torch.float32), tensor([batch], flags), *numbers, floors)
 
 
+def penalised() -> Any:
+    batch, width = size(), size() * 31
+    own = tensor([batch, random.choice([0, width, size()])], torch.bool), tensor([batch, width], torch.float32)
+    tokens = tensor([batch, size()], torch.int64, width + 3)
+    rows = tensor([batch, width], torch.float32), tokens, tensor([batch], torch.bool), tensor([batch, 3], torch.float32)
+    return ops.penalise_logits(*rows, *own)
+
+
 def draws() -> Any:
     batch = size()
     rows = tensor([batch, size() * 31], torch.float32), tensor([batch], torch.bool), tensor([batch, 3], torch.int64)
@@ -374,7 +382,7 @@ def stack() -> Any:
 
 CALLS: list[Callable[[], Any]] = [
     topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
-    warped, draws, tournament, lists, members, words, linear, layer, pack, unpack, quantization,
+    penalised, warped, draws, tournament, lists, members, words, linear, layer, pack, unpack, quantization,
     prefix_attention, prefill_layer, stack,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some

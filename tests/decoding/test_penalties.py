@@ -24,7 +24,9 @@ KINDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def penalised(logits: torch.Tensor, rows: list[RowSettings], prompts: Any, made: Any, *, sparse: bool) -> torch.Tensor:
+def penalised(
+    logits: torch.Tensor, rows: list[RowSettings], prompts: Any, made: Any, *, sparse: bool, native: bool = True
+) -> torch.Tensor:
     """Each row of logits [B, V] after its prompt and the tokens made so far."""
     longest = max(map(len, made))
     tokens = torch.tensor([[*own, *[-1] * (longest - len(own))] for own in made])
@@ -32,7 +34,7 @@ def penalised(logits: torch.Tensor, rows: list[RowSettings], prompts: Any, made:
     if own is None:
         return logits
     own.start(torch.arange(len(rows)), prompts, rows)
-    return own.apply(logits.clone(), tokens, torch.ones(len(rows), dtype=torch.bool), sparse=sparse)
+    return own.apply(logits.clone(), tokens, torch.ones(len(rows), dtype=torch.bool), sparse=sparse, native=native)
 
 
 def texts_of(count: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -44,14 +46,15 @@ def texts_of(count: int) -> tuple[list[list[int]], list[list[int]]]:
     return some([1 + i % 7 for i in range(count)]), some([3 * i % 11 for i in range(count)])
 
 
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_bias_and_repetition_are_transformers_to_the_bit(sparse: bool) -> None:
+def test_bias_and_repetition_are_transformers_to_the_bit(sparse: bool, native: bool) -> None:
     prompts, made = texts_of(6)
     logits = torch.randn(6, VOCAB) * 5
     logits[:, 4] = -torch.inf
     bias = {0: -100.0, 7: 3.25}
     rows = [RowSettings(repetition_penalty=1.3, logit_bias=bias)] * 6
-    got = penalised(logits, rows, prompts, made, sparse=sparse)
+    got = penalised(logits, rows, prompts, made, sparse=sparse, native=native)
     biased = SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})
     processors = [biased, RepetitionPenaltyLogitsProcessor(1.3)]
     for own, prompt, tokens, row in zip(logits, prompts, made, got, strict=True):
@@ -76,7 +79,9 @@ def test_rows_are_penalised_as_if_alone(sparse: bool) -> None:
     (prompts, made), logits = texts_of(len(rows)), torch.randn(len(rows), VOCAB)
     together = penalised(logits, rows, prompts, made, sparse=sparse)
     for i, row in enumerate(rows):
-        single = penalised(logits[i : i + 1], [row], prompts[i : i + 1], made[i : i + 1], sparse=not sparse)
+        single = penalised(
+            logits[i : i + 1], [row], prompts[i : i + 1], made[i : i + 1], sparse=not sparse, native=sparse
+        )
         assert torch.equal(together[i], single[0])
     assert torch.equal(together[0], logits[0])
 
