@@ -49,6 +49,7 @@ STATED = re.compile(
     r"(?:therefore |thus |approximately |about )?",
     re.IGNORECASE,
 )
+WORD = re.compile(r"\w+(?:['’.-]\w+)*")
 CHOICE = re.compile(r"\(?\b([A-H])\b\)?(?!['’])")
 UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
 LONGEST = 80  # characters behind a clause in which its result may stand, if it has none
@@ -63,23 +64,30 @@ def equations_of(text: str) -> tuple[Tokens, ...]:
 
 @functools.lru_cache(CACHED)
 def answers_of(text: str) -> tuple[Tokens, ...]:
-    """Return the answers that a text states ("answer is", "####", \\boxed), else its last clause with a number."""
-    found = []
+    """Return the answers that a text states ("answer is", "####", \\boxed), in order.
+
+    One without a number is its words ("the answer is Paris"), but not behind "####", which also begins a heading. If
+    none has a number, the last clause with a number is returned behind them.
+    """
+    found, numbers = list[Tokens](), False
     for match in STATED.finditer(text):
         cut = next((cut for cut in _cuts(text, match.end())), len(text))
         region = text[match.end() : cut]
         choice = CHOICE.match(region)
         tokens = (choice[1],) if choice else tokens_of(region)
+        numbers = numbers or bool(tokens)
+        if not tokens and not match[0].startswith("#"):
+            tokens = tuple(WORD.findall(region.lower()))
         if tokens:
             found.append(tokens)
-    if found:
+    if numbers:
         return tuple(found)
     last: Tokens = ()
     for start, end in _clauses(text):
         tokens = tokens_of(text[start:end])
         if any(isinstance(token, Decimal) or token[0].isnumeric() for token in tokens):  # "½", "1.2.3"
             last = tokens
-    return (last,) if last else ()
+    return (*found, last) if last else tuple(found)
 
 
 def may_go_on(equations: tuple[Tokens, ...], begun: str) -> bool:

@@ -38,7 +38,7 @@ NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
 ANY_NUMBER = re.compile(NUMBER)
 FENCED = re.compile(r"^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
-STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\\]|\\\\.)*"|[][{}]', re.DOTALL)
+STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 BRACKET = re.compile(r"[{[]")
 IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known

@@ -311,3 +311,26 @@ def test_readers_tell_whether_there_is_something_to_keep() -> None:
 def test_content(unmarked: str, marked: str, kept: bool) -> None:
     assert keeps.content()(unmarked, unmarked) and keeps.content()(unmarked, marked) is kept
     assert caw.Guard("content").reader == keeps.content()
+
+
+@pytest.mark.parametrize("keeps", [keeps.number(), keeps.results()], ids=["number", "results"])
+@pytest.mark.parametrize(("one", "other"), [
+    ("There are 3 cities. The answer is Paris.", "There are 3 cities. The answer is London."),
+    ("2 + 3 = 5. So the answer is yes.", "2 + 3 = 5. So the answer is no."),
+    ("Of 4, answer: **red**", "Of 4, answer: **blue**"), ("It is \\boxed{\\text{even}}", "It is \\boxed{\\text{odd}}"),
+    ("The answer is yes. That makes 7 apples.", "The answer is yes. That makes 8 apples."),
+])  # fmt: skip
+def test_a_stated_answer_without_a_number_is_kept_with_the_last_number(keeps, one, other):
+    assert not keeps(one, other) and keeps(one, one) and keeps.reads(one)
+    assert keeps(one, one.replace("So the", "Thus the").replace("Of 4", "From 4").replace("That makes", "So it is"))
+
+
+def test_a_heading_is_no_answer():
+    assert keeps.number()("#### Steps\nSo 7 apples.", "#### How\nSo 7 apples.")
+    assert not keeps.number()("#### Steps\nSo 7 apples.", "#### Steps\nSo 8 apples.")
+
+
+def test_an_escaped_quote_ends_no_string():
+    """The bracket behind it is part of the string."""
+    found = keeps.STRING_OR_BRACKET.findall('{"a": "x \\" [", "b": [1]}')
+    assert [each for each in found if len(each) == 1] == ["{", "[", "]", "}"]

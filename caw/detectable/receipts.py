@@ -40,9 +40,10 @@ class Receipt:
     of its part, None for another watermark. variant: the sub-key, in [0, variants); variants: V, how many the key has
     (None without variants).
 
-    Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = the unmarked
-    text has nothing of that kind, so nothing was checked. changes: stretches in which it differs. rollouts:
-    continuations that were tried. keeps_error: the last error of the caller's own reader.
+    Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = it was changed
+    although the unmarked text has nothing of that kind; False = the caller's own reader fails on the unmarked text or
+    rejects it, so it leaves as it is. changes: stretches in which it differs. rollouts: continuations that were tried.
+    keeps_error: the last error of the caller's own reader.
 
     Raises TypeError or ValueError in one sentence for anything that is not a receipt.
     """
@@ -120,14 +121,14 @@ class Receipt:
 @dataclass(frozen=True)
 class Kept:
     """What a guard did. name: what it keeps. changes: stretches of the text that are not the unmarked one's. error: the
-    last one that the caller's own reader raised, else empty. checked: whether there was something to keep.
+    last one of the caller's own reader, else empty. kept: whether it is; None = there was nothing of that kind to keep.
     """
 
     name: str
     changes: int
     rollouts: int
     error: str = ""
-    checked: bool = True
+    kept: bool | None = True
 
 
 def text_digest(text: str) -> str:
@@ -179,9 +180,9 @@ def _of_mark(trial: Trial, request: Request) -> dict[str, Any]:
 
 
 def _of_guard(guarded: Kept) -> dict[str, Any]:
-    """The fields of a guarded text: only what keeps is ever taken, but there may have been nothing to keep."""
+    """The fields of a guarded text."""
     return {
-        "keeps": guarded.name, "kept": True if guarded.checked else None, "changes": guarded.changes,
+        "keeps": guarded.name, "kept": guarded.kept, "changes": guarded.changes,
         "rollouts": guarded.rollouts, "keeps_error": guarded.error,
     }  # fmt: skip
 

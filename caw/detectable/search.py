@@ -46,6 +46,7 @@ SURE, DOUBT, UNSURE = (
 )  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
 READINGS = 6  # of a text put together, to see whether it healed
 LAST = 2  # of these, for a text that is not detected: as far as it heals
+REJECTED = "keeps must return True for the unmarked text as both, got False; compare the texts"
 RISES = 0.5  # nats that a patch is taken to cost behind it until a reading tells
 LEAST_LOST = 0.3  # nats; a cheaper change is not better
 LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
@@ -163,8 +164,14 @@ class Search:
         self.original = base.text
         self.names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
         self.content, self.matters = content_of(base.text, self.names), Matters(base.tokens, self.stops, self.names)
-        if self.reader is not None:
-            self.nothing = not reads(self.reader, base.text) or self._said(base.text) is None
+        if self.reader is not None and reads(self.reader, base.text):
+            said = self._said(base.text)
+            if said is False:  # it raises, or asks for what the unmarked text lacks: no change could be kept
+                self.error = self.error or REJECTED
+                return self._ended(base, _Progress(base))
+        else:
+            said = None
+        self.nothing = self.reader is not None and said is None
         reading = yield from self._read(base.tokens, 0, self.strengths)
         state = _Progress(base)
         stages = [reading.choices, reading.others, reading.beyond]
@@ -482,8 +489,8 @@ class Search:
             reason = "stop"
         sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, made, finish_reason=reason)
         same = version.tokens == before.tokens
-        checked = same or not self.nothing
-        kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, self.error, checked)
+        holds = self.kept.get(version.text) is not False if same or not self.nothing else None
+        kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, self.error, holds)
         return Ended(
             sequence, version.text, version.verdict, kept, max((one.strength for one in done.taken), default=0.0)
         )

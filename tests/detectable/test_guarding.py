@@ -120,6 +120,20 @@ def test_a_reader_that_raises_keeps_nothing_and_is_named(
     assert said in {receipt.keeps_error for receipt in made.receipts or []}
 
 
+@pytest.mark.parametrize("keeps", [lambda old, new: False, lambda old, new: 1 / 0], ids=["rejects", "raises"])
+def test_a_reader_that_fails_on_the_unmarked_text_ends_the_search_at_once(
+    model: Any, unmarked: Any, keeps: Any
+) -> None:
+    """It rejected every change, for the price of all rollouts, and the receipt said that the text was kept."""
+    guard = caw.Guard(keeps=keeps, rejoin=2, horizon=8)
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard})
+    assert made.sequences == unmarked.sequences
+    tried = [receipt for receipt in made.receipts or [] if not receipt.detected]
+    said = {"keeps must return True for the unmarked text as both, got False; compare the texts",
+            "ZeroDivisionError: division by zero"}  # fmt: skip
+    assert tried and all((r.kept, r.rollouts, r.changes) == (False, 0, 0) and r.keeps_error in said for r in tried)
+
+
 def test_ctrl_c_in_a_reader_ends_the_call(model: Any) -> None:
     def interrupted(old: str, new: str) -> bool:
         raise KeyboardInterrupt
@@ -191,7 +205,7 @@ def test_edits_enter_the_stop(model: Any, guarded: Any) -> None:
 
 
 def test_undetected_texts(model: Any) -> None:
-    options = {**OPTIONS, "guard": caw.Guard(keeps=lambda old, new: False, rejoin=2, horizon=8)}
+    options = {**OPTIONS, "guard": caw.Guard(keeps=lambda old, new: old == new, rejoin=2, horizon=8)}
     dropped = caw.generate(model, tokenizer(), PROMPTS, on_undetected="drop", **options)
     assert any(reason == "undetected" for reason in dropped.finish_reasons)
     unmarked = caw.generate(model, tokenizer(), PROMPTS, on_undetected="unmarked", **{**options, "guard": FREE})
