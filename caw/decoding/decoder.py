@@ -144,8 +144,8 @@ class Decoder:
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Prefill prompts into these empty rows; pairs: the number and the request of each."""
         plan = self.plan
-        if self.portioned and (self.busy or self.portions) and not self.waiting.shared:
-            later = self.portions.later([request.known for _, request in pairs])
+        if self.portioned and not self.waiting.shared:
+            later = self.portions.later([request.known for _, request in pairs], busy=self.busy)
             texts = list(zip(numbers, pairs, strict=True))
             for text in itertools.compress(texts, later):
                 self.portions.add(*text)
@@ -163,12 +163,12 @@ class Decoder:
         self._begin(numbers, pairs, logits, records)
 
     def _read_on(self) -> None:
-        """Read a portion of the prompts that have begun; the first one's rest if nothing else is to do."""
+        """Read a portion of the prompts that have begun."""
         self.portions.drop(self.waiting.gone, self.cache)
         if not self.portions:
             return
         before = time.perf_counter()
-        tokens, done = self.portions.read(self.model, self.cache, self.portions.size() if self.busy else None)
+        tokens, done = self.portions.read(self.model, self.cache, busy=self.busy)
         self.portions.took(tokens, time.perf_counter() - before)
         for one in done:
             self._begin([one.row], [one.pair], one.logits, one.records)

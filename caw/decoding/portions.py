@@ -95,11 +95,14 @@ class Portions:
                 return
         self.begun.append(Begun(ids, [(row, pair)]))
 
-    def later(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
+    def later(self, prompts: Sequence[Sequence[int]], *, busy: bool) -> list[bool]:
         """Tell which of these to read in portions: those that are being read, and the longest, so that the others are
-        no longer than one together. Equal ones count once.
+        no longer than one together; equal ones count once. If no text is being decoded, those longer than a chunk.
         """
-        known, room = {tuple(one.ids) for one in self.begun}, self.size()
+        known = {tuple(one.ids) for one in self.begun}
+        if not busy:
+            return [len(ids) > CHUNK or tuple(ids) in known for ids in prompts]
+        room = self.size()
         for ids in sorted(dict.fromkeys(map(tuple, prompts)), key=len):
             room -= 0 if ids in known else len(ids)
             if room < 0:
@@ -133,16 +136,18 @@ class Portions:
         step = sorted(self.steps)[int(LONGER * (len(self.steps) - 1))]
         return max(LEAST, min(CHUNK, int(STEPS * step / self.token)) - self.since)
 
-    def read(self, model: Any, cache: SiblingCache, most: int | None) -> tuple[int, list[Read]]:
-        """Read at most `most` tokens, None = the rest of the first prompt; return how many, and the prompts that end.
+    def read(self, model: Any, cache: SiblingCache, *, busy: bool) -> tuple[int, list[Read]]:
+        """Read a portion; return how many tokens, and the prompts that end.
 
-        Their last positions are read together, as their distributions are wanted.
+        busy: whether a text is being decoded. If none is, the portion is a chunk of the first prompt, after which
+        requests that came meanwhile are seen. The last positions of a prompt are read together, as their distributions
+        are wanted.
         """
-        count, done = 0, list[Read]()
-        while self.begun and (most is None or count < most):
+        count, done, most = 0, list[Read](), self.size() if busy else CHUNK
+        while self.begun and count < most:
             one = self.begun[0]
             length = len(one.ids)
-            end = length if most is None else min(one.read + most - count, length)
+            end = min(one.read + most - count, length)
             end = end if end + self.history < length else length
             row = torch.tensor([one.row], device=self.device)
             last = end == length
@@ -155,7 +160,7 @@ class Portions:
                 done += [Read(row, pair, *found) for row, pair in one.texts]
             else:
                 cache.lengths[row] = 0  # a row without a text reads no prefix
-            if most is None:
+            if not busy:
                 break
         return count, done
 

@@ -62,7 +62,7 @@ def test_portions_change_no_text(
     monkeypatch.setattr(Portions, "size", size)
     whole = texts_of(decoder_of(model, 3, False, **settings), prompts, budgets, sampling)
     assert not sizes
-    monkeypatch.setattr(Portions, "later", lambda self, prompts: [True] * len(prompts))
+    monkeypatch.setattr(Portions, "later", lambda self, prompts, busy: [True] * len(prompts))
     assert texts_of(decoder_of(model, 3, True, **settings), prompts, budgets, sampling) == whole
     assert len(sizes) > 20
 
@@ -78,7 +78,7 @@ def test_portions_beside_drafts_change_no_text(monkeypatch: pytest.MonkeyPatch) 
     keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     monkeypatch.setattr(Portions, "size", lambda self: 16)
-    monkeypatch.setattr(Portions, "later", lambda self, prompts: [True] * len(prompts))
+    monkeypatch.setattr(Portions, "later", lambda self, prompts, busy: [True] * len(prompts))
     assert texts_of(decoder_of(model, 3, True, speculate=drafter), prompts, budgets, False) == expected
     assert sum(right) > 10
 
@@ -119,8 +119,8 @@ def test_long_prompts_are_read_in_portions_once_and_short_ones_at_once(
     """One reading serves all choices of a prompt; equal ones, and all that came with them, once stalled the others."""
     read, own = list[int](), Portions.read
 
-    def counted(self: Portions, *asked: Any) -> Any:
-        found = own(self, *asked)
+    def counted(self: Portions, *asked: Any, busy: bool) -> Any:
+        found = own(self, *asked, busy=busy)
         read.append(found[0])
         return found
 
@@ -218,6 +218,30 @@ def test_others_go_on_between_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order.index(1) == 2 + 9  # of its nine portions the last is followed by a step of both
     assert order.count(0) == 30
     assert order.count(1) == 4
+
+
+@needs_extension
+def test_an_idle_decoder_sees_short_prompts_between_the_chunks_of_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read a prompt to its end, however long, before it looked at what had come meanwhile."""
+    model, row, told = build("llama"), RowSettings(seed=1), list[int]()
+    monkeypatch.setattr(portions, "CHUNK", 20)
+    monkeypatch.setattr(Portions, "size", lambda self: 20)
+    prompts = [prompt(90, 1), prompt(7, 2)]
+    expected = texts_of(decoder_of(model, 2, False), prompts, [6, 3], False)
+    decoder, own, chunks = decoder_of(model, 2, True), Portions.read, list[int]()
+    first, second = requests_for(prompts, [6, 3], [row, row])
+
+    def reading(self: Portions, *asked: Any, busy: bool) -> Any:
+        found = own(self, *asked, busy=busy)
+        chunks.append(found[0])
+        if len(chunks) == 2:
+            decoder.waiting.add(second)
+        return found
+
+    monkeypatch.setattr(Portions, "read", reading)
+    ended = list(decoder.run([first], lambda sequence: bool(told.append(sequence.index))))
+    assert chunks == [20, 20, 20, 20, 10] and told[0] == 1 and sorted(set(told)) == [0, 1]
+    assert {one.index: one.tokens for one in ended} == dict(enumerate(expected))
 
 
 def test_sizes_follow_what_steps_and_reading_take() -> None:
