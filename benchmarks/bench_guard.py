@@ -15,7 +15,7 @@ texts are those of a fixed strength and of CAW with a target; all are read by an
 installed, their likeness to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that
 rejoined go on without the copied tail. "same" is what evaluation reads, not the guard: whether the graded answers are
 equal. Results are appended batch by batch, so a run can be stopped and continued; they hold no text. Runs that differ
-in their keys alone are gathered as one.
+in their keys alone are gathered as one; --add leaves the runs in OUTPUT whose settings no given file has.
 """
 
 from __future__ import annotations
@@ -87,9 +87,10 @@ def main() -> None:
     own = commands.add_parser("gather")
     own.add_argument("files", nargs="+", type=Path)
     own.add_argument("--output", type=Path)
+    own.add_argument("--add", action="store_true", help="keep the runs in OUTPUT whose settings no file has")
     asked = parser.parse_args()
     if asked.what == "gather":
-        gather(asked.files, asked.output)
+        gather(asked.files, asked.output, add=asked.add)
     elif asked.what == "unspliced":
         unspliced(asked)
     else:
@@ -143,6 +144,7 @@ class Setting:
 
 def run(asked: Any) -> None:
     its = Setting(asked)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     done = {line["id"] for line in lines[1:]}
     if not lines:
@@ -293,6 +295,7 @@ def unspliced(asked: Any) -> None:
     One change of each text and size of `rejoin`, the first that is kept.
     """
     its = Setting(asked)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     sizes, changed = (4, 8), list[tuple[int, int, str, list[int]]]()
     seen = Search._rolled
 
@@ -380,9 +383,12 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def gather(files: Sequence[Path], output: Path | None) -> None:
-    """Write what the pages show: of each setting the summary, and of each text its length, rollouts and success."""
-    read: dict[str, tuple[dict[str, Any], dict[tuple[int, str], dict[str, Any]]]] = {}
+def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> None:
+    """Write what the pages show: of each setting the summary, and of each text its length, rollouts and success.
+
+    add: the runs in the output whose settings no file has stay, each with the commit and machine of its own.
+    """
+    read: dict[str, dict[tuple[int, str], dict[str, Any]]] = {}
     apart: list[dict[str, Any]] = []
     for path in files:
         settings, *rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -392,19 +398,31 @@ def gather(files: Sequence[Path], output: Path | None) -> None:
                 apart.append(row | {f"{what}_ci": [round(end, 4) for end in pair] for what, pair in ends.items()})
             continue
         key = settings["key"]
-        settings = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
-        settings["model"] = Path(settings["model"]).name
-        _, known = read.setdefault(json.dumps(settings), (settings, {}))
+        settings = settings | {"model": Path(settings["model"]).name}
+        known = read.setdefault(setting_of(settings), {})
         known |= {(key, row["id"]): {**row, "key": key} for row in rows}  # a question that two files have counts once
-    runs = []
-    for settings, known in read.values():
+    runs: dict[str, dict[str, Any]] = {}
+    torch.set_num_threads(1)  # as in the runs
+    made_by = about()
+    if add and output is not None and output.exists():
+        old = json.loads(output.read_text())
+        its = {name: old[name] for name in made_by if old.get(name, made_by[name]) != made_by[name]}
+        runs = {setting_of(run): its | run for run in old["runs"]}
+        apart = apart or old["unspliced"]
+    for name, known in read.items():
         rows = list(known.values())
         texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
-        runs.append({**settings, "rows": summaries(rows), "texts": texts})
+        runs[name] = {**json.loads(name), "rows": summaries(rows), "texts": texts}
         report(rows)
     if output is not None:
-        torch.set_num_threads(1)  # as in the runs
-        output.write_text(json.dumps({**about(), "runs": runs, "unspliced": apart}, separators=(",", ":")) + "\n")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        found = {**made_by, "runs": list(runs.values()), "unspliced": apart}
+        output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+
+
+def setting_of(run: dict[str, Any]) -> str:
+    """What tells a run from others, as JSON."""
+    return json.dumps({name: run[name] for name in SETTINGS if run.get(name) is not None})
 
 
 def _success(marked: dict[str, Any]) -> bool:
