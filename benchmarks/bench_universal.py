@@ -7,6 +7,7 @@
         --output benchmarks/results/universal.json
 
 FOLDER holds the GGUF files named below. Every part can be stopped and continued. Results hold numbers and no texts.
+`gather --add` leaves what stands in the output and is not among what is gathered.
 """
 
 from __future__ import annotations
@@ -285,6 +286,7 @@ def texts(asked: argparse.Namespace) -> None:
     --policies: lines NAME=EVALUATOR:THETA:BETA, or NAME=fixed:STRENGTH; strengths are multiples of 4 logits.
     """
     torch.set_num_threads(1)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     subject, level = SUBJECTS[asked.model], KINDS_OF_TEXTS[asked.kind]
     known = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     done = {(row["policy"], row["key"], row["id"]) for row in known if row["model"] == asked.model}
@@ -380,31 +382,86 @@ def report(rows: list[dict[str, Any]]) -> None:
 def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of every model, kind, split and policy: the share found, of answers kept and right, and the rise in nats.
 
-    Intervals are bootstrapped over prompts, with all their keys.
+    both: found and kept. Intervals are bootstrapped over prompts, with all their keys.
     """
     made = []
-    for model, kind, split in sorted({(row["model"], row["kind"], row["split"]) for row in rows}):
-        some = [row for row in rows if (row["model"], row["kind"], row["split"]) == (model, kind, split)]
-        bare = {row["id"]: row for row in some if row["policy"] == "none"}
-        for policy in dict.fromkeys(row["policy"] for row in some):
-            own = [row for row in some if row["policy"] == policy and row["id"] in bare]
-            ids = [row["id"] for row in own]
-            line = {"model": model, "kind": kind, "split": split, "policy": policy, "texts": len(own)}
-            line["prompts"], line["tokens"] = len(set(ids)), round(float(np.mean([row["tokens"] for row in own])), 1)
-            columns = {"found": [row["p"] <= KINDS_OF_TEXTS[kind] for row in own]}
-            if kind == "maths":
-                columns["kept"] = [same(row["answer"], bare[row["id"]]["answer"]) for row in own]
-                columns["right"] = [row["right"] for row in own]
-            if own and own[0].get("nats") is not None:
-                columns["nats"] = [row["nats"] if row["nats"] is not None else np.nan for row in own]
-                plain = [bare[row["id"]]["nats"] for row in own]
-                columns["rise"] = [
-                    a - b if b is not None else np.nan for a, b in zip(columns["nats"], plain, strict=True)
-                ]
-            for name, values in columns.items():
-                line[name], line[f"{name}_ci"] = mean_of(np.array(values, dtype=float), ids)
+    for (model, kind, split), by_policy, bare in _runs(rows):
+        for policy, own in by_policy.items():
+            some = list(own.values())
+            if not some:
+                continue
+            ids = [row["id"] for row in some]
+            line = {"model": model, "kind": kind, "split": split, "policy": policy, "texts": len(some)}
+            line["prompts"] = len(set(ids))
+            line["tokens"] = round(float(np.mean([row["tokens"] for row in some])), 1)
+            for name, values in _columns(some, bare, kind).items():
+                line[name], line[f"{name}_ci"] = mean_of(values, ids)
             made.append(line)
     return made
+
+
+PAIRS = (("universal", "own"), ("universal", "fixed"), ("own", "fixed"))
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What one policy has over another on the same prompts and keys: differences, with intervals over prompts.
+
+    rise_ratio: the rise in nats of the first over that of the second.
+    """
+    made = []
+    for (model, kind, split), by_policy, bare in _runs(rows):
+        for one, other in PAIRS:
+            both = [case for case in by_policy.get(one, {}) if case in by_policy.get(other, {})]
+            if not both:
+                continue
+            a, b = (_columns([by_policy[policy][case] for case in both], bare, kind) for policy in (one, other))
+            ids = [row_id for _, row_id in both]
+            line = {"model": model, "kind": kind, "split": split, "policy": one, "than": other, "texts": len(both)}
+            line["prompts"] = len(set(ids))
+            for name in a.keys() & b.keys() - {"nats"}:
+                line[name], line[f"{name}_ci"] = mean_of(a[name] - b[name], ids)
+            if "rise" in a.keys() & b.keys():
+                line["rise_ratio"], line["rise_ratio_ci"] = ratio_of(a["rise"], b["rise"], ids)
+            made.append(line)
+    return made
+
+
+Case = tuple[int, str]  # key and prompt
+
+
+def _runs(
+    rows: list[dict[str, Any]],
+) -> list[tuple[tuple[str, str, str], dict[str, dict[Case, dict[str, Any]]], dict[str, dict[str, Any]]]]:
+    """Of every model, kind and split: each policy's rows, a text that stands twice once, and the unmarked ones."""
+    found: dict[tuple[str, str, str], dict[str, dict[Case, dict[str, Any]]]] = {}
+    for row in rows:
+        by_policy = found.setdefault((row["model"], row["kind"], row["split"]), {})
+        by_policy.setdefault(row["policy"], {})[row["key"], row["id"]] = row
+    made = []
+    for name in sorted(found):
+        bare = {row_id: row for (_, row_id), row in found[name].get("none", {}).items()}
+        known = {
+            policy: {case: row for case, row in own.items() if case[1] in bare} for policy, own in found[name].items()
+        }
+        made.append((name, known, bare))
+    return made
+
+
+def _columns(rows: list[dict[str, Any]], bare: dict[str, dict[str, Any]], kind: str) -> dict[str, np.ndarray]:
+    """A value of each text, by what it says."""
+    columns: dict[str, list[Any]] = {"found": [row["p"] <= KINDS_OF_TEXTS[kind] for row in rows]}
+    if kind == "maths":
+        columns["kept"] = [same(row["answer"], bare[row["id"]]["answer"]) for row in rows]
+        columns["right"] = [row["right"] for row in rows]
+        columns["both"] = [a and b for a, b in zip(columns["found"], columns["kept"], strict=True)]
+    if any(row.get("nats") is not None for row in rows):
+        columns["nats"] = [row.get("nats") for row in rows]
+        columns["rise"] = [
+            None if row.get("nats") is None or bare[row["id"]].get("nats") is None
+            else row["nats"] - bare[row["id"]]["nats"]
+            for row in rows
+        ]  # fmt: skip
+    return {name: np.array(values, dtype=float) for name, values in columns.items()}
 
 
 def same(one: str | None, other: str | None) -> bool:
@@ -412,25 +469,51 @@ def same(one: str | None, other: str | None) -> bool:
 
 
 def mean_of(values: np.ndarray, ids: list[str]) -> tuple[float, tuple[float, float]]:
-    """The mean, and its 95 % interval over prompts."""
-    names, group = np.unique(ids, return_inverse=True)
+    """The mean, and its 95 % interval over prompts; of the values that are numbers."""
     known = np.isfinite(values)
-    sums = np.bincount(group[known], values[known], minlength=len(names))
-    counts = np.bincount(group[known], minlength=len(names))
+    return ratio_of(np.where(known, values, 0), known.astype(float), ids)
+
+
+def ratio_of(above: np.ndarray, below: np.ndarray, ids: list[str]) -> tuple[float, tuple[float, float]]:
+    """The ratio of two sums, and its 95 % interval over prompts; of the texts that have both values."""
+    known = np.isfinite(above) & np.isfinite(below)
+    names, group = np.unique(ids, return_inverse=True)
+    sums, sizes = (np.bincount(group[known], values[known], minlength=len(names)) for values in (above, below))
     drawn = np.random.default_rng(0).integers(len(names), size=(1000, len(names)))
-    means = sums[drawn].sum(1) / np.maximum(counts[drawn].sum(1), 1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return round(float(values[known].mean()), 4), (round(float(low), 4), round(float(high), 4))
+    most = sizes[drawn].sum(1)
+    ratios = sums[drawn].sum(1)[most != 0] / most[most != 0]
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return round(float(sums.sum() / sizes.sum()), 4), (round(float(low), 4), round(float(high), 4))
 
 
 def gather(asked: argparse.Namespace) -> None:
-    """Write what the pages show: the figures of each training, and of whole texts the summaries."""
+    """Write what the pages show: the figures of each training, and of whole texts the summaries and pairs.
+
+    With --add, what the output has of other trainings, policies and pairs stays.
+    """
     about = {path.stem: json.loads(path.read_text()) for path in asked.trained}
     trained = {name: {"trained_on": it["trained_on"], **it["metrics"]} for name, it in about.items()}
     rows = [json.loads(line) for path in asked.texts for line in path.read_text().splitlines()]
-    found = {"trained": trained, "policies": dict(said.split("=", 1) for said in asked.policies)}
-    found |= {"texts": summaries(rows), "command": "python benchmarks/bench_universal.py gather"}
+    old = json.loads(asked.output.read_text()) if asked.add and asked.output.exists() else {}
+    found = {
+        "trained": old.get("trained", {}) | trained,
+        "policies": old.get("policies", {}) | dict(said.split("=", 1) for said in asked.policies),
+        "texts": _added(old.get("texts", []), summaries(rows)),
+        "pairs": _added(old.get("pairs", []), pairs(rows)),
+        "command": "python benchmarks/bench_universal.py gather",
+    }
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
     asked.output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+
+
+def _added(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Old lines whose case no new one has, and the new ones; of one model, kind and split together."""
+
+    def case(line: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(line.get(name) for name in ("model", "kind", "split", "policy", "than"))
+
+    by_case = {case(line): line for line in (*old, *new)}
+    return sorted(by_case.values(), key=lambda line: case(line)[:3])
 
 
 def main() -> None:
@@ -476,6 +559,7 @@ def main() -> None:
     own.add_argument("--texts", type=Path, nargs="*", default=[], help="files that `texts` wrote")
     own.add_argument("--policies", nargs="*", default=[], help="as for `texts`, to say what the names mean")
     own.add_argument("--output", type=Path, required=True)
+    own.add_argument("--add", action="store_true", help="keep what OUTPUT has and is not gathered")
     own.set_defaults(run=gather)
     asked = parser.parse_args()
     asked.run(asked)
