@@ -418,9 +418,9 @@ def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ids = [row_id for _, row_id in both]
             line = {"model": model, "kind": kind, "split": split, "policy": one, "than": other, "texts": len(both)}
             line["prompts"] = len(set(ids))
-            for name in a.keys() & b.keys() - {"nats"}:
+            for name in (name for name in a if name in b and name != "nats"):
                 line[name], line[f"{name}_ci"] = mean_of(a[name] - b[name], ids)
-            if "rise" in a.keys() & b.keys():
+            if "rise" in a and "rise" in b:
                 line["rise_ratio"], line["rise_ratio_ci"] = ratio_of(a["rise"], b["rise"], ids)
             made.append(line)
     return made

@@ -67,7 +67,14 @@ from speed_tables import (
 )
 from step_tables import no_look_ahead, step_parts, synthid_steps
 from swap_tables import swaps
-from universal_tables import everyday_policies, universal, universal_key, universal_texts
+from universal_tables import (
+    everyday_policies,
+    universal,
+    universal_judged,
+    universal_key,
+    universal_pairs,
+    universal_texts,
+)
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 
@@ -234,6 +241,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
+    "universal-pairs": universal_pairs, "universal-judged": universal_judged,
     "everyday-policies": everyday_policies,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,

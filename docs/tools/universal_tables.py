@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from result_files import as_table, read_result, share, source, with_ends
+
+TRAIN = "python benchmarks/bench_universal.py train runs/universal --models FOLDER"
+HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
+KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
+_CASE = ("model", "split", "policy", "than")
 
 
 def universal() -> str:
     """The evaluator of healing on changes of every model and kind of text, beside others."""
     found = read_result("universal.json")["trained"]
     rows = []
-    for row in found["universal"]["sets"]:
+    for row in found["healing"]["sets"]:
         low, high = row["unseen_ci"]
         own = "smollm2-135m" if row["family"] == "smollm2" else "qwen2.5-coder-0.5b"
         rows.append((
@@ -22,34 +29,87 @@ def universal() -> str:
               "the same, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
               "entropy",
               "of the quarter marked first, healed: the same, unseen; key segments; fixed strength")  # fmt: skip
-    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+    return f"{as_table(header, rows)}\n\n{_said(HEALING)}"
 
 
 def universal_key() -> str:
     """The universal network on key segments."""
     rows = [
         (row["model"], row["documents"], f"{row['seen']:.3f}", f"{row['unseen']:.3f}")
-        for row in read_result("universal.json")["trained"].get("key", {"sets": []})["sets"]
+        for row in read_result("universal.json")["trained"]["universal"]["sets"]
     ]
     header = ("model", "held-out documents", "AUROC, documents unseen", "AUROC, family unseen")
-    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+    return f"{as_table(header, rows)}\n\n{_said(KEYS)}"
 
 
 def universal_texts() -> str:
-    """Whole texts under every policy, each with a target."""
+    """Answers in maths under every policy, each with a target."""
     found = read_result("universal.json")
+    rows = [
+        (row["model"], row["prompts"], row["texts"], found["policies"].get(row["policy"], "no mark"),
+         with_ends(row["found"], *row["found_ci"]), with_ends(row["kept"], *row["kept_ci"]),
+         with_ends(row["both"], *row["both_ci"]) if "both" in row else "", share(row["right"]))
+        for row in found["texts"] if row["kind"] == "maths"
+    ]  # fmt: skip
+    header = ("model", "questions", "texts", "policy", "found", "answer of the unmarked text kept", "found and kept",
+              "right")  # fmt: skip
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def universal_pairs() -> str:
+    """What one policy has over another on the same questions and keys, in percentage points."""
+    found = read_result("universal.json")
+    rows = [
+        (row["model"], row["prompts"], row["texts"],
+         f"{found['policies'][row['policy']]}, against {found['policies'][row['than']]}",
+         *(_points(row, name) for name in ("found", "kept", "both", "right")))
+        for row in found["pairs"] if row["kind"] == "maths"
+    ]  # fmt: skip
+    header = ("model", "questions", "pairs of texts", "policies", "found", "answer kept", "found and kept", "right")
+    said = "Differences in percentage points, 95 % intervals over questions."
+    return f"{as_table(header, rows or _nothing(header))}\n\n{said} {source('universal.json')}"
+
+
+def universal_judged() -> str:
+    """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
+    found = read_result("universal.json")
+    some = [row for row in found["texts"] if row["kind"] == "everyday" and "rise" in row]
+    pairs = {tuple(row[name] for name in _CASE): row for row in found["pairs"] if row["kind"] == "everyday"}
     rows = []
-    for row in found["texts"]:
-        kept = with_ends(row["kept"], *row["kept_ci"]) if "kept" in row else ""
-        rise = f"{row['rise']:.3f} ({row['rise_ci'][0]:.3f} - {row['rise_ci'][1]:.3f})" if "rise" in row else ""
+    for row in some:
+        beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in ("own", "fixed")]
+        cells = [
+            f"{pair['rise_ratio']:.2f} ({_ends(pair['rise_ratio_ci'])}); {_points(pair, 'found')}"
+            if "rise_ratio" in pair
+            else ""
+            for pair in beside
+        ]
         rows.append((
-            row["model"], row["kind"], row["split"], found["policies"].get(row["policy"], "no mark"), row["texts"],
-            with_ends(row["found"], *row["found_ci"]), kept,
-            share(row["right"]) if "right" in row else "", rise,
+            row["model"], row["prompts"], row["texts"], found["policies"].get(row["policy"], "no mark"),
+            with_ends(row["found"], *row["found_ci"]), f"{row['nats']:.2f}",
+            "" if row["policy"] == "none" else f"{row['rise']:.2f} ({_ends(row['rise_ci'])})", *cells,
         ))  # fmt: skip
-    header = ("model", "texts of", "prompts", "policy", "texts", "found", "answer of the unmarked text kept",
-              "right", "rise in nats per token under another model")  # fmt: skip
-    return f"{as_table(header, rows)}\n\n{source('universal.json')}"
+    header = ("model", "prompts", "texts", "policy", "found at 0.1 %", "nats per token under another model", "rise",
+              "rise over that of the model's own evaluator; found beyond it, points",
+              "the same, fixed strength")  # fmt: skip
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def _said(command: str) -> str:
+    return f"*From `benchmarks/results/universal.json`, trained by `{command}`.*"
+
+
+def _nothing(header: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [("not measured yet", *[""] * (len(header) - 1))]
+
+
+def _points(row: dict[str, Any], name: str) -> str:
+    low, high = (100 * end for end in row[f"{name}_ci"])
+    return f"{100 * row[name]:+.1f} ({low:.0f} to {high:.0f})"
+
+
+def _ends(ends: tuple[float, float]) -> str:
+    return "{:.2f} - {:.2f}".format(*ends)
 
 
 def everyday_policies() -> str:
