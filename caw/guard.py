@@ -24,12 +24,13 @@ class Guard:
 
     Args:
         keeps: what must stay. "healed": the model itself would go on as the copied tail does, within `rise`, and no
-            number, name or code in it becomes unlikely. "number": the answer. "results": the answer and every
-            equation. "json", or "json:" and names of fields: see `caw.keeps.json`. "python": code that parses.
-            "content": numbers, names, code and stated answers, whatever the copied tail costs the model. Or a
-            function of (unmarked text, marked text) that tells; if it raises, the text counts as not kept, and the
-            receipt names the error; if it returns None for the unmarked text as both, it has nothing to keep. Where
-            there is nothing to keep, the content is.
+            number, name or code in it becomes unlikely. It is the strictest and detects few texts: 29, 25 and 4 % of
+            everyday texts of three models at 0.1 %. "content" detects most: numbers, names, code and stated answers
+            stay, whatever the copied tail costs the model; units, currency signs and "%" are free. "number": the
+            answer. "results": the answer and every equation. "json", or "json:" and names of fields: see
+            `caw.keeps.json`. "python": code that parses. Or a function of (unmarked text, marked text) that tells; if
+            it raises, the text counts as not kept, and the receipt names the error; if it returns None for the
+            unmarked text as both, it has nothing to keep. Where there is nothing to keep, the content is.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.
         horizon: maximum tokens of a rollout; 0 = three times `rejoin`.
         rollouts: maximum rollouts of a text, which bound what it costs.

@@ -10,6 +10,9 @@ from caw.content import content_of, names_in, same_content
 @pytest.mark.parametrize(("one", "other", "same"), [
     ("She pays $1,200 in May.", "She is paying 1200 in May.", True),
     ("She pays 1200.", "She pays 1300.", False),
+    ("It costs $5 here.", "It costs €5 there.", True),  # currency signs, units and per cent are wording
+    ("It rose by 5 %", "It rose by 5 points", True),
+    ("It is 5 km long", "It is 5 miles long", True),
     ("3 + 4 = 7", "4 + 3 = 7", False),  # order is content
     ("Then Ann left.", "Next, Ann went.", True),  # words that begin a sentence are no names
     ("Then Ann left.", "Then Bob left.", False),

@@ -42,27 +42,32 @@ def guard() -> str:
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
             per_cent(row["same"], 0) if "same" in row else "", per_cent(row["right"]), per_cent(row["stands"], 0),
             f"{row['cost']:.1f}" if whole and "cost" in row else "",
+            f"{row['of_drafted']:.1f}" if whole and "of_drafted" in row else "",
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
         ))  # fmt: skip
     header = (
         "model", "level", "batch", "setting", "texts", "number", "keys", "detected", "detected and kept",
-        "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "rollouts",
-        "nats per token",
+        "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "of those with drafts",
+        "rollouts", "nats per token",
     )  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('guard.json')}"
 
 
 def guard_json() -> str:
-    """Share of JSON answers that are detected and keep their values."""
-    lines = [
-        (run["model"].split(".Q")[0], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
-         with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
-         f"{row['cost']:.1f}" if row["texts"] == "all" else "", f"{row['nats']:.2f}")
-        for run, row, _ in guarded_runs("json", "guard", "alone")
-    ]  # fmt: skip
-    header = ("model", "setting", "texts", "number", "detected", "detected and kept", "unmarked decodes",
-              "nats per token")  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+    """Share of JSON answers that are detected and keep their values, of all and of those that end within the limit."""
+    lines = []
+    for run, row, _ in guarded_runs("json", "guard", "alone"):
+        ended = [success for tokens, _, success in run["texts"] if tokens < run["tokens"]]
+        whole = row["texts"] == "all"
+        lines.append((
+            run["model"].split(".Q")[0], run["tokens"], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
+            with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
+            f"{sum(ended)} of {len(ended)}" if whole and row["way"] == "guard" else "",
+            f"{row['cost']:.1f}" if whole else "", f"{row['nats']:.2f}",
+        ))  # fmt: skip
+    header = ("model", "tokens at most", "setting", "texts", "number", "detected", "detected and kept",
+              "the same, unmarked text ended before the limit", "unmarked decodes", "nats per token")  # fmt: skip
+    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
 
 
 def guard_everyday() -> str:
@@ -100,12 +105,15 @@ def guard_curve() -> str:
     """Share of texts that are detected and keep their results with at most so many rollouts."""
     most = (4, 8, 12, 16, 24, 32, 48, 96)
     lines = []
-    for run in read_result("guard.json")["runs"]:
-        for name, least in (("all", 0), ("90 tokens and more", 90)):
-            apart = run["batch"] == 1 or json.loads(run["guard"]) or "0.5b" not in run["model"] or run["edits"]
-            if run["what"] != "gsm8k" or apart:
-                continue
-            some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
-            shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
-            lines.append((f"{run['level']:g}", name, len(some), *(per_cent(each, 0) for each in shares)))
-    return as_table(("level", "texts", "number", *map(str, most)), lines)
+    for run, row, options in guarded_runs("gsm8k", "guard"):
+        if run["batch"] == 1 or options or run["edits"] or row["texts"] == "short":
+            continue
+        least = 90 if row["texts"] == "long" else 0
+        some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
+        shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
+        lines.append((
+            run["model"].split("-")[2].upper(), f"{run['level']:g}", GUARD_TEXTS[row["texts"]], len(some),
+            *(per_cent(each, 0) for each in shares), f"{row['rollouts'][0]:.0f}", f"{row['cost']:.1f}",
+        ))  # fmt: skip
+    header = ("model", "level", "texts", "number", *map(str, most), "rollouts, mean", "unmarked decodes, mean")
+    return as_table(header, lines)
