@@ -1,7 +1,9 @@
 """One evaluator for every model: its labels, its training, and what it is worth in whole texts.
 
     python benchmarks/bench_universal.py labels runs/universal --data DATA --models FOLDER
-    python benchmarks/bench_universal.py train runs/universal --data DATA --models FOLDER
+    python benchmarks/bench_universal.py train runs/universal --models FOLDER --label healing --act-as 0.7 5
+    python benchmarks/bench_universal.py train runs/universal --models FOLDER --label key --name universal \\
+        --positions MODEL=POSITIONS ...
     python benchmarks/bench_universal.py texts runs/universal/texts.jsonl --data DATA --models FOLDER
     python benchmarks/bench_universal.py gather --trained runs/universal/*.json --texts runs/universal/texts.jsonl \\
         --output benchmarks/results/universal.json

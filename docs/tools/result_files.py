@@ -20,6 +20,9 @@ COMMANDS = {
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
     "guard.json": "python benchmarks/bench_guard.py gather runs/guard-*.jsonl",
+    "everyday_policies.json": (
+        "python benchmarks/bench_everyday_policies.py MODELS --models smollm2 qwen05 gemma270m --out FILE"
+    ),
     "batches.json": "python benchmarks/bench_batches.py",
     "parts.json": "python benchmarks/bench_parts.py",
     "synthid_steps.json": (
