@@ -397,6 +397,8 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
                 ends = {what: wilson(row[what], row["count"]) for what in ("answer", "results")}
                 apart.append(row | {f"{what}_ci": [round(end, 4) for end in pair] for what, pair in ends.items()})
             continue
+        if not rows:  # a run that has just begun
+            continue
         key = settings["key"]
         settings = settings | {"model": Path(settings["model"]).name}
         known = read.setdefault(setting_of(settings), {})
@@ -421,8 +423,9 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
 
 
 def setting_of(run: dict[str, Any]) -> str:
-    """What tells a run from others, as JSON."""
-    return json.dumps({name: run[name] for name in SETTINGS if run.get(name) is not None})
+    """What tells a run from others, as JSON; spaces in what was given to the guard do not."""
+    own = {name: run[name] for name in SETTINGS if run.get(name) is not None}
+    return json.dumps(own | {"guard": json.dumps(json.loads(own["guard"]), separators=(",", ":"))})
 
 
 def _success(marked: dict[str, Any]) -> bool:

@@ -56,6 +56,12 @@ def test_runs_of_a_guard_are_added(tmp_path: Path) -> None:
     assert [run["edits"] for run in again] == [0.0, 0.0, 0.1]
     assert again[0]["commit"] == "c0ffee", "a run keeps the commit that it was made with"
 
+    begun = guard_file(tmp_path / "f", [], edits=0.2)
+    spaced = [guard_file(tmp_path / name, [True], guard=given, level=0.5)
+              for name, given in (("g", '{"keeps":"content"}'), ("h", '{"keeps": "content"}'))]  # fmt: skip
+    bench_guard.gather([begun, *spaced], output, add=True)
+    assert [run["guard"] for run in json.loads(output.read_text())["runs"]] == [*["{}"] * 3, '{"keeps":"content"}']
+
     bench_guard.gather([one], output)
     assert guarded(output) == {0.01: (4, 0.5)}, "without --add nothing stays"
 
