@@ -39,6 +39,7 @@ from detection_tables import (
     variants,
     weights,
 )
+from goal_tables import speed_goals
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import guard, guard_curve, guard_everyday, guard_json, guard_unspliced
 from llama_cpp_tables import llama_cpp
@@ -236,7 +237,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
     "quantization": quantization, "quantized-marks": quantized_marks,
     "many-keys": many_keys, "serving": serving, "servers": servers, "servers-blocks": servers_blocks, "drafts": drafts,
-    "draft-goals": draft_goals,
+    "draft-goals": draft_goals, "speed-goals": speed_goals,
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
     "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from result_files import as_table, read_result, source
 
 WAYS = {"greedy": "greedy", "T .7, top-p .95": "T 0.7, top-p 0.95"}
@@ -9,16 +11,33 @@ MARKS = {"plain": "unmarked", "kgw+caw": "KGW under CAW"}
 
 
 def step_parts() -> str:
-    """Milliseconds of a step by what it works on, and the least that its bytes take."""
-    found = read_result("parts.json")["rows"]
+    """Milliseconds of a step by what it works on, and the least that its bytes take.
+
+    dtype and threads have columns if there are several.
+    """
+    found = [{"threads": 1, **row} for row in read_result("parts.json")["rows"]]
+    more = [name for name in ("dtype", "threads") if len({row[name] for row in found}) > 1]
     parts = list(found[0]["parts"])
     lines = []
     for row in found:
         mark, _, way = row["case"].partition(", ")
         name = f"{MARKS[mark]}, {WAYS[way]}" if way else "*floor*"
         cells = [f"{row['parts'][part]:.2f}" if part in row["parts"] else "" for part in parts]
-        lines.append((row["batch"], name, *cells))
-    return f"{as_table(('batch', 'step', *parts), lines)}\n\n{source('parts.json')}"
+        lines.append((*(row[each] for each in more), row["batch"], name, *cells))
+    table = as_table((*more, "batch", "step", *parts), lines)
+    return f"{table}\n\n{_over_batch_1(found)}\n\n{source('parts.json')}"
+
+
+def _over_batch_1(found: list[dict[str, Any]]) -> str:
+    """What a full step takes over that of one text."""
+    took = {(r["dtype"], r["threads"], r["batch"]): r["parts"]["all"] for r in found if r["case"] == "plain, greedy"}
+    said = []
+    for dtype, threads in dict.fromkeys((dtype, threads) for dtype, threads, _ in took):
+        times = {batch: took[d, n, batch] for d, n, batch in took if (d, n) == (dtype, threads) and batch > 1}
+        one = took[dtype, threads, 1]
+        each = ", ".join(f"{ms / one:.2f} at batch {batch}" for batch, ms in times.items())
+        said.append(f"{each} ({dtype}, {threads} thread{'s' * (threads > 1)})")
+    return f"An unmarked greedy step over that of batch 1: {'; '.join(said)}."
 
 
 def synthid_steps() -> str:
