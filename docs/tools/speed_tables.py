@@ -69,7 +69,9 @@ def servers() -> str:
 
 
 def _threads(row: dict[str, Any]) -> str:
-    return "" if row["side"].startswith("vLLM") else f" ({row['threads']} thread{'s' * (row['threads'] > 1)})"
+    """Those that the side was told to use; vLLM one before it could be told."""
+    count = row.get("vllm_threads", 1) if row["side"].startswith("vLLM") else row["threads"]
+    return f" ({count} thread{'s' * (count > 1)})"
 
 
 UNMARKED = {"unmarked drafts": ", unmarked guesses"}

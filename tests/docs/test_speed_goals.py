@@ -71,6 +71,38 @@ def test_misses_by_little_are_said() -> None:
     assert said in page("performance.md") and one("SynthID")[1].startswith("missed: greedy under CAW at batch 8")
 
 
+def test_sentences_about_servers() -> None:
+    rows = {(r["dtype"], r["clients"], r["way"], r["side"].removeprefix("caw, ")): r
+            for r in results("servers.json")["rows"]}  # fmt: skip
+    caw, without, race, peer = "KGW under CAW", "KGW under CAW, no look-ahead", "race", "vLLM, unmarked"
+
+    def ratio(clients: int, way: str, side: str, dtype: str = "bfloat16", name: str = "ratio") -> str:
+        return f"{rows[dtype, clients, way, side][name][0]:.2f}"
+
+    busy, other, theirs = (rows["bfloat16", 16, "busy", side] for side in (caw, without, peer))
+    still = theirs["gap_ms"][0] * theirs["gap_99"][0] / 1000
+    cores = {s: rows["bfloat16", 1, "nucleus", s]["rate"][0] / rows["bfloat16", 1, "nucleus", s]["own"][0]
+             for s in (caw, race, peer)}  # fmt: skip
+    text = page("serve.md")
+    for said in (
+        f"{ratio(16, 'nucleus', caw)} with KGW under CAW and {ratio(16, 'nucleus', race)} with the race",
+        f"({ratio(16, 'greedy', without)} greedy). Missed on greedy text under CAW ({ratio(16, 'greedy', caw)})",
+        f"met by the race ({ratio(1, 'nucleus', race)}), missed by KGW under CAW ({ratio(1, 'greedy', caw)} greedy, "
+        f"{ratio(1, 'nucleus', caw)} sampled)",
+        f"{ratio(1, 'greedy', caw, name='own_ratio')} and {ratio(1, 'nucleus', caw, name='own_ratio')} times vLLM's",
+        f"keeps {cores[caw]:.1f} of the two cores busy, where vLLM and the race keep {cores[race]:.1f}",
+        "{:.0f} and {:.0f} on greedy text".format(*(rows["bfloat16", n, "greedy", caw]["rate"][0] for n in (64, 16))),
+        f"{busy['first_ratio'][0]:.2f} times as long as in vLLM, without a look-ahead {other['first_ratio'][0]:.2f}",
+        f"stand still for {still:.2f} s, {theirs['gap_99'][0]:.0f} of their usual gaps",
+        f"{busy['gap_99'][0]:.2f} times the usual gap of {busy['gap_ms'][0]:.0f} ms, in the worst round "
+        f"{busy['gap_99'][2]:.2f}; without a look-ahead {other['gap_99'][0]:.2f}",
+        "with {}, {} and {}.".format(*(ratio(n, "greedy", caw, "blocks") for n in (1, 4, 8))),
+    ):  # fmt: skip
+        assert said in text
+    assert f"{cores[peer]:.1f}" == f"{cores[race]:.1f}"
+    assert {r["rounds"] for r in rows.values()} == {2, 3} and "of two or three rounds" in text
+
+
 def test_parts_of_several_dtypes_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         {"dtype": dtype, "threads": threads, "batch": batch, "case": "plain, greedy", "parts": {"all": ms}}
