@@ -139,8 +139,8 @@ def test_drafts() -> None:
     [row] = [
         row
         for row in results("drafts.json")["rows"]
-        if (row["model"], row["variant"], row["batch"], row["prompts"])
-        == ("smollm2-135m", "KGW, CAW + drafts", 1, "GSM8K")
+        if (row["model"], row["dtype"], row["variant"], row["batch"], row["prompts"])
+        == ("smollm2-135m", "bfloat16", "KGW, CAW + drafts", 1, "GSM8K")
     ]
     assert result_of("drafts") == f"{row['speed_over_plain']:.1f}"
 

@@ -103,6 +103,15 @@ def test_sentences_about_servers() -> None:
     assert {r["rounds"] for r in rows.values()} == {2, 3} and "of two or three rounds" in text
 
 
+def test_a_call() -> None:
+    took = {
+        r["setting"]: r["ms"] for r in results("call.json")["rows"] if r.get("model", "smollm2-135m") == "smollm2-135m"
+    }
+    said = f"unmarked; KGW under CAW | {took['plain']:.2f} ms; {took['KGW under CAW']:.2f} ms |"
+    assert said in page("performance.md")
+    assert ("missed" in one("`generate` before prefill")[1]) == (max(took.values()) > 3)
+
+
 def test_parts_of_several_dtypes_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         {"dtype": dtype, "threads": threads, "batch": batch, "case": "plain, greedy", "parts": {"all": ms}}
