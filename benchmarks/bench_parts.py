@@ -1,20 +1,21 @@
 """What a step spends its time on, greedy and drawn, plain and marked, beside the least that its bytes take.
 
     python benchmarks/bench_parts.py [--batches 1 8 16] [--tokens 32] [--rounds 3] [--prompt 128] [--out r.json]
+    python benchmarks/bench_parts.py --dtypes float32 bfloat16 --threads 1 2
 
 Milliseconds of processor time that a token of every text takes, prefill excluded, in steps without drafts, with one
-thread; medians of the rounds, in which the ways take turns. All layers are one operator: after each call it runs once
-more with empty prefixes, which is not counted; "attention" is the difference, "products" the rest. "bookkeeping" is all
-that has no row of its own. The floor is bytes over the bandwidth of a sum: weights once a step, and for attention the
-keys and values of all prefixes.
+thread (wall time with more); medians of the rounds, in which the ways take turns. All layers are one operator: after
+each call it runs once more with empty prefixes, which is not counted; "attention" is the difference, "products" the
+rest. "bookkeeping" is all that has no row of its own. The floor is bytes over the bandwidth of a sum: weights once a
+step, and for attention the keys and values of all prefixes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ from stages import METHODS, OUTSIDE, StageClock, interleaved, watching
 from caw import ops
 from caw.benchmark.machine import about
 from caw.benchmark.subjects import SHAPES, Subject, load_subject
+from caw.benchmark.timing import clock_for
 from caw.decoding.choosing import Choosing
 
 LAYERS, EMPTY, HEAD, SAMPLING, ASIDE = "layers", "layers, empty prefixes", "head", "sampling", "not counted"
@@ -43,15 +45,17 @@ def watching_parts(clock: StageClock) -> Iterator[None]:
     """As `watching`; layers, head and sampling are stages too."""
     clock.seconds |= dict.fromkeys((LAYERS, EMPTY, HEAD, SAMPLING, ASIDE), 0.0)
     stack = ops.decoder_stack
+    names = [argument.name for argument in stack._schema.arguments]
+    scratch_at, lengths_at, places_at = (names.index(name) for name in ("scratch", "lengths", "places"))
     layers, again = clock.timed(LAYERS, stack), clock.timed(EMPTY, stack)
     copied = clock.timed(ASIDE, lambda scratch, lengths: (scratch.clone(), torch.zeros_like(lengths)))
 
     def twice(*given: Any) -> Any:
-        if given[-1] is not None:  # a prompt's tokens, at places of their own
+        if given[places_at] is not None:  # a prompt's tokens, at places of their own
             return stack(*given)
-        out = layers(*given)
-        scratch, lengths = copied(given[4], given[6])
-        again(*given[:4], scratch, given[5], lengths, *given[7:])
+        out, empty = layers(*given), list(given)
+        empty[scratch_at], empty[lengths_at] = copied(given[scratch_at], given[lengths_at])
+        again(*empty)
         return out
 
     patched = ((ops, "decoder_stack", twice), (ops, "small_linear", clock.timed(HEAD, ops.small_linear)),
@@ -64,7 +68,12 @@ def watching_parts(clock: StageClock) -> Iterator[None]:
 
 
 def parts_of(watch: StageClock, tokens: int) -> dict[str, float]:
-    """Milliseconds a token by part; they add up to what the steps and the loop around them take."""
+    """Milliseconds a token by part; they add up to what the steps and the loop around them take.
+
+    Raises SystemExit where the layers did not run as one operator, whose time cannot be told from the rest.
+    """
+    if not watch.seconds[LAYERS]:
+        raise SystemExit("expected all layers to run as one operator, found that they did not; choose another model")
     spent = {name: 1e3 * seconds / tokens for name, seconds in watch.seconds.items()}
     found = {
         "products": spent[EMPTY], "attention": spent[LAYERS] - spent[EMPTY], "head": spent[HEAD],
@@ -108,6 +117,7 @@ def main() -> None:
     parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(CHOSEN))
     parser.add_argument("--marks", nargs="+", default=["plain", "kgw" + CAW])
     parser.add_argument("--prompt", type=int, default=128)
@@ -115,21 +125,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     wanted = argparse.Namespace(**vars(arguments), slots=None)
     rows: list[dict[str, Any]] = []
-    for dtype in arguments.dtypes:
+    for dtype, threads in itertools.product(arguments.dtypes, arguments.threads):
+        torch.set_num_threads(threads)
         subject = load_subject(arguments.model, arguments.shapes, dtype, "cpu", None)
+        _, clock = clock_for(subject.model.device, threads)
         size, seconds = floor(subject.model, READINGS)
         for batch in arguments.batches:
             calls = steps_of(subject, batch, arguments.prompt, wanted)
-            found = measured(calls, arguments.tokens, arguments.rounds, time.thread_time)
+            found = measured(calls, arguments.tokens, arguments.rounds, clock)
             found["floor"] = floors(subject, batch, arguments.prompt + arguments.tokens / 2, size / seconds)
-            rows += [
-                {"dtype": dtype, "batch": batch, "case": name, "parts": rounded(own)} for name, own in found.items()
-            ]
-            print(f"\n{dtype}, batch {batch}: ms a token\n{table(found)}", flush=True)
+            about_it = {"dtype": dtype, "threads": threads, "batch": batch}
+            rows += [{**about_it, "case": name, "parts": rounded(own)} for name, own in found.items()]
+            print(f"\n{dtype}, threads: {threads}, batch {batch}: ms a token\n{table(found)}", flush=True)
     if arguments.out:
         settings = {**vars(arguments), "out": None}
         arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}) + "\n")

@@ -24,6 +24,12 @@ def speed_goals() -> str:
     return f"{as_table(header, lines)}\n\n*From {', '.join(f'`{name}`' for name in FILES)} in `benchmarks/results`.*"
 
 
+def _processor(name: str) -> str:
+    """The best vector instructions of the processor that made a file."""
+    best = best_instructions(read_result(name)["machine"]["cpu"])
+    return {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512", "amx_bf16": "AMX"}.get(best, best)
+
+
 def _judged(found: dict[str, float], goal: float, most: bool = True) -> str:
     """Whether all of these are at most (or at least) the goal, or which are not."""
     missed = [name for name, value in found.items() if (value > goal if most else value < goal)]
@@ -64,7 +70,7 @@ def _drawn() -> list[Line]:
         bound = f"{mark} at batch {batch}: choosing takes {choosing:.1f} of the {more:.1f} ms more"
         lines.append((
             f"{said}, over the greedy unmarked step, batch {', '.join(map(str, batches))}: <= {goal:.2f}",
-            f"{_batches(found)} (float32)", _of_batches(found, goal),
+            f"{_batches(found)} (float32, {_processor('drawn.json')})", _of_batches(found, goal),
             bound if found[mark, batch] > goal else "",
         ))  # fmt: skip
     return lines
@@ -77,14 +83,16 @@ def _synthid() -> list[Line]:
     found = {(said, r["batch"]): r["over_race"][0] for case, said in named.items() for r in rows if r["case"] == case}
     steps = max(r["steps"] for r in rows if r["case"] == "synthid+caw, greedy")
     return [(
-        "SynthID over the race, batch 1, 8, 16: <= 1.10", f"{_batches(found)} (float32)", _of_batches(found, 1.1),
+        "SynthID over the race, batch 1, 8, 16: <= 1.10",
+        f"{_batches(found)} (float32, {_processor('synthid_steps.json')})", _of_batches(found, 1.1),
         f"greedy under CAW, {steps:.2f} steps a token: a chosen token that was not forwarded takes a step more",
     )]  # fmt: skip
 
 
 # ---- rows of a step --------------------------------------------------------------------------------------------------
 def _rows() -> list[Line]:
-    parts = {(r["batch"], r["case"]): r["parts"] for r in read_result("parts.json")["rows"] if r["dtype"] == "float32"}
+    parts = {(r["batch"], r["case"]): r["parts"] for r in read_result("parts.json")["rows"]
+             if (r["dtype"], r.get("threads", 1)) == ("float32", 1)}  # fmt: skip
     over = {b: parts[b, "plain, greedy"]["products"] / parts[b, "floor"]["products"] for b in (8, 16)}
     arithmetic = f"arithmetic: unmarked products take {over[8]:.1f} and {over[16]:.1f} times the reading of the weights"
     found = {(r["case"].split(",")[0], r["dtype"], r["batch"]): r["ratio"][0]
@@ -95,7 +103,8 @@ def _rows() -> list[Line]:
         own = {(f"{mark.upper()} {dtype}", b): found[f"{mark}+{kind}", dtype, b]
                for mark in ("kgw", "exp") for dtype in dtypes for b in (8, 16)}  # fmt: skip
         bound = f"{arithmetic} at batch 8 and 16, and candidates are rows" if kind == "caw" else "one row a text"
-        lines.append((f"CAW over unmarked, {said}, AVX-512, batch 8, 16: <= 1.15", _batches(own),
+        lines.append((f"CAW over unmarked, {said}, on AVX-512, batch 8, 16: <= 1.15",
+                      f"{_batches(own)} ({_processor('no_look_ahead.json')})",
                       _of_batches(own, 1.15), bound))  # fmt: skip
     return [*lines, _caw_on_amx(), _batch_on_amx(parts)]
 
@@ -121,7 +130,7 @@ def _caw_on_amx() -> Line:
 def _batch_on_amx(parts: dict[tuple[int, str], dict[str, float]]) -> Line:
     found = read_result("row_invariance.json")
     here = parts[16, "plain, greedy"]["all"] / parts[1, "plain, greedy"]["all"]
-    said = f"{NOT} (AVX-512, float32: {here:.2f})"
+    said = f"{NOT} ({_processor('parts.json')}, float32: {here:.2f})"
     if best_instructions(found["machine"]["cpu"]) == "amx_bf16":
         took = {(r["shapes"], r["dtype"], r["rows"]): r["ms"] for r in found["rows"] if not r["prompt"]}
         kinds = dict.fromkeys((shapes, dtype) for shapes, dtype, _ in took)
