@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-import transformers
 from other_systems import DELTA, GAMMA, KEY, markllm, transformers_read, transformers_step
 
 from caw import ops
+from caw.benchmark.machine import about
 from caw.capacity import evaluate_capacity_ref
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.ladder import select_candidate_ref
@@ -30,6 +30,7 @@ from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.record import Record
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
@@ -141,28 +142,6 @@ def step_cases() -> dict[str, Variants]:
         },
     }
     scores = torch.randn(1, 49_152) * 3
-    asked = [torch.tensor([value]) for value in (True, 0.7, 0, 0.05, 0.0)]
-    text = torch.randint(0, 49_152, (1, 200))
-    penalties = torch.tensor([[1.1, 0.2, 0.1]]), torch.rand(1, 49_152) < 0.01, torch.zeros(1, 0)
-    cases["penalise_logits of 200 tokens, V=49152"] = {
-        "compiled": lambda: ops.penalise_logits(scores, text, asked[0], *penalties),
-        "reference": lambda: penalise_logits_ref(scores, text, asked[0], *penalties),
-    }
-    cases["warp_logits T .7, top-p .95"] = {
-        "compiled": lambda: ops.warp_logits(scores, *asked),
-        "reference": lambda: warp_logits_ref(scores, *asked),
-    }
-    for name, row in (("all of 49152", scores), ("of a nucleus", ops.warp_logits(scores, *asked))):
-        drawn = row, asked[0], context, key, 100, 0.0
-        cases[f"draw_scores {name}"] = {
-            "compiled": lambda drawn=drawn: ops.draw_scores(*drawn),
-            "reference": lambda drawn=drawn: draw_scores_ref(*drawn),
-        }
-    layers = scores, scores, scores.argmax(1), context, torch.randint(-(1 << 31), 1 << 31, (65_536,)).int(), 30
-    cases["tournament of 30 layers, V=49152"] = {
-        "compiled": lambda: ops.tournament(*layers),
-        "reference": lambda: tournament_ref(*layers),
-    }
     record = Record.from_logits(scores)
     for name, watermark in WATERMARKS.items():
         at = Position(record, record.values, scores, torch.randint(0, 999, (1, watermark.window)))
@@ -170,6 +149,43 @@ def step_cases() -> dict[str, Variants]:
             "compiled": lambda w=watermark, at=at: w.native_ladder(at, 1.0),
             "reference": lambda w=watermark, at=at: w.ladder(at, 1.0),
         }
+    return cases
+
+
+def sampling_cases() -> dict[str, Variants]:
+    """What drawing adds to a step, of 1, 8 and 16 rows over V = 49152."""
+    cases: dict[str, Variants] = {}
+    for rows in (1, 8, 16):
+        scores, context = torch.randn(rows, 49_152) * 3, torch.randint(0, 999, (rows, 3))
+        key, text = torch.arange(rows) + 1, torch.randint(0, 49_152, (rows, 200))
+        asked = [torch.tensor([value]).repeat(rows) for value in (True, 0.7, 0, 0.05, 0.0)]
+        bare = [*asked[:3], torch.full((rows,), -1.0), asked[4]]  # temperature alone
+        penalties = torch.tensor([[1.1, 0.2, 0.1]]).repeat(rows, 1), torch.rand(rows, 49_152) < 0.01
+        penalised = scores, text, asked[0], *penalties, torch.zeros(rows, 0)
+        kept = ops.warp_logits(scores, *asked)
+        table = torch.randint(-(1 << 31), 1 << 31, (65_536,)).int()
+        ends = f"V=49152 rows={rows}"
+        of = {
+            f"penalise_logits of 200 tokens, {ends}": (ops.penalise_logits, penalise_logits_ref, penalised),
+            f"warp_logits T .7, {ends}": (ops.warp_logits, warp_logits_ref, (scores, *bare)),
+            f"warp_logits T .7, top-p .95, {ends}": (ops.warp_logits, warp_logits_ref, (scores, *asked)),
+            f"draw_scores of all, {ends}": (
+                ops.draw_scores, draw_scores_ref, (scores, asked[0], context, key, 100, 0.0)
+            ),
+            f"draw_scores of a nucleus, {ends}": (
+                ops.draw_scores, draw_scores_ref, (kept, asked[0], context, key, 100, 0.0)
+            ),
+            f"race_winner of all, {ends}": (ops.race_winner, race_winner_ref, (scores, context, key)),
+            f"race_winner of a nucleus, {ends}": (ops.race_winner, race_winner_ref, (kept, context, key)),
+            f"tournament of 30 layers, all, {ends}": (
+                ops.tournament, tournament_ref, (scores, scores, scores.argmax(1), context, table, 30)
+            ),
+            f"tournament of 30 layers, a nucleus, {ends}": (
+                ops.tournament, tournament_ref, (kept, scores, kept.argmax(1), context, table, 30)
+            ),
+        }  # fmt: skip
+        for name, (op, reference, given) in of.items():
+            cases[name] = {"compiled": partial(op, *given), "reference": partial(reference, *given)}
     return cases
 
 
@@ -275,11 +291,12 @@ def main() -> None:
     torch.manual_seed(0)
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     rows = []
-    for build in (topk_cases, attention_cases, step_cases, foreign_step_cases, score_cases, foreign_score_cases):
+    for build in (topk_cases, attention_cases, step_cases, sampling_cases, foreign_step_cases, score_cases,
+                  foreign_score_cases):  # fmt: skip
         for name, variants in build().items():
             if options.only not in name:
                 continue
-            found = measure(variants, options.repeat if "score" not in name else 5, clock)
+            found = measure(variants, 5 if name.startswith("score ") else options.repeat, clock)
             row: dict[str, Any] = {"case": name, **found}
             others = [v for k, v in found.items() if k not in OURS]
             if others:
@@ -290,10 +307,8 @@ def main() -> None:
             rows.append(row)
             print(f"{name:55} " + "  ".join(f"{k} {v}" for k, v in row.items() if k != "case"), flush=True)
     if options.out:
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        about = {**versions, "machine": platform.machine(), "threads": options.threads}
         with open(options.out, "w") as file:
-            json.dump({**about, "command": "python benchmarks/bench_cpu_ops.py", "rows": rows}, file, indent=1)
+            json.dump({**about(), "command": "python benchmarks/bench_cpu_ops.py", "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from caw.cli.benchmark_command import show
 FEW = ("kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram+caw", "exp", "exp+caw",
        "transformers", "transformers-kgw", "as-transformers-kgw")  # fmt: skip
 LOOK_AHEAD = ("kgw+caw", "exp+caw")
+DRAWN = ("synthid", "synthid+caw", "plain/drawn", "kgw/drawn", "kgw+caw/drawn", "exp/drawn", "synthid/drawn")
 CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=10, memory=False)
 GPU = BenchmarkSettings(
     dtype="float16", tokens=200, rounds=10, batches=(1, 4, 8, 32), prompts=(128, 1024, 4096), candidates=(2, 4, 8),
@@ -41,6 +42,9 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
         ),
         "cpu_bfloat16": replace(
             CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), prompts=(32,), rounds=4
+        ),
+        "cpu_drawn": replace(
+            CPU, dtype="float32", modes=(*LOOK_AHEAD, *DRAWN), batches=(1, 8, 16), prompts=(32,), rounds=4
         ),
         "cpu_long": replace(
             CPU, dtype="float32", modes=("kgw+caw", "kgw+caw/sequential", "exp+caw", "transformers"), batches=(1, 8),

@@ -1,7 +1,7 @@
 """Time and memory of loading a model, from `load_model` until the first token of `generate`.
 
-    python benchmarks/bench_loading.py [--models smollm2-135m a.gguf] [--weights file] [--dtype auto] [--rounds 5]
-        [--threads 1] [--out r.json]
+    python benchmarks/bench_loading.py [--models smollm2-135m gemma3-270m.Q4_K_M.gguf] [--weights file] [--dtype auto]
+        [--rounds 5] [--threads 1] [--out r.json]
 
 Each measurement is a process of its own. It imports this library, PyTorch and transformers' class of the model first,
 which takes longer than the rest and is shown apart, and reads the weights once, so that the system holds them. A .gguf
@@ -9,6 +9,7 @@ file's kept settings are there; "first start" is a process with an empty cache f
 what is the process's own (anonymous pages) after the first token less what it was before loading, and the greatest
 resident size less the resident size before, which counts pages of the files while they are read; both over the size of
 the files. A folder's are its .safetensors files; nothing of it is kept, so that its first start is like any other.
+The run joins those in the file given by `--out`, in place of an earlier one of the same command.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
+from caw.benchmark.machine import about
 from caw.models import DEMO_MODEL
 
 CHILD = """
@@ -82,7 +85,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out")
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     report = []
     print("| model | MB | imports s | first start s (CPU s) | load s | to first token s (CPU s) | own memory | peak |")
@@ -105,9 +108,27 @@ def main() -> None:
         )
         report.append({"model": os.path.basename(name), "first_start": fresh, "rounds": rounds})
     if arguments.out:
-        given = {key: value for key, value in vars(arguments).items() if key not in ("models", "out")}
-        with open(arguments.out, "w") as file:
-            json.dump({"arguments": given, "rows": report}, file, separators=(",", ":"))
+        write(arguments, report)
+
+
+def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Put the run among those of the file, with its machine: others may have been measured elsewhere."""
+    given = {key: value for key, value in vars(arguments).items() if key not in ("models", "out")}
+    here = about()
+    here["machine"]["threads"] = arguments.threads  # of the processes that were measured
+    own = {**here, "command": command_of(arguments), "arguments": given, "rows": rows}
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    kept = [run for run in found.get("runs", ()) if run["command"] != own["command"]]
+    arguments.out.write_text(json.dumps({**found, "runs": [*kept, own]}, separators=(",", ":")) + "\n")
+
+
+def command_of(arguments: argparse.Namespace) -> str:
+    models = " ".join(os.path.basename(name) for name in arguments.models)
+    weights = f" --weights {arguments.weights}" if arguments.weights else ""
+    dtype = "" if arguments.dtype == "auto" else f" --dtype {arguments.dtype}"
+    threads = "" if arguments.threads == 1 else f" --threads {arguments.threads}"
+    options = f"{weights}{dtype}{threads} --rounds {arguments.rounds}"
+    return f"python benchmarks/bench_loading.py{options} --models {models} --out FILE"
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def cpu_builds(size: str) -> list[Callable[[], dict[str, Any]]]:
-    return [bench_cpu_ops.step_cases] if size == "smoke" else [bench_cpu_ops.topk_cases, bench_cpu_ops.step_cases]
+    if size == "smoke":
+        return [bench_cpu_ops.step_cases]
+    return [bench_cpu_ops.topk_cases, bench_cpu_ops.step_cases, bench_cpu_ops.sampling_cases]
 
 
 @functools.cache

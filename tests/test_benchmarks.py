@@ -513,6 +513,43 @@ def test_servers_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert bench.case_of({**case, "dtype": "float32", "threads": 2, "side": "a"}) == bench.case_of(rows[0])
 
 
+def test_runs_of_loading_join_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench, out = importlib.import_module("bench_loading"), tmp_path / "loading.json"
+    out.write_text(json.dumps({"machine": "another", "runs": [{"command": "of it", "rows": []}]}))
+    settings = argparse.Namespace(
+        models=["of/gemma3-270m.gguf"], weights="file", dtype="auto", rounds=3, threads=1, out=out
+    )
+    for own in (1, 2):
+        bench.write(settings, [{"model": "gemma3-270m.gguf", "own": own}])
+    found = json.loads(out.read_text())
+    first, second = found["runs"]
+    assert (found["machine"], first["command"]) == ("another", "of it")
+    assert second["command"] == (
+        "python benchmarks/bench_loading.py --weights file --rounds 3 --models gemma3-270m.gguf --out FILE"
+    )
+    assert (
+        [row["own"] for row in second["rows"]] == [2] and second["machine"]["threads"] == 1 and "of/" not in str(found)
+    )
+
+
+def test_operators_of_drawing_have_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1, 8 and 16 rows, compiled and as the reference says."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_cpu_ops")
+    torch.manual_seed(0)
+    cases = bench.sampling_cases()
+    for op in ("penalise_logits", "warp_logits", "draw_scores", "race_winner", "tournament"):
+        own = {name.rpartition("rows=")[2]: case for name, case in cases.items() if name.startswith(op)}
+        assert own.keys() == {"1", "8", "16"}
+        one, other = (own["1"][side]() for side in ("compiled", "reference"))
+        both = zip(one, other, strict=True) if isinstance(one, tuple) else ((one, other),)
+        for a, b in both:
+            assert a.shape == b.shape and a.dtype == b.dtype
+            if op in ("race_winner", "tournament"):
+                assert torch.equal(a, b)
+
+
 def test_servers_are_told_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     bench, told = importlib.import_module("bench_servers"), []

@@ -219,5 +219,5 @@ def same_tokens(names: Sequence[str]) -> list[list[str]]:
     groups = [[PLAIN, PLAIN + DRAFTS, COMPILED, "transformers", "transformers-static"]]
     groups += [[w, w + DRAFTS] for w in WATERMARKS]
     groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
-    groups += [[name for name in names if name.startswith(f"{w}+caw")] for w in WATERMARKS]
+    groups += [[name for name in names if name.startswith(f"{w}+caw") and DRAWN not in name] for w in WATERMARKS]
     return [kept for group in groups if len(kept := [name for name in group if name in names]) > 1]

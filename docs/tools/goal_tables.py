@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from result_files import as_table, middle, read_result
+from result_files import INSTRUCTIONS, as_table, middle, read_result
 
 from caw.benchmark.machine import best_instructions
 
@@ -27,7 +27,7 @@ def speed_goals() -> str:
 def _processor(name: str) -> str:
     """The best vector instructions of the processor that made a file."""
     best = best_instructions(read_result(name)["machine"]["cpu"])
-    return {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512", "amx_bf16": "AMX"}.get(best, best)
+    return INSTRUCTIONS.get(best, best)
 
 
 def _judged(found: dict[str, float], goal: float, most: bool = True) -> str:

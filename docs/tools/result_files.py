@@ -14,6 +14,8 @@ from caw.io.json_files import opened, packed_json
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "evaluation")]  # tables import what made the results
+# what `best_instructions` says of a processor
+INSTRUCTIONS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512", "amx_bf16": "AMX"}
 # of files that do not name their own
 COMMANDS = {
     "detection.json": "python benchmarks/bench_detection.py",

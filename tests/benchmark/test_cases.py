@@ -174,6 +174,7 @@ def test_modes_are_checked() -> None:
         with pytest.raises(ImportError, match="pip install --no-deps markllm"):
             check_modes(["markllm-kgw"])
     assert same_tokens(["plain", "kgw", "exp+caw", "exp+caw C=2"]) == [["exp+caw", "exp+caw C=2"]]
+    assert same_tokens(["kgw+caw", "kgw+caw/drawn", "plain", "plain/drawn"]) == [], "drawn words are others"
 
 
 @pytest.mark.parametrize(

@@ -104,12 +104,11 @@ def test_sentences_about_servers() -> None:
 
 
 def test_a_call() -> None:
-    took = {
-        r["setting"]: r["ms"] for r in results("call.json")["rows"] if r.get("model", "smollm2-135m") == "smollm2-135m"
-    }
+    rows = results("call.json")["rows"]
+    took = {r["setting"]: r["ms"] for r in rows if r.get("model", "smollm2-135m") == "smollm2-135m"}
     said = f"unmarked; KGW under CAW | {took['plain']:.2f} ms; {took['KGW under CAW']:.2f} ms |"
     assert said in page("performance.md")
-    assert ("missed" in one("`generate` before prefill")[1]) == (max(took.values()) > 3)
+    assert ("missed" in one("`generate` before prefill")[1]) == (max(r["ms"] for r in rows) > 3)
 
 
 def test_parts_of_several_dtypes_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
