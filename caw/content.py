@@ -6,14 +6,13 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from caw.equations import NUMBER_WORDS
+from caw.equations import NUMBER_WORDS, TITLES
 
 # "second" is mostly no number
 WORDS = rf"{NUMBER_WORDS}|hundreds?|thousands?|millions?|billions?|trillions?|dozens?"
 NUMBER = re.compile(rf"[-−]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|\b(?:{WORDS})\b", re.IGNORECASE)
 NAME = re.compile(r"\b[^\W\d_][\w'’-]*")
 OPENING = r"[\s\"'“”‘’*#>_()\[\]|~•–—-]*"
-TITLES = "".join(rf"(?<!\b{title})" for title in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Gen", "Sen", "Rep", "Lt"))
 BEGINS = re.compile(rf"(?:\A|{TITLES}[.!?:…\n]){OPENING}\Z")  # what is before the first word of a sentence or an item
 FENCE = "```"
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

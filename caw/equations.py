@@ -33,24 +33,28 @@ TOKEN = re.compile(
     r"|(?P<between>(?<=\d)[:,](?=\d))|(?<=\d)(?P<unit>[a-zA-Z])(?![a-zA-Z])|(?<=\d ) ?(?P<cross>x)(?= \d)"
     r"|(?P<power>(?<=[\w)}])\*{1,2}(?=[\w({\\])|(?<=[\w)}] )\*{1,2}(?= [\w({\\]))"
     r"|(?P<slash>(?<=[\d)}])(?: ?//? ?)(?=[\w({\\])|(?<=[\w)}])//?(?=[\d({\\]))|(?P<plus>\+)"
-    r"|(?P<dash>[-−])(?= ?\$?[\d.(\\])|(?P<bracket>[()])|(?P<name>\b[a-zA-Z])(?= ?[:<>!&~]?=)",
+    r"|(?P<dash>[-−–])(?= ?[$€£¥₹√]?[\d.(\\])|(?P<bracket>[()])|(?P<name>\b[a-zA-Z])(?= ?[:<>!&~]?=)",
     re.IGNORECASE,
 )
 CUT = re.compile(r"\n|[.;!?:,](?=\s|\Z)|[][()]")
 HAS_RELATION = re.compile(RELATION)
-SAME = {"−": "-", "×": "*", "·": "*", "÷": "/", "times": "*", "cdot": "*", "div": "/", "x": "*", "dfrac": "frac",
-        "tfrac": "frac", "√": "sqrt", "bmod": "mod", "pmod": "mod"}  # fmt: skip
+SAME = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", "times": "*", "cdot": "*", "div": "/", "x": "*",
+        "dfrac": "frac", "tfrac": "frac", "√": "sqrt", "bmod": "mod", "pmod": "mod"}  # fmt: skip
 SAME_RELATIONS = {"==": "=", "&=": "=", ":=": "=", "≠": "!=", "\\ne": "!=", "\\neq": "!=", "≤": "<=", "\\le": "<=",
                   "\\leq": "<=", "≥": ">=", "\\ge": ">=", "\\geq": ">=", "\\approx": "≈", "~=": "≈",
                   "\\equiv": "≡"}  # fmt: skip
 RELATIONS = frozenset({"=", "===", "=>", "==>", "≈", "≡", "!=", "<=", ">="})
 STATED = re.compile(
-    r"(?:\banswer\s{0,2}(?:is|:|=)|\banswer:?\*\*:?|####|\\boxed\s?\{)[\s:*$(\\=]{0,8}"
+    r"(?:\banswer\s{0,2}(?:is|:|=)|\banswer:?\*\*:?|####|\\boxed\s?\{)[\s:*$\\=]{0,8}"
     r"(?:therefore |thus |approximately |about )?",
     re.IGNORECASE,
 )
-WORD = re.compile(r"\w+(?:['’.-]\w+)*")
-CHOICE = re.compile(r"\(?\b([A-H])\b\)?(?!['’])")
+# abbreviations whose full stop ends no sentence
+TITLES = "".join(rf"(?<!\b{title})" for title in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Gen", "Sen", "Rep", "Lt"))
+SENTENCE = re.compile(rf"{TITLES}[.!?](?!\S)|\n")  # where one ends
+CHOICE = re.compile(r"\(?([A-H])(?:\)|[\s.*_$}\]\"'’”]*\Z)")
+LISTED = re.compile(r",\s+(?:and |or )?[-−–$€£¥(\\]{0,3}\d")  # the next number of a list
+VARIABLE = re.compile(r"(?<![a-zA-Z'’])[b-hj-zB-HJ-Z](?![a-zA-Z'’])")
 UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
 LONGEST = 80  # characters behind a clause in which its result may stand, if it has none
 CACHED = 64  # texts whose equations are known
@@ -66,28 +70,43 @@ def equations_of(text: str) -> tuple[Tokens, ...]:
 def answers_of(text: str) -> tuple[Tokens, ...]:
     """Return the answers that a text states ("answer is", "####", \\boxed), in order.
 
-    One without a number is its words ("the answer is Paris"), but not behind "####", which also begins a heading. If
-    none has a number, the last clause with a number is returned behind them.
+    One with a number is its numbers and variables, up to the end of its clause or of a list of numbers; a letter from A
+    to H alone or in brackets is a choice. Any other is its words, up to the end of the sentence ("the answer is Paris,
+    France"), but not behind "####", which also begins a heading. If none has a number, the last clause with a number
+    is returned behind them.
     """
     found, numbers = list[Tokens](), False
     for match in STATED.finditer(text):
-        cut = next((cut for cut in _cuts(text, match.end())), len(text))
-        region = text[match.end() : cut]
-        choice = CHOICE.match(region)
-        tokens = (choice[1],) if choice else tokens_of(region)
-        numbers = numbers or bool(tokens)
-        if not tokens and not match[0].startswith("#"):
-            tokens = tuple(WORD.findall(region.lower()))
-        if tokens:
-            found.append(tokens)
+        region = text[match.end() : _end_of_answer(text, match.end())]
+        tokens = tokens_of(region)
+        if choice := CHOICE.match(region):
+            found.append((choice[1],))
+            numbers = True
+        elif has_number(tokens):
+            found.append((*tokens, *VARIABLE.findall(region)))
+            numbers = True
+        elif not match[0].startswith("#"):
+            sentence = SENTENCE.split(text[match.end() :], maxsplit=1)[0]
+            found.append(tuple(sentence.lower().split()))
+    found = [answer for answer in found if answer]
     if numbers:
         return tuple(found)
     last: Tokens = ()
     for start, end in _clauses(text):
         tokens = tokens_of(text[start:end])
-        if any(isinstance(token, Decimal) or token[0].isnumeric() for token in tokens):  # "½", "1.2.3"
+        if has_number(tokens):
             last = tokens
     return (*found, last) if last else tuple(found)
+
+
+def has_number(tokens: Tokens) -> bool:
+    """Tell whether a clause or an answer has a number in digits."""
+    return any(isinstance(token, Decimal) or token[0].isnumeric() for token in tokens)  # "½", "1.2.3"
+
+
+def _end_of_answer(text: str, since: int) -> int:
+    """Where the clause ends that begins there, or the list of numbers: "3, 4 and 5"."""
+    return next((cut for cut in _cuts(text, since) if not LISTED.match(text, cut)), len(text))
 
 
 def may_go_on(equations: tuple[Tokens, ...], begun: str) -> bool:

@@ -29,7 +29,7 @@ from typing import Any
 
 from caw.checks import require_choice
 from caw.content import names_in, same_content
-from caw.equations import answers_of, equations_of, may_go_on
+from caw.equations import Tokens, answers_of, equations_of, has_number, may_go_on
 from caw.io.show import shown
 
 Keeps = Callable[[str, str], bool]
@@ -42,6 +42,7 @@ STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 BRACKET = re.compile(r"[{[]")
 IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known
+CHOICES = tuple("ABCDEFGH")
 FREE_WORDS = 4  # a string of as many words is free text, where no fields are named
 LANGUAGES = ("python",)
 PYTHON = ("python", "python3", "py", "")  # tags of fenced blocks
@@ -71,24 +72,35 @@ def answer_of(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Number:
-    """The stated answers are the same, without one the last clause with a number, or neither text has one."""
+    """The stated answers are the same, without one the last clause with a number, or neither text has one.
+
+    Where words alone are stated ("the answer is yes"), the content is the same too: no number says what it rests on.
+    """
 
     def __call__(self, unmarked: str, marked: str) -> bool:
-        return answers_of(unmarked) == answers_of(marked)
+        answers = answers_of(unmarked)
+        same = answers == answers_of(marked)
+        return same and (not _in_words(answers) or same_content(unmarked, marked, names_in(unmarked)))
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
         return bool(answers_of(unmarked))
 
 
+def _in_words(answers: Sequence[Tokens]) -> bool:
+    """Whether answers are stated, none of them with a number or as a choice from A to H."""
+    return bool(answers) and not any(has_number(each) or each[0] in CHOICES for each in answers)
+
+
 @dataclass(frozen=True)
 class Results:
-    """The answer is the same, and so is every equation, both sides of it, in order; fenced code is unchanged."""
+    """The answer is the same, as for `Number`, and so is every equation, both sides of it, in order; fenced code is
+    unchanged."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
         if [code for _, code in blocks_of(unmarked)] != [code for _, code in blocks_of(marked)]:
             return False
-        return equations_of(unmarked) == equations_of(marked) and answers_of(unmarked) == answers_of(marked)
+        return equations_of(unmarked) == equations_of(marked) and Number()(unmarked, marked)
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""

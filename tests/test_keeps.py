@@ -325,6 +325,38 @@ def test_a_stated_answer_without_a_number_is_kept_with_the_last_number(keeps, on
     assert keeps(one, one.replace("So the", "Thus the").replace("Of 4", "From 4").replace("That makes", "So it is"))
 
 
+@pytest.mark.parametrize("keeps", [keeps.number(), keeps.results()], ids=["number", "results"])
+@pytest.mark.parametrize(("one", "other"), [
+    ("The answer is Paris, France.", "The answer is Paris, Texas."), ("The answer is yes", "The answer is yes, mostly"),
+    ("The answer is Dr. Smith.", "The answer is Dr. Jones."), ("The answer is St. Louis.", "The answer is St. Paul."),
+    ("The answer is: yes; no doubt.", "The answer is: yes; no."), ("Answer: A dog", "Answer: A cat"),
+    ("The answer is A and B.", "The answer is A and C."), ("The answer is C++.", "The answer is C#."),
+    ("The answer is (3, 4).", "The answer is (3, 5)."), ("The answer is 3, 4 and 5.", "The answer is 3, 4 and 6."),
+    ("The answer is A lot more than 5.", "The answer is A lot more than 6."),
+    ("The answer is –5.", "The answer is 5."), ("The answer is -€5.", "The answer is €5."),
+    ("The answer is -√2.", "The answer is √2."), ("The answer is -x.", "The answer is x."),
+    ("The answer is x^2.", "The answer is y^2."), ("The answer is x = y.", "The answer is x = z."),
+    ("There are 3. The answer is x = y.", "There are 4. The answer is x = y."),
+    ("The answer is ✓.", "The answer is ✗."), ("Of 3, the answer is >.", "Of 3, the answer is <."),
+    # nothing but words: no number says what they rest on, so the content is kept too
+    ("Ann was in Rome. The answer is yes.", "Ann was in Oslo. The answer is yes."),
+    ("Twenty came. The answer is yes.", "Thirty came. The answer is yes."),
+])  # fmt: skip
+def test_another_answer_is_not_the_same(keeps, one, other):
+    assert not keeps(one, other) and not keeps(other, one) and keeps(one, one) and keeps(other, other)
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    ("The answer is 5, because 2 + 3 = 5.", "The answer is 5, as 2 + 3 = 5."),
+    ("So the answer is (B) by rule 3.", "So the answer is (B) as by rule 3."),
+    ("The answer is **B**.", "Its answer is B."), ("The answer is 5 apples.", "The answer is 5 fruits."),
+    ("The answer is \\(5\\).", "The answer is $5$."),
+    ("It rained. The answer is yes. Good.", "It poured. The answer is yes. Fine."), ("The answer is", "An answer is"),
+])  # fmt: skip
+def test_other_words_have_the_same_answer(one, other):
+    assert keeps.number()(one, other) and keeps.number()(other, one)
+
+
 def test_a_heading_is_no_answer():
     assert keeps.number()("#### Steps\nSo 7 apples.", "#### How\nSo 7 apples.")
     assert not keeps.number()("#### Steps\nSo 7 apples.", "#### Steps\nSo 8 apples.")

@@ -95,7 +95,7 @@ def test_what_must_be_kept_is_kept(model: Any, guarded: Any, unmarked: Any) -> N
 @pytest.mark.parametrize("said", ["", "assertion failed", 1, [True]])
 def test_a_reader_must_say_true_or_false(model: Any, unmarked: Any, said: Any) -> None:
     """A function that returned what had failed, as text, kept every change."""
-    guard = caw.Guard(keeps=lambda old, new: said, rejoin=2, horizon=8)
+    guard = caw.Guard(keeps=lambda old, new: old == new or said, rejoin=2, horizon=8)
     made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": guard})
     assert made.sequences == unmarked.sequences
     error = f"TypeError: keeps must return True or False, got {type(said).__name__}; use bool(...)"
@@ -111,6 +111,8 @@ def test_a_reader_that_raises_keeps_nothing_and_is_named(
     """Also one that runs code which ends with `sys.exit()`."""
 
     def fails(old: str, new: str) -> bool:
+        if old == new:
+            return True
         raise error
 
     made = caw.generate(
@@ -132,6 +134,25 @@ def test_a_reader_that_fails_on_the_unmarked_text_ends_the_search_at_once(
     said = {"keeps must return True for the unmarked text as both, got False; compare the texts",
             "ZeroDivisionError: division by zero"}  # fmt: skip
     assert tried and all((r.kept, r.rollouts, r.changes) == (False, 0, 0) and r.keeps_error in said for r in tried)
+
+
+def test_a_reader_that_fails_once_on_the_unmarked_text_is_asked_again(model: Any) -> None:
+    """Tests of the caller's may run out of time."""
+    failed = set[str]()
+
+    def slow_at_first(old: str, new: str) -> bool:
+        if old == new and old not in failed:
+            failed.add(old)
+            raise TimeoutError
+        return True
+
+    readers = (slow_at_first, lambda old, new: True)
+    made, wanted = (
+        caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(reader, rejoin=2, horizon=8)})
+        for reader in readers
+    )
+    assert failed and made.sequences == wanted.sequences
+    assert all(not receipt.keeps_error for receipt in made.receipts or [])
 
 
 def test_ctrl_c_in_a_reader_ends_the_call(model: Any) -> None:
