@@ -37,7 +37,7 @@ def may_portion(plan: Plan) -> bool:
     return own and plan.facts.device.type == "cpu" and plan.limit is None and plan.prompt_cache is None
 
 
-@dataclass
+@dataclass(eq=False)
 class Begun:
     """A prompt that is being read: its ids, and how many of them are in the cache, in the row of the first text.
 
@@ -52,6 +52,10 @@ class Begun:
     def row(self) -> int:
         return self.texts[0][0]
 
+    @property
+    def left(self) -> int:
+        return len(self.ids) - self.read
+
 
 @dataclass
 class Read:
@@ -64,7 +68,10 @@ class Read:
 
 
 class Portions:
-    """The prompts that are being read, first come, first read."""
+    """The prompts that are being read: the one with the least left first, in every second portion the first that came.
+
+    So a short one does not wait for all of a long one, and a long one goes on however many short ones come.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.history, self.device = plan.history, plan.facts.device
@@ -72,6 +79,7 @@ class Portions:
         self.steps = deque[float](maxlen=RECENT)  # seconds
         self.token = 0.0  # seconds of reading one, 0 = unknown
         self.since = 0  # tokens read since the last step
+        self.oldest = True  # whether the last portion began with the first that came
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,12 +87,12 @@ class Portions:
     @property
     def rows(self) -> set[int]:
         """Rows of the prompts that are being read."""
-        return {row for one in self.begun for row, _ in one.texts}
+        return {row for one in list(self.begun) for row, _ in one.texts}  # metrics ask from other threads
 
     @property
     def numbers(self) -> list[int]:
         """Numbers of their requests."""
-        return [number for one in self.begun for _, (number, _) in one.texts]
+        return [number for one in list(self.begun) for _, (number, _) in one.texts]
 
     def add(self, row: int, pair: tuple[int, Request]) -> None:
         """Take a prompt for an empty row; one that is being read is not read again."""
@@ -139,13 +147,14 @@ class Portions:
     def read(self, model: Any, cache: SiblingCache, *, busy: bool) -> tuple[int, list[Read]]:
         """Read a portion; return how many tokens, and the prompts that end.
 
-        busy: whether a text is being decoded. If none is, the portion is a chunk of the first prompt, after which
-        requests that came meanwhile are seen. The last positions of a prompt are read together, as their distributions
-        are wanted.
+        busy: whether a text is being decoded. If none is, the portion is a chunk of one prompt, after which requests
+        that came meanwhile are seen. The last positions of a prompt are read together, as their distributions are
+        wanted.
         """
         count, done, most = 0, list[Read](), self.size() if busy else CHUNK
+        self.oldest = not self.oldest
         while self.begun and count < most:
-            one = self.begun[0]
+            one = self.begun[0] if self.oldest else min(self.begun, key=lambda one: one.left)
             length = len(one.ids)
             end = min(one.read + most - count, length)
             end = end if end + self.history < length else length
@@ -154,7 +163,7 @@ class Portions:
             logits = read(model, cache, row, [one.ids[:end]], self.history if last else 0, one.read, CHUNK)
             count, one.read = count + end - one.read, end
             if last:
-                self.begun.popleft()
+                self.begun.remove(one)
                 self._share(cache, one)
                 found = first_records(cache, logits, [length])
                 done += [Read(row, pair, *found) for row, pair in one.texts]

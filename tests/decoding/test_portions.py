@@ -244,6 +244,34 @@ def test_an_idle_decoder_sees_short_prompts_between_the_chunks_of_a_long_one(mon
     assert {one.index: one.tokens for one in ended} == dict(enumerate(expected))
 
 
+@needs_extension
+@pytest.mark.parametrize("short", [1, 6])
+def test_short_prompts_do_not_wait_for_long_ones_nor_long_ones_for_ever(
+    short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text goes on; a prompt of 90 tokens is read when others of 30 come. It had them wait for all of it."""
+    model, row, told = build("llama"), RowSettings(seed=1), list[int]()
+    monkeypatch.setattr(Portions, "size", lambda self: 10)
+    prompts = [prompt(5, 1), prompt(90, 2), *(prompt(30, 3 + number) for number in range(short))]
+    budgets = [60, 3, *[3] * short]
+    expected = texts_of(decoder_of(model, 2 + short, False), prompts, budgets, False)
+    decoder = decoder_of(model, 2 + short, True)
+    first, *others = requests_for(prompts, budgets, [row] * len(prompts))
+
+    def on_token(sequence: Any) -> bool:
+        told.append(sequence.index)
+        if told.count(0) == 2 and sequence.index == 0:
+            for other in others:
+                decoder.waiting.add(other)
+        return False
+
+    found = {one.index: one.tokens for one in decoder.run([first], on_token)}
+    assert found == dict(enumerate(expected))
+    steps = {number: told[: told.index(number)].count(0) for number in range(1, len(prompts))}
+    assert steps[2] < steps[1]  # the first of the short ones before the long one
+    assert steps[1] <= 2 + 2 * 9 + 1  # every second portion is the long one's
+
+
 def test_sizes_follow_what_steps_and_reading_take() -> None:
     """Twice a step's time, but no less than pays and no more than a chunk."""
     own = new()
