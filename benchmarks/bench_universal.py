@@ -402,7 +402,10 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-PAIRS = (("universal", "own"), ("universal", "fixed"), ("own", "fixed"))
+PAIRS = (
+    *((one, other) for one in ("universal", "universal3") for other in ("own", "fixed")),
+    ("own", "fixed"),
+)
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

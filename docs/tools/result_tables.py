@@ -73,7 +73,6 @@ from universal_tables import (
     universal,
     universal_judged,
     universal_key,
-    universal_pairs,
     universal_texts,
 )
 
@@ -242,7 +241,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
-    "universal-pairs": universal_pairs, "universal-judged": universal_judged,
+    "universal-judged": universal_judged,
     "everyday-policies": everyday_policies,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,

@@ -56,20 +56,6 @@ def universal_texts() -> str:
     return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
 
 
-def universal_pairs() -> str:
-    """What one policy has over another on the same questions and keys, in percentage points."""
-    found = read_result("universal.json")
-    rows = [
-        (row["model"], row["prompts"], row["texts"],
-         f"{found['policies'][row['policy']]}, against {found['policies'][row['than']]}",
-         *(_points(row, name) for name in ("found", "kept", "both", "right")))
-        for row in found["pairs"] if row["kind"] == "maths"
-    ]  # fmt: skip
-    header = ("model", "questions", "pairs of texts", "policies", "found", "answer kept", "found and kept", "right")
-    said = "Differences in percentage points, 95 % intervals over questions."
-    return f"{as_table(header, rows or _nothing(header))}\n\n{said} {source('universal.json')}"
-
-
 def universal_judged() -> str:
     """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
     found = read_result("universal.json")

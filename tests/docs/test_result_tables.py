@@ -84,7 +84,7 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {"policies": {"universal": "any", "own": "its own"}, "texts": [], "pairs": []}
     monkeypatch.setattr(universal_tables, "read_result", lambda name: found)
     monkeypatch.setattr(universal_tables, "source", lambda name: name)
-    for name in ("universal-pairs", "universal-judged", "universal-texts"):
+    for name in ("universal-judged", "universal-texts"):
         *_, [first, *rest] = cells(table(name))
         assert first == "not measured yet" and not any(rest)
     case = {"model": "m", "split": "test", "texts": 8, "prompts": 4, "found": 0.75, "found_ci": [0.5, 1.0]}
@@ -93,10 +93,7 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found["texts"] = [{**case, **judged, "policy": name} for name in ("none", "own", "universal")]
     found["texts"].append({**case, **kept, "policy": "own"})
     gap = {**case, "policy": "universal", "than": "own", "found": -0.125, "found_ci": [-0.25, 0.0]}
-    found["pairs"] = [
-        {**gap, **judged, "rise_ratio": 0.5, "rise_ratio_ci": [0.25, 0.75]},
-        {**gap, **kept, "both": 0.0, "both_ci": [-0.25, 0.25]},
-    ]
+    found["pairs"] = [{**gap, **judged, "rise_ratio": 0.5, "rise_ratio_ci": [0.25, 0.75]}]
     bare, own, universal = cells(table("universal-judged"))[2:]
     assert bare[6:] == ["", "", ""] and own[6:] == ["0.25 (0.12 - 0.50)", "", ""]
     assert universal[3:8] == [
@@ -109,9 +106,6 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cells(table("universal-texts"))[2:] == [
         ["m", "4", "8", "its own", "75 % (50 - 100)", "50 % (25 - 75)", "", "50 %"]
     ]
-    [pair] = cells(table("universal-pairs"))[2:]
-    assert pair[3:] == ["any, against its own", "-12.5 (-25 to 0)", "+50.0 (25 to 75)", "+0.0 (-25 to 25)",
-                        "+50.0 (25 to 75)"]  # fmt: skip
 
 
 def everyday_cell(policy: str | None, p: list[float], after: list[float], **asked: Any) -> dict[str, Any]:
