@@ -42,8 +42,8 @@ class Receipt:
 
     Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = it was changed
     although the unmarked text has nothing of that kind; False = the caller's own reader fails on the unmarked text or
-    rejects it, so it leaves as it is (one that is detected unmarked is not shown to it). changes: stretches in which it differs. rollouts: continuations that were tried.
-    keeps_error: the last error of the caller's own reader.
+    rejects it, so it leaves as it is (one that is detected unmarked is not shown to it). changes: stretches in which it
+    differs. rollouts: continuations that were tried. keeps_error: the last error of the caller's own reader.
 
     Raises TypeError or ValueError in one sentence for anything that is not a receipt.
     """

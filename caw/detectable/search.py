@@ -168,7 +168,8 @@ class Search:
             said = self._said(base.text)
             if said is False and self.error:  # once more: tests of the caller's may have run out of time
                 del self.kept[base.text]
-                self.error, said = "", self._said(base.text)
+                self.error = ""
+                said = self._said(base.text)
             if said is False:  # it raises, or asks for what the unmarked text lacks: no change could be kept
                 self.error = self.error or REJECTED
                 return self._ended(base, _Progress(base))

@@ -48,7 +48,8 @@ def _added_ids(tokenizer: Any) -> frozenset[int]:
 
 def require_tokenizer(tokenizer: Any) -> None:
     """Raise TypeError unless it is a transformers tokenizer; a class of them is not."""
-    usable = callable(tokenizer) and hasattr(tokenizer, "all_special_ids") and not isinstance(tokenizer, type)
+    named = hasattr(tokenizer, "all_special_ids") and hasattr(tokenizer, "convert_tokens_to_ids")
+    usable = callable(tokenizer) and named and not isinstance(tokenizer, type)
     if not usable:
         found = f"the class {tokenizer.__name__}" if isinstance(tokenizer, type) else type(tokenizer).__name__
         raise TypeError(f"tokenizer must be the model's tokenizer, got {found}; see caw.load_model")
