@@ -4,7 +4,7 @@
     python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
     python benchmarks/bench_guard.py json runs/guard-json.jsonl --model MODEL.gguf --alone
     python benchmarks/bench_guard.py unspliced runs/guard-unspliced.json --model MODEL.gguf --data DATA
-    python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json
+    python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json.xz
 
 For each batch of prompts: the unmarked texts without drafts, the guarded ones, and with --alone those of
 `detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an
@@ -43,6 +43,7 @@ from caw.evaluation.metrics.accuracy import wilson
 from caw.evaluation.metrics.style import style_of
 from caw.evaluation.tasks.gsm8k import GSM8K
 from caw.fitting.own_texts import EVERYDAY
+from caw.io.json_files import compress, opened
 from caw.keeps import ANY_NUMBER, answer_of, same_number
 
 LONG = 90  # tokens
@@ -407,7 +408,8 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
     torch.set_num_threads(1)  # as in the runs
     made_by = about()
     if add and output is not None and output.exists():
-        old = json.loads(output.read_text())
+        with opened(output) as file:
+            old = json.load(file)
         its = {name: old[name] for name in made_by if old.get(name, made_by[name]) != made_by[name]}
         runs = {setting_of(run): its | run for run in old["runs"]}
         apart = apart or old["unspliced"]
@@ -419,7 +421,8 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         found = {**made_by, "runs": list(runs.values()), "unspliced": apart}
-        output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        content = (json.dumps(found, separators=(",", ":")) + "\n").encode()
+        output.write_bytes(compress(content) if output.suffix == ".xz" else content)
 
 
 def setting_of(run: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ COMMANDS = {
     "detection.json": "python benchmarks/bench_detection.py",
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
-    "guard.json": "python benchmarks/bench_guard.py gather runs/guard-*.jsonl",
+    "guard.json.xz": "python benchmarks/bench_guard.py gather runs/guard-*.jsonl",
     "everyday_policies.json": (
         "python benchmarks/bench_everyday_policies.py MODELS --models smollm2 qwen05 gemma270m --out FILE"
     ),

@@ -91,9 +91,11 @@ def test_sentences_about_servers() -> None:
         f"{ratio(1, 'nucleus', caw)} sampled)",
         f"{ratio(1, 'greedy', caw, name='own_ratio')} and {ratio(1, 'nucleus', caw, name='own_ratio')} times vLLM's",
         f"keeps {cores[caw]:.1f} of the two cores busy, where vLLM and the race keep {cores[race]:.1f}",
-        "{:.0f} and {:.0f} on greedy text".format(*(rows["bfloat16", n, "greedy", caw]["rate"][0] for n in (64, 16))),
+        "{:.0f} tokens a second with 64 and {:.0f} with 16 (greedy".format(
+            *(rows["bfloat16", n, "greedy", caw]["rate"][0] for n in (64, 16))
+        ),
         f"{busy['first_ratio'][0]:.2f} times as long as in vLLM, without a look-ahead {other['first_ratio'][0]:.2f}",
-        f"stand still for {still:.2f} s, {theirs['gap_99'][0]:.0f} of their usual gaps",
+        f"stop for {still:.2f} s, {theirs['gap_99'][0]:.0f} of their usual gaps",
         f"{busy['gap_99'][0]:.2f} times the usual gap of {busy['gap_ms'][0]:.0f} ms, in the worst round "
         f"{busy['gap_99'][2]:.2f}; without a look-ahead {other['gap_99'][0]:.2f}",
         "with {}, {} and {}.".format(*(ratio(n, "greedy", caw, "blocks") for n in (1, 4, 8))),
