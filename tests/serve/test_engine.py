@@ -101,10 +101,10 @@ def test_a_prompt_that_is_read_has_a_row_and_does_not_wait(monkeypatch: pytest.M
         engine, read = served.service.engine, Portions.read
         registry = Metrics(engine).registry
 
-        def counted(self: Portions, *asked: Any) -> Any:
+        def counted(self: Portions, *asked: Any, busy: bool) -> Any:
             values = [registry.get_sample_value(name) for name in names]
             seen.append(tuple(value or 0.0 for value in values))
-            return read(self, *asked)
+            return read(self, *asked, busy=busy)
 
         monkeypatch.setattr(Portions, "read", counted)
         with ThreadPoolExecutor(2) as pool:
@@ -121,11 +121,11 @@ def test_a_portion_that_fails_fails_all_texts_of_its_decoder(monkeypatch: pytest
     monkeypatch.setattr(Portions, "size", lambda self: 20)
     read, calls = Portions.read, [0]
 
-    def fails(self: Portions, *asked: Any) -> Any:
+    def fails(self: Portions, *asked: Any, busy: bool) -> Any:
         calls[0] += 1
         if calls[0] == 2:
             raise RuntimeError("secret detail")
-        return read(self, *asked)
+        return read(self, *asked, busy=busy)
 
     with running(batch=2) as served, ThreadPoolExecutor(2) as pool:
         first = pool.submit(served.complete, "the sky", max_tokens=200)
@@ -154,7 +154,7 @@ def test_a_guarded_text_that_is_cancelled_ends_once(monkeypatch: pytest.MonkeyPa
     counted = Inbox.ended
     monkeypatch.setattr(Inbox, "ended", lambda self, job: (ended.append(job), counted(self, job))[1])
     monkeypatch.setattr(Engine, "_token", cancel)
-    guard = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3)
+    guard = caw.Guard(keeps=lambda unmarked, marked: unmarked == marked, rejoin=3)
     with running(rules=MarkRules(detectable_at=1e-3), guard=guard, batch=8) as served:
         with pytest.raises(openai.APITimeoutError):
             client = served.client().with_options(timeout=2, max_retries=0)
