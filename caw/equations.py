@@ -52,7 +52,8 @@ STATED = re.compile(
 # abbreviations whose full stop ends no sentence
 TITLES = "".join(rf"(?<!\b{title})" for title in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Gen", "Sen", "Rep", "Lt"))
 SENTENCE = re.compile(rf"{TITLES}[.!?](?!\S)|\n")  # where one ends
-CHOICE = re.compile(r"\(?([A-H])(?:\)|[\s.*_$}\]\"'’”]*\Z)")
+CHOICES = "ABCDEFGH"
+CHOICE = re.compile(rf"\(?([{CHOICES}])" r"(?:\)|[\s.*_$}\]\"'’”]*\Z)")
 LISTED = re.compile(r",\s+(?:and |or )?[-−–$€£¥(\\]{0,3}\d")  # the next number of a list
 VARIABLE = re.compile(r"(?<![a-zA-Z'’])[b-hj-zB-HJ-Z](?![a-zA-Z'’])")
 UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
@@ -87,8 +88,8 @@ def answers_of(text: str) -> tuple[Tokens, ...]:
             numbers = True
         elif not match[0].startswith("#"):
             sentence = SENTENCE.split(text[match.end() :], maxsplit=1)[0]
-            found.append(tuple(sentence.lower().split()))
-    found = [answer for answer in found if answer]
+            if words := tuple(sentence.lower().split()):
+                found.append(words)
     if numbers:
         return tuple(found)
     last: Tokens = ()

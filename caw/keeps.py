@@ -29,7 +29,7 @@ from typing import Any
 
 from caw.checks import require_choice
 from caw.content import names_in, same_content
-from caw.equations import Tokens, answers_of, equations_of, has_number, may_go_on
+from caw.equations import CHOICES, Tokens, answers_of, equations_of, has_number, may_go_on
 from caw.io.show import shown
 
 Keeps = Callable[[str, str], bool]
@@ -42,7 +42,6 @@ STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 BRACKET = re.compile(r"[{[]")
 IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known
-CHOICES = tuple("ABCDEFGH")
 FREE_WORDS = 4  # a string of as many words is free text, where no fields are named
 LANGUAGES = ("python",)
 PYTHON = ("python", "python3", "py", "")  # tags of fenced blocks
@@ -89,7 +88,7 @@ class Number:
 
 def _in_words(answers: Sequence[Tokens]) -> bool:
     """Whether answers are stated, none of them with a number or as a choice from A to H."""
-    return bool(answers) and not any(has_number(each) or each[0] in CHOICES for each in answers)
+    return bool(answers) and not any(has_number(each) or each[0] in tuple(CHOICES) for each in answers)
 
 
 @dataclass(frozen=True)
