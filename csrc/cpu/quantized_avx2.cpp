@@ -16,18 +16,11 @@ namespace {
 
 #include "quantized.inc"
 
-// Adds to each lane of 32 bits the four products of bytes, unsigned times signed. Sums of two must fit 16 bits, which
-// they do below 7 bits; of 8 the low and the high four go by themselves.
-template <bool kEight>
-CAW_INLINE __m256i products(__m256i sum, __m256i quants, __m256i digits) {
-  if constexpr (!kEight)
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(quants, digits), _mm256_set1_epi16(1)));
-  const __m256i mask = _mm256_set1_epi8(15);
-  const __m256i low = _mm256_maddubs_epi16(_mm256_and_si256(quants, mask), digits);
-  const __m256i high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(quants, 4), mask), digits);
-  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
-}
+#include "quantized_forms.inc"
+
+constexpr int64_t kMostRows = 4, kMostFast = 8;  // of a pass
+
+typedef uint16_t HalfLine __attribute__((vector_size(32)));
 
 template <int D>
 CAW_INLINE vf joined(const __m256i* sum) {
@@ -36,52 +29,72 @@ CAW_INLINE vf joined(const __m256i* sum) {
   return fma(_mm256_cvtepi32_ps(sum[D - 1]), set1(65536.0f), _mm256_cvtepi32_ps(low));
 }
 
-struct Sums {
-  // One row and half of the outputs at a time: there are but sixteen registers.
-  template <int64_t kGroup, int D, bool kEight>
-  static inline void half(const Activations& x, int64_t m, int64_t unit, int64_t units, int shift, const Chunk& chunk,
-      bool minimum, int first, float* sums) {
-    constexpr int64_t kGroups = kUnit / kGroup, kRows = kGroup / 4;
-    vf total = load(sums + first);
-    for (int64_t g = 0; g < units * kGroups; ++g) {
-      const int64_t u = g / kGroups, h = g % kGroups, from = h * kRows;
-      const Known& known = x.known(m, unit + u);
-      const int32_t* starts = kGroups == 1 ? known.start : known.half[h];
-      const int8_t* digit = x.digit(0, m, unit + u) + from * 4;
-      __m256i sum[D];
-      for (int d = 0; d < D; ++d)
-        sum[d] = d == 1 ? _mm256_setzero_si256() : _mm256_set1_epi32(starts[d / 2] * (1 << shift));
-      for (int64_t k = 0; k < kRows; ++k) {
-        const __m256i quants = _mm256_load_si256((const __m256i*)(chunk.quants[u][from + k] + 4 * first));
+// Rows of quants whose products add up in 16 bits: each adds two products of bytes, unsigned times signed. Of quants of 8
+// bits the low and the high four go by themselves.
+constexpr int rows_that_fit(int bits) { return bits <= 4 || bits == 8 ? 8 : bits == 5 ? 4 : 2; }
+
+template <class F, int R, int D>
+CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const Scales<F>& scales, int64_t group,
+    int half, int part, vf (&total)[R][kParts]) {
+  constexpr int kRows = F::kGroup / 4, kFit = rows_that_fit(F::kBits), kSome = kFit < kRows ? kFit : kRows;
+  constexpr int kNibbles = F::kBits == 8 ? 2 : 1;
+  const auto line = [&](int i, HalfLine& to) __attribute__((always_inline)) {
+    std::memcpy(&to, planes + i * kLine + part * sizeof(HalfLine), sizeof(HalfLine));
+  };
+  asm volatile("" : : : "memory");  // else digits are read for both parts at once, into registers that there are not
+  __m256i sum[R][D];
+#pragma GCC unroll 2
+  for (int nibble = 0; nibble < kNibbles; ++nibble)
+#pragma GCC unroll 8
+    for (int first = 0; first < kRows; first += kSome) {
+      __m256i some[R][D];
+#pragma GCC unroll 8
+      for (int k = first; k < first + kSome; ++k) {
+        HalfLine quants;
+        quant_row<F::kBits>(line, half * kRows + k, quants);
+        if constexpr (kNibbles == 2) quants = (quants >> (4 * nibble)) & 0x0F0F;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 3
+          for (int d = 0; d < D; ++d) {
+            int32_t four;
+            std::memcpy(&four, row[r] + d * kUnit + half * F::kGroup + k * 4, 4);
+            const __m256i pairs = _mm256_maddubs_epi16((__m256i)quants, _mm256_set1_epi32(four));
+            some[r][d] = k == first ? pairs : _mm256_add_epi16(some[r][d], pairs);
+            asm("" : "+x"(some[r][d]));  // else compilers add pairs up in a tree, for which there are too few registers
+          }
+      }
+      const __m256i one = _mm256_set1_epi16(nibble ? 16 : 1);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 3
         for (int d = 0; d < D; ++d) {
-          int32_t four;
-          std::memcpy(&four, digit + d * kUnit + k * 4, 4);
-          sum[d] = products<kEight>(sum[d], quants, _mm256_set1_epi32(four));
+          const __m256i fours = _mm256_madd_epi16(some[r][d], one);
+          sum[r][d] = nibble || first ? _mm256_add_epi32(sum[r][d], fours) : fours;
         }
-      }
-      total = fma(load(chunk.scale[g] + first) * set1(known.scale), joined<D>(sum), total);
-      const float whole = kGroups == 1 ? known.total : half_total(known, int(h));
-      if (minimum) total = fma(load(chunk.minimum[g] + first), set1(whole), total);
     }
-    store(sums + first, total);
+  const vf scale = scales.scale(group, part);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const Known& known = known_of<D>(row[r]);
+    const int32_t* start = F::kGroups == 1 ? known.start : known.half[half];
+#pragma GCC unroll 3
+    for (int d = 0; d < D; d += 2)
+      sum[r][d] = _mm256_add_epi32(sum[r][d], _mm256_set1_epi32(start[d / 2] * (1 << (F::kBits - 1))));
+    total[r][part] = fma(scale * set1(known.scale), joined<D>(sum[r]), total[r][part]);
   }
-
-  template <int64_t kGroup, int R, int D>
-  static void rows(const Activations& x, int64_t m, int64_t unit, int64_t units, int shift, const Chunk& chunk,
-      const Coming* coming, bool minimum, float* sums) {
-    for (int64_t u = 0; coming && u < units; ++u) coming->unit(u);
-    for (int r = 0; r < R; ++r)
-      for (int first = 0; first < kTileOutputs; first += W) {
-        float* to = sums + r * kTileOutputs;
-        if (shift == 7)
-          half<kGroup, D, true>(x, m + r, unit, units, shift, chunk, minimum, first, to);
-        else
-          half<kGroup, D, false>(x, m + r, unit, units, shift, chunk, minimum, first, to);
-      }
+  if constexpr (F::kMinimum) {
+    const vf least = scales.minimum(group, part, scale);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Known& known = known_of<D>(row[r]);
+      total[r][part] =
+          fma(least, set1(F::kGroups == 1 ? known.total : half_total(known, half)), total[r][part]);
+    }
   }
-};
+}
 
-#include "quantized_rows.inc"
+#include "quantized_passes.inc"
 }  // namespace
 extern const QuantizedKernel kQuantizedAvx2 = {"avx2", digits, multiply};
 }  // namespace caw
