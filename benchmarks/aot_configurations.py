@@ -24,6 +24,7 @@ from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.ladder_step import ladder_step
 from caw.triton_kernels.packed_weights import unpack_weight
 from caw.triton_kernels.packed_weights_ref import FORMATS, INT8, Format
+from caw.triton_kernels.penalise_logits import penalise_logits
 from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
@@ -39,11 +40,12 @@ BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
              "_scan_kernel": 168, "_walk_kernel": 168, "_evaluator_kernel": 128, "_decision_kernel": 128,
              "_layer_attention_kernel": 200, "_warp_kernel": 128, "_bins_kernel": 80, "_layers_kernel": 72,
-             "_product_kernel": 80}  # fmt: skip
+             "_product_kernel": 80, "_bias_kernel": 72}  # fmt: skip
 PIPELINED = ("_split_kernel", "_layer_attention_kernel", "_product_kernel")
 SMALL = 64  # registers of every other kernel
-# compare fl32(l + fl32(strength * delta))
-ROUNDED_TWICE = ("_select_kernel", "_green_kernel", "_reweight_kernel", "_walk_kernel", "_green_ladder_kernel")
+# compare fl32(l + fl32(strength * delta)); the last subtracts fl32(penalty * count)
+ROUNDED_TWICE = ("_select_kernel", "_green_kernel", "_reweight_kernel", "_walk_kernel", "_green_ladder_kernel",
+                 "_penalty_kernel")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,14 @@ def layered(layers: int, width: int, vocab_size: int = 128256) -> Configuration:
     return Configuration(f"tournament l{layers} w{width} v{vocab_size}", lambda: tournament(*rows, table, layers))
 
 
+def penalised(biased: bool, repeats: bool, vocab_size: int = 128256) -> Configuration:
+    """Bias and penalties, of texts behind the context that a watermark reads."""
+    rows = [empty(2, vocab_size), empty(2, 1028, dtype=I64)[:, 4:], empty(2, dtype=torch.bool), empty(2, 3)]
+    own = [empty(2, vocab_size * repeats, dtype=torch.bool), empty(2, vocab_size * biased)]
+    name = f"penalties v{vocab_size}{' bias' if biased else ''}{' repetition' if repeats else ''}"
+    return Configuration(name, lambda: penalise_logits(*rows, *own))
+
+
 def layers() -> list[Configuration]:
     """Of every family, among `checked`."""
     return [
@@ -338,6 +348,7 @@ def checked() -> list[Configuration]:
         ladder(RACE_TOP_K, 4),
         ladder(RACE_SCALE, 4),
         layered(30, 4),
+        penalised(True, True),
     ]
 
 
@@ -356,6 +367,7 @@ def few() -> list[Configuration]:
         ladder(GREEN, 1),
         commit(32, 2, 8, 128, BF16, 2),
         layered(33, 4),
+        penalised(True, True),
     ]
 
 
@@ -394,6 +406,8 @@ def shipped() -> Iterator[Configuration]:
     yield from (ladder(scheme, width) for scheme in (GREEN, RACE_TOP_K, RACE_SCALE) for width in (1, 4, 8))
     yield from (ladder(SELFHASH, width) for width in (1, 3))
     yield from (layered(layers, width) for layers in (1, 30, 33) for width in (1, 4))
+    for biased in (False, True):
+        yield from (penalised(biased, repeats, size) for repeats in (False, True) for size in (500, 128256))
 
 
 def complaints(report: Report, registers: int | None = None) -> list[str]:
@@ -407,5 +421,5 @@ def complaints(report: Report, registers: int | None = None) -> list[str]:
     if report.kernel in PIPELINED and not report.async_copies:
         found.append("no asynchronous copy: loads of the prefix or of weights are not pipelined")
     if report.kernel in ROUNDED_TWICE and report.fused_multiply_adds:
-        found.append("a fused multiply-add: the reweighting rule must round twice")
+        found.append("a fused multiply-add: the rule must round twice")
     return found

@@ -26,10 +26,10 @@ from caw.capacity import evaluate_capacity_ref
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.ladder import select_candidate_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
-from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.record import Record
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref

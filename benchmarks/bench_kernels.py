@@ -36,6 +36,7 @@ from caw.testing import assert_close
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.small_linear_ref import small_linear_ref
@@ -237,13 +238,17 @@ def decision_case(batch: int, device: str) -> Case:
 
 
 def drawn_cases(batch: int, vocab_size: int, device: str) -> Iterator[Case]:
-    """What a step does that draws: the cut at top-p .95, then the full race or SynthID. Logits were just written."""
+    """What a step does that draws: bias and penalties of texts of 500 tokens, the cut at top-p .95, then the full race
+    or SynthID. Logits were just written."""
     logits, context = torch.randn(batch, vocab_size) * 3, torch.randint(0, vocab_size, (batch, 4))
     scores = logits - torch.rand(batch, vocab_size).log_().neg_().log_()
     settings = [torch.full((batch,), value) for value in (True, 0.7, 0, 0.05, 0.0)]
     table = torch.randint(-(1 << 31), 1 << 31, (1 << 16,)).int()
     size = batch * vocab_size * 4
+    penalties = [torch.randint(0, 300, (batch, 500)), settings[0], torch.tensor([[1.1, 0.2, 0.1]]).repeat(batch, 1),
+                 logits > 6, torch.zeros(batch, vocab_size)]  # fmt: skip
     ways: list[tuple[str, int, Any, Any, list[Any]]] = [
+        ("bias and penalties", 3 * size + size // 4, ops.penalise_logits, penalise_logits_ref, [logits, *penalties]),
         ("temperature and top-p", 2 * size, ops.warp_logits, warp_logits_ref, [logits, *settings]),
         ("race", size, ops.race_winner, race_winner_ref, [logits, context, torch.arange(batch), 0.7]),
         ("tournament of 30 layers", 2 * size, ops.tournament, tournament_ref,

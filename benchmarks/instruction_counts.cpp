@@ -14,6 +14,7 @@
 
 #include "../csrc/candidates.h"
 #include "../csrc/cpu/kernels.h"
+#include "../csrc/penalise.h"
 #include "../csrc/random_lists.h"
 #include "../csrc/tournament.h"
 
@@ -142,6 +143,27 @@ void warped() {
   });
 }
 
+// A text of 512 tokens, many of them repeated, after a prompt of some 500; or its penalties alone, without a copy of the
+// row, which the processor and the C library decide about. The first call makes the room for counts.
+void penalised(bool whole) {
+  const std::vector<float> x = logits(kVocab), bias = logits(kVocab);
+  std::vector<uint8_t> prompt(x.size());
+  std::vector<int64_t> text(static_cast<size_t>(kTokens));
+  for (uint8_t& flag : prompt) flag = next_number() % 100 == 0;
+  for (int64_t& token : text) token = next_number() % 300;
+  const float numbers[3] = {1.2f, 0.5f, 0.1f};
+  std::vector<float> out(x.size());
+  const auto penalise = [&] {
+    if (whole) {
+      penalise_row(x.data(), bias.data(), text.data(), kTokens, numbers, prompt.data(), kVocab, out.data());
+    } else {
+      penalise_text(out.data(), text.data(), kTokens, numbers, nullptr, kVocab);
+    }
+  };
+  penalise();
+  measured(penalise);
+}
+
 void whole_race() {
   const std::vector<float> x = logits(kVocab);
   const uint32_t counter[3] = {1, 2, 3};
@@ -193,6 +215,8 @@ const std::map<std::string, std::function<void()>> kCases = {
     {"noise of 4096 tokens", noise},
     {"draws of 49152 tokens", draws},
     {"temperature, powers and cut of 49152 logits", warped},
+    {"bias and penalties of 49152 logits", [] { penalised(true); }},
+    {"penalties of a text of 512 tokens", [] { penalised(false); }},
     {"race of 49152 tokens", whole_race},
     {"tournament of 49152 tokens, greedy", [] { tournament(-INFINITY, false); }},
     {"tournament of a nucleus, drawn", [] { tournament(2.6f, true); }},

@@ -30,6 +30,7 @@ from caw.triton_kernels.packed_weights_ref import (
     Format,
     unpack_weight_ref,
 )
+from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.race_winner_ref import race_winner_ref
@@ -276,7 +277,7 @@ def known_race(full: float, scale: bool) -> Made:
 
 
 def draws() -> list[Made]:
-    """What needs the PRF alone."""
+    """What needs the PRF alone, and what a sampler does to logits."""
     scores, key = torch.randn(2, 2500), torch.tensor([KEY, ~KEY])
     values, ids, _, _ = topk_softmax_ref(scores, 100)
     context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
@@ -289,6 +290,11 @@ def draws() -> list[Made]:
     kept = [torch.tensor([True, True]), torch.tensor([0.7, 1.0]), torch.tensor([0, 40]), torch.tensor([0.05, 0.1]),
             torch.tensor([0.0, 0.02])]  # fmt: skip
     found.append(("warp_logits", ops.warp_logits, warp_logits_ref, [scores, *kept], "exact"))
+    text = torch.randint(-1, 600, (2, 700))
+    numbers, seen = torch.tensor([[1.3, 0.5, 0.1], [0.8, -0.7, -0.3]]), torch.rand(2, 2500) < 0.1
+    given = [scores, text, torch.tensor([True, True]), numbers]
+    for name, own in (("", [seen, torch.randn(2, 2500)]), (" of counts", [seen[:, :0], torch.zeros(2, 0)])):
+        found.append((f"penalise_logits{name}", ops.penalise_logits, penalise_logits_ref, [*given, *own], "exact"))
     context = torch.tensor([[1, 2, 3], [3, 4, 2**40]])
     found.append(("sampling_noise", ops.sampling_noise, sampling_noise_ref, [context, key, 1100], "float32"))
     return found

@@ -22,7 +22,6 @@ from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
-from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
@@ -39,6 +38,7 @@ from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
+from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
@@ -243,12 +243,13 @@ sampling_noise = register(
     triton="sampling_noise",
 )
 
-# ---- penalise_logits: logits float32 [B, V] with bias and penalties, of the rows that have any. CPU only -------------
+# ---- penalise_logits: logits float32 [B, V] with bias and penalties, of the rows that have any -----------------------
 penalise_logits = register(
     "penalise_logits(Tensor logits, Tensor tokens, Tensor wanted, Tensor numbers, Tensor prompts, Tensor bias) "
     "-> Tensor",
     penalise_logits_ref,
     lambda logits, *args: logits.new_empty(logits.shape),
+    triton="penalise_logits",
 )
 
 # ---- warp_logits: what the sampler keeps of logits float32 [B, V], the rest -inf -------------------------------------

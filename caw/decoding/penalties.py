@@ -22,8 +22,8 @@ import torch
 
 from caw import ops
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
 from caw.record import kept_rows
+from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 
 COLUMNS = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -85,12 +85,12 @@ class Penalties:
         """Apply bias and penalties to logits float32 [B, V]; returns the same tensor if there is nothing to do.
 
         tokens: int64 [B, T], those generated, -1 beyond. active: bool [B]. sparse: first ask whether any row wants it,
-        which reads back from the device. native: use the op on a CPU, else its reference.
+        which reads back from the device. native: use the op, else its reference.
         """
         wanted = self.wanted & active
         if sparse and not wanted.any():
             return logits
-        op = ops.penalise_logits if native and logits.is_cpu else penalise_logits_ref
+        op = ops.penalise_logits if native else penalise_logits_ref
         return op(logits, tokens, wanted, self.numbers, self.prompts, self.bias)
 
     def keep(self, rows: torch.Tensor) -> None:

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from caw import ops
 from caw.benchmark.sizes import SHAPES
-from caw.benchmark.step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_step, run
+from caw.benchmark.step_model import DEVICES, LAUNCH_US, Device, Launch, Launches, model_of_step, run
 from caw.cli import app
 from caw.triton_kernels.packed_weights_ref import FORMATS, Format
 
@@ -165,3 +167,21 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     ):
         wrong = CliRunner().invoke(app, ["benchmark", *options], env={"CAW_TRACEBACK": "", "COLUMNS": "200"})
         assert wrong.exit_code == 2 and words in wrong.stderr
+
+
+def test_penalties_are_three_launches_and_one_pass() -> None:
+    """No mode has any; the bytes are the row, its result, the prompt's flags and the text."""
+    batch, vocab_size, length = 2, 1000, 30
+    shapes = (
+        ((vocab_size,), None),
+        ((length,), torch.int64),
+        ((), torch.bool),
+        ((3,), None),
+        ((vocab_size,), torch.bool),
+    )
+    given = [torch.empty(batch, *shape, dtype=dtype, device="meta") for shape, dtype in (*shapes, ((0,), None))]
+    with Launches() as launches:
+        ops.penalise_logits(*given)
+    assert [launch.name for launch in launches.found] == ["bias_kernel", "count_kernel", "penalty_kernel"]
+    moved = batch * (vocab_size * (4 + 4 + 1) + length * 8 + 1 + 12)
+    assert [launch.bytes for launch in launches.found] == [moved, 0, 0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from caw import ops
-from caw.ops_ref.penalise_logits_ref import penalise_logits_ref
+from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 
 
 def inputs(batch: int, size: int, length: int, *, repeats: bool = True, biased: bool = True) -> list[torch.Tensor]:

@@ -26,6 +26,7 @@ from caw.decoding.capture.fused_step import FusedStep
 from caw.decoding.forward import fused_layers, fused_stack
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
+from caw.decoding.row_settings import RowSettings
 
 REHEARSAL = pytest.mark.gate("rehearsal")
 SYNTHID = caw.SynthID(key=9, depth=12, ngram_len=3)
@@ -62,6 +63,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         ladder_step,
         launching,
         packed_weights,
+        penalise_logits,
         rms_norm,
         sampling_noise,
         sibling_attention,
@@ -76,6 +78,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "ladder_step", ladder_step.ladder_step)
     monkeypatch.setattr(ops, "decision_step", decision_step.decision_step)
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
+    monkeypatch.setattr(ops, "penalise_logits", penalise_logits.penalise_logits)
     monkeypatch.setattr(ops, "warp_logits", warp_logits.warp_logits)
     monkeypatch.setattr(ops, "tournament", tournament.tournament)
     monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
@@ -124,6 +127,22 @@ def test_launchers_take_what_the_step_gives(
     assert kernels.count("_bins_kernel") == (2 if watermark == "synthid" else 0), "one for ten layers"
 
 
+def test_penalties_are_launches_of_the_step(llama: Any, by_kernels: ops.Ops) -> None:
+    """A part of a step only where a text may have some."""
+    from caw.triton_kernels.launching import recorded
+
+    for own, launched in (({}, 0), ({"presence_penalty": 0.5}, 1), ({"repetition_penalty": 1.2}, 1)):
+        decoder, step = started(llama, RAGGED, EVERY["lefthash"], POLICIES["capacity"](llama), slots=2, **own)
+        to_meta(decoder, step, by_kernels)
+        linears = FusedForwards(step.step.model, enabled=True)
+        with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
+            step()
+        kernels = [launch.kernel.__name__ for launch in launches]
+        assert {kernels.count(name) for name in ("_bias_kernel", "_count_kernel", "_penalty_kernel")} == {launched}
+        arguments = next((launch.arguments for launch in launches if launch.kernel.__name__ == "_bias_kernel"), {})
+        assert arguments.get("REPEATS", False) == ("repetition_penalty" in own) and not arguments.get("BIASED", False)
+
+
 def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     """Move everything the step reads to the meta device."""
     with torch.inference_mode(False):
@@ -135,7 +154,8 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     if step.step.choosing.noise is not None:
         object.__setattr__(step.step.choosing.noise, "native", True)
     texts = step.step.choosing.texts
-    for owner in (step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history):
+    owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history]
+    for owner in (*owners, *([] if texts.penalties is None else [texts.penalties])):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
                 setattr(owner, name, value.to("meta"))
@@ -183,6 +203,26 @@ def test_tokens_of_kernels_in_the_interpreter(
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
     if name in families:
         assert calls == families[name], "layers run whole"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("watermark", ["lefthash", pytest.param(None, marks=REHEARSAL)])
+def test_tokens_of_penalties_in_the_interpreter(by_kernels: ops.Ops, watermark: str | None) -> None:
+    """Rows with all kinds of them, and without."""
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled here; test_capture runs them")
+    model = build("qwen2")
+    policy, chosen = (capacity_policy(model), EVERY[watermark]) if watermark else (None, None)
+    rows = [
+        RowSettings(max_new_tokens=3, logit_bias={3: 9.0}, frequency_penalty=2.0, repetition_penalty=1.3),
+        RowSettings(max_new_tokens=3),
+        RowSettings(max_new_tokens=3, logit_bias={5: 99.0, 6: 98.0}, presence_penalty=2.0),
+    ]
+    prompts, settings = [prompt(7, 1), prompt(2, 2), prompt(5)], {"rows": rows, "max_new_tokens": 3, "slots": 2}
+    expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
+    actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
+    assert actual.tokens == expected.tokens
+    assert expected.tokens[0][0] == 3 and {5, 6} == set(expected.tokens[2])
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from decoding.architectures import spread_evaluator
 from decoding.capturing import Replayed
-from decoding.mixing import FOREIGN, PROMPTS, ROWS, alone, compare, references_for, rows_for, texts
+from decoding.mixing import FOREIGN, PENALISED, PROMPTS, ROWS, alone, compare, references_for, rows_for, texts
 from decoding.running import make_decoder, run, same_texts
 from decoding.test_step import POLICIES, WATERMARKS
 from pairwise import pairwise
@@ -136,12 +136,16 @@ def test_a_greater_factor_needs_room_in_the_record(llama: Any) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
-def test_mixed_rows_by_a_graph_on_a_gpu(llama: Any, watermark: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("watermark", "asked"), [(None, ROWS), ("lefthash", ROWS), ("top_k", ROWS), ("scale", ROWS), ("top_k", PENALISED)]
+)
+def test_mixed_rows_by_a_graph_on_a_gpu(
+    llama: Any, watermark: str | None, asked: list[RowSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The graph of the first texts serves those that join later, with settings and keys of their own (float32)."""
     model = copy.deepcopy(llama).to("cuda")
     chosen, policy = (WATERMARKS[watermark], POLICIES["window11"](llama)) if watermark else (None, None)
-    rows = rows_for(chosen, ROWS)
+    rows = rows_for(chosen, asked)
     settings: dict[str, Any] = {"rows": rows, "batch": 2, "eos_token_ids": (2,), "max_new_tokens": 14, "slots": 2}
     eager = run(model, PROMPTS, chosen, policy, fixed=False, **settings)
     graphs: list[Any] = []

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CONFIGURATIONS = 56
+MAX_CONFIGURATIONS = 57
 
 
 def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,8 +35,8 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 206),
-        (["--capability", "80", "100", "--few"], 94),
+        (["--capability", "90", "--checked"], 209),
+        (["--capability", "80", "100", "--few"], 100),
         (["--capability", "80", "90", "100", "--trials"], 154),
     ],
     ids=["sm_90", "sm_80-and-sm_100", "tuner"],

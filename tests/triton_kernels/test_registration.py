@@ -17,7 +17,8 @@ from caw.ops import launcher
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
 NAMES = ("topk_softmax", "sibling_attention", "sibling_attention_paged", "drafted_attention", "commit_kv",
          "commit_step", "evaluate_capacity", "select_candidate", "evaluator_step", "ladder_step", "decision_step",
-         "green_argmax", "race_values", "race_winner", "warp_logits", "tournament")  # fmt: skip
+         "green_argmax", "race_values", "race_winner", "penalise_logits", "warp_logits",
+         "tournament")  # fmt: skip
 
 
 @pytest.fixture
@@ -63,6 +64,8 @@ def arguments(name, device):
         "green_argmax": (f(batch, 50), context, key, 1 << 22, False),
         "race_values": (f(batch, 3), i(batch, 3), f(batch, 3), context, key),
         "race_winner": (f(batch, 50), context, key, 0.7),
+        "penalise_logits": (f(batch, 50), i(batch, 9) - 1, key > 7, f(batch, 3).abs() + 0.5, f(batch, 50) > 1,
+                            f(batch, 50)),
         "warp_logits": (f(batch, 50), key > 7, f(batch).abs() + 0.5, key, f(batch).abs() / 9, f(batch).abs() / 9),
         "tournament": (f(batch, 50), f(batch, 50), i(batch), context, i(64, high=1 << 30).int(), 12),
     }[name]  # fmt: skip

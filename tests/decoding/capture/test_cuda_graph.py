@@ -100,6 +100,13 @@ def test_no_host_read_where_texts_differ(llama: Any, watermark: str | None, poli
     seen_by_fakes(decoder, step)
 
 
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_penalties_read_nothing_back(llama: Any, sampling: str) -> None:
+    decoder, step = started(llama, PROMPTS, kept("lefthash"), capacity_policy(llama), repetition_penalty=1.2,
+                            frequency_penalty=0.3, logit_bias={3: 2.0}, **SAMPLING[sampling])  # fmt: skip
+    assert ops.penalise_logits in seen_by_fakes(decoder, step, calls=2)
+
+
 EXPERTS = {"gpt_oss", "mixtral", "qwen3_moe"}
 
 

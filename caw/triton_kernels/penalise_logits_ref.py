@@ -1,4 +1,4 @@
-"""Reference of `penalise_logits`: bias and penalties, as passes over the vocabulary; what steps on a GPU run."""
+"""Reference of `penalise_logits`: bias and penalties, as passes over the vocabulary."""
 
 from __future__ import annotations
 
