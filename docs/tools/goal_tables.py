@@ -195,8 +195,9 @@ def _servers() -> list[Line]:
 # ---- Gemma, loading, calls -------------------------------------------------------------------------------------------
 def _gemma() -> list[Line]:
     runs = [
-        run for run in read_result("quantization.json.xz")["runs"] if run["arguments"]["model"].startswith("gemma3")
-    ]
+        run for run in read_result("quantization.json.xz")["runs"]
+        if run["arguments"]["model"].startswith("gemma3") and best_instructions(run["processor"]) == "avx512_bf16"
+    ]  # fmt: skip
     rows = {(r["side"], r["batch"]): r for run in runs for r in run["rows"]}
     sides = {"kgw+caw": "exact", "fast kgw+caw": "fast"}
     found = {f"{name} at batch {b}": middle(rows[side, b]["ratios"])

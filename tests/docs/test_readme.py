@@ -164,10 +164,17 @@ def test_times() -> None:
     assert result_of("relative to transformers") == f"{floor:.1f}"
 
 
-def test_speed_over_another_program() -> None:
+def over_another_program(instructions: str, side: str) -> float:
     [run] = [
-        run for run in results("quantization.json")["runs"] if "EPYC" in run["processor"]
+        run
+        for run in results("quantization.json")["runs"]
+        if run["processor"].startswith("AMD EPYC") and run["processor"].endswith(f" {instructions}")
         and (run["arguments"]["model"], run["arguments"]["prefix"]) == ("smollm2-135m", 128)
     ]  # fmt: skip
-    ratios = next(row["ratios"] for row in run["rows"] if (row["side"], row["batch"]) == ("kgw+caw", 1))
-    assert result_of("llama.cpp") == f"{statistics.median(ratios):.1f}"
+    return statistics.median(next(row["ratios"] for row in run["rows"] if (row["side"], row["batch"]) == (side, 1)))
+
+
+def test_speed_over_another_program() -> None:
+    assert result_of("llama.cpp") == f"{over_another_program('avx512_bf16', 'kgw+caw'):.1f}"
+    exact, fast = (over_another_program("avx2", side) for side in ("kgw+caw", "fast kgw+caw"))
+    assert f"AVX2 alone: {exact:.2f}, `file-fast` {fast:.2f})" in README
