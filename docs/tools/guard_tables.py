@@ -13,6 +13,10 @@ GUARD_WAYS = {
     "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
     "fixed": "fixed strength",
 }  # fmt: skip
+GUARD_SEARCHES = {
+    "price": "patches, the best price first (the library's)", "place": "patches, in order of place",
+    "onward": "left to right, each in the text that the ones before left",
+}  # fmt: skip
 GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
 
 
@@ -152,6 +156,23 @@ def guard_null() -> str:
             ))  # fmt: skip
     header = ("model", "texts of", "level", "keeps", "texts", "", "p at most 0.01", "0.1", "0.5")
     return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_searches() -> str:
+    """The library's search beside others, on train questions."""
+    lines = []
+    for row in read_result("guard_searches.json")["searches"]:
+        for level in ("0.01", "0.001"):
+            its, last = row[level], level == "0.001"
+            lines.append((
+                GUARD_SEARCHES[row["search"]], level, row["texts"],
+                with_ends(its["found"] / row["texts"], *its["found_ci"]), f"{its['rollouts']:.1f}",
+                f"{its['rolled']:.2f}", f"{its['read']:.2f}" if row["search"] == "onward" else "",
+                f"{row['decodes']:.2f}" if last else "", f"{row['rise']:.2f}" if last else "",
+            ))  # fmt: skip
+    header = ("search", "level", "texts", "detected and kept", "rollouts", "rollouts' tokens over the text's",
+              "tokens read again over the text's", "unmarked decodes", "rise in nats per token")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard_searches.json')}"
 
 
 def _points(ends: list[float]) -> str:

@@ -49,6 +49,7 @@ from guard_tables import (
     guard_everyday,
     guard_json,
     guard_null,
+    guard_searches,
     guard_unspliced,
 )
 from llama_cpp_tables import llama_cpp
@@ -240,6 +241,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "mixed-load": mixed_load, "drawn-reader": drawn_reader, "short-texts": short_texts, "guard": guard,
     "guard-curve": guard_curve, "guard-json": guard_json, "guard-everyday": guard_everyday,
     "guard-unspliced": guard_unspliced, "guard-cost": guard_cost, "guard-equal": guard_equal, "guard-null": guard_null,
+    "guard-searches": guard_searches,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
