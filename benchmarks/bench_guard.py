@@ -15,7 +15,9 @@ texts are those of a fixed strength and of CAW with a target; all are read by an
 installed, their likeness to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that
 rejoined go on without the copied tail. "same" is what evaluation reads, not the guard: whether the graded answers are
 equal. Results are appended batch by batch, so a run can be stopped and continued; they hold no text. Runs that differ
-in their keys alone are gathered as one; --add leaves the runs in OUTPUT whose settings no given file has.
+in their keys alone are gathered as one; --add leaves the runs in OUTPUT whose settings no given file has. Gathered runs
+keep, beside the means of all texts, what marks cost where the guard succeeds (`equal_texts`) and what unmarked and
+guarded texts show under other keys (`other_keys`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from json_tasks import FIELDS, json_tasks
@@ -39,7 +42,7 @@ from caw.benchmark.machine import about
 from caw.detectable.search import Search
 from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
-from caw.evaluation.metrics.accuracy import wilson
+from caw.evaluation.metrics.accuracy import interval, resampled, wilson
 from caw.evaluation.metrics.style import style_of
 from caw.evaluation.tasks.gsm8k import GSM8K
 from caw.fitting.own_texts import EVERYDAY
@@ -52,6 +55,7 @@ OTHER_KEYS = 20
 KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS), "everyday": caw.keeps.content()}
 WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target", "fixed")
 VOTES = 4
+NULL_LEVELS = (0.01, 0.1, 0.5)
 # those of a run
 SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "guard", "batch")
 
@@ -358,7 +362,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             null = [p for each in own for p in each["null"]]
             line: dict[str, Any] = {"way": way, "texts": name, "count": len(own)}
             line["keys"] = len({row.get("key") for row in some})
-            line["null"] = [round(fmean(p <= level for p in null), 4) for level in (0.01, 0.1, 0.5)]
+            line["null"] = [round(fmean(p <= level for p in null), 4) for level in NULL_LEVELS]
             for what in ("right", "stands", "same", "nats", "judged", "repeated", "like"):
                 if what in own[0]:
                     line[what] = round(fmean(each[what] for each in own), 4)
@@ -382,6 +386,58 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     line["kept"] = round(fmean(each["kept"] for each in own), 4)
             made.append(line)
     return made
+
+
+def equal_texts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a guard and another way cost the same texts, for each way that tests its texts as the guard does.
+
+    Of the texts that the guard detected and kept, so that the share found is equal where `found`, the share of these
+    that the other way detected, is 1. nats, judged: the mean rise over the unmarked text under the model itself and
+    under the judge, of the guard and of the other way; ratio: of these two, with a 95 % bootstrap interval over
+    prompts. rises: both rises of each text, under the model itself.
+    """
+    made = []
+    for way in WAYS[2:]:
+        some = [row for row in rows if way in row and _success(row["guard"])]
+        if not some or "attempts" not in some[0][way]:
+            continue
+        line: dict[str, Any] = {"way": way, "count": len(some)}
+        line["found"] = round(fmean(row[way]["found"] for row in some), 4)
+        for what in ("nats", "judged"):
+            if what not in some[0]:
+                continue
+            risen = np.array([[row[each][what] - row[what] for each in ("guard", way)] for row in some])
+            mean = risen.mean(axis=0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                drawn = resampled(len(some)) @ risen
+                ends = interval(drawn[:, 0] / drawn[:, 1])
+            line[what] = [round(float(each), 4) for each in mean]
+            if mean[1] > 0 and ends is not None:
+                line[f"{what}_ratio"] = round(float(mean[0] / mean[1]), 4)
+                line[f"{what}_ratio_ci"] = [round(end, 4) for end in ends]
+            if what == "nats":
+                line["rises"] = [[round(float(each), 3) for each in pair] for pair in risen]
+        made.append(line)
+    return made
+
+
+def other_keys(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Shares of p-values under other keys that are at most .01, .1 and .5, of unmarked and of guarded texts.
+
+    Each with the ends of a 95 % bootstrap interval over these keys, and the difference of both.
+    """
+    read = {way: np.array([(row if way == "unmarked" else row[way])["null"] for row in rows]) for way in WAYS[:2]}
+    weights = resampled(read["guard"].shape[1])
+    found: dict[str, Any] = {"keys": weights.shape[1], "texts": len(rows)}
+    shares = {way: np.stack([(p <= level).mean(axis=0) for level in NULL_LEVELS]) for way, p in read.items()}
+    shares["difference"] = shares["guard"] - shares["unmarked"]
+    for way, by_key in shares.items():
+        drawn = weights @ by_key.T / weights.shape[1]
+        found[way] = [
+            [round(float(each), 4) for each in (mean, *(interval(drawn[:, number]) or (mean, mean)))]
+            for number, mean in enumerate(by_key.mean(axis=1))
+        ]
+    return found
 
 
 def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> None:
@@ -416,7 +472,9 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
     for name, known in read.items():
         rows = list(known.values())
         texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
-        runs[name] = {**json.loads(name), "rows": summaries(rows), "texts": texts}
+        runs[name] = {**json.loads(name), "rows": summaries(rows), "texts": texts, "null": other_keys(rows)}
+        if equal := equal_texts(rows):
+            runs[name]["equal"] = equal
         report(rows)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -66,6 +66,26 @@ def test_runs_of_a_guard_are_added(tmp_path: Path) -> None:
     assert guarded(output) == {0.01: (4, 0.5)}, "without --add nothing stays"
 
 
+def test_a_guard_beside_another_way_on_the_texts_where_it_succeeds(tmp_path: Path) -> None:
+    file = guard_file(tmp_path / "a", [True, True, False])
+    head, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row, own, other, found in zip(rows, (0.75, 1.0, 9.0), (1.0, 1.5, 9.0), (True, False, True), strict=True):
+        row |= {"null": [0.005, 0.6]}
+        row["guard"] |= {"nats": own, "null": [0.005, 0.05]}
+        row["alone"] = {**row["guard"], "nats": other, "found": found, "attempts": 1}
+        row["fixed"] = {key: row["alone"][key] for key in ("nats", "found", "null", "seconds", "tokens")}
+    file.write_text("".join(json.dumps(line) + "\n" for line in (head, *rows)))
+    bench_guard.gather([file], tmp_path / "guard.json")
+    (run,) = json.loads((tmp_path / "guard.json").read_text())["runs"]
+    (line,) = run["equal"]
+    assert (line["way"], line["count"], line["found"]) == ("alone", 2, 0.5)
+    assert line["nats"] == [0.375, 0.75] and line["nats_ratio"] == 0.5 and line["nats_ratio_ci"] == [0.5, 0.5]
+    assert line["rises"] == [[0.25, 0.5], [0.5, 1.0]] and "judged" not in line
+    assert run["null"]["keys"] == 2 and run["null"]["texts"] == 3
+    assert run["null"]["unmarked"][0][0] == 0.5 and run["null"]["guard"][1] == [1.0, 1.0, 1.0]
+    assert run["null"]["difference"][1][0] == 0.5 and run["null"]["difference"][1][1:] == [0.0, 1.0]
+
+
 # ---- evaluators of every model ---------------------------------------------------------------------------------------
 ANSWERS = {  # by policy and key: p, answer, right of questions 0 to 3; unmarked answers are 1
     ("none", 0): [(0.5, "1", True), (0.5, "1", True), (0.5, "1", False), (0.5, "1", False)],

@@ -13,12 +13,21 @@ GUARD_WAYS = {
     "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
     "fixed": "fixed strength",
 }  # fmt: skip
+GUARD_SEARCHES = {
+    "price": "patches, the best price first (the library's)", "place": "patches, in order of place",
+    "onward": "left to right, each in the text that the ones before left",
+}  # fmt: skip
 GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
 
 
 def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """The runs of one kind: each with its rows of these ways, and what was set beside the defaults."""
+    """The runs of one kind: each with its rows of these ways, and what was set beside the defaults.
+
+    Without those that limit rollouts, the default limit included: they have a table of their own.
+    """
     for run in read_result("guard.json")["runs"]:
+        if "rollouts" in json.loads(run["guard"]):
+            continue
         options = ", ".join(f"{name} {value}" for name, value in json.loads(run["guard"]).items())
         for row in run["rows"] if run["what"] == what else ():
             if row["way"] in ways:
@@ -89,6 +98,87 @@ def guard_everyday() -> str:
     header = ("model", "tokens at most", "setting", "texts", "detected", "detected, same content", "nats per token",
               "under another model", "likeness", "distinct 4-grams", "unmarked decodes")  # fmt: skip
     return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
+
+
+def guard_cost() -> str:
+    """Share of texts that are detected and kept, and what it costs, for limits to the rollouts of a text."""
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        options = json.loads(run["guard"])
+        if run["what"] != "gsm8k" or set(options) != {"rollouts"}:
+            continue
+        rows = {row["texts"]: row for row in run["rows"] if row["way"] == "guard"}
+        row = rows["all"]
+        lines.append((
+            run["batch"], options["rollouts"], row["count"], with_ends(row["both"], *row["both_ci"]),
+            with_ends(rows["long"]["both"], *rows["long"]["both_ci"]) if "long" in rows else "",
+            f"{row['rollouts'][0]:.1f}", f"{row['cost']:.2f}",
+            f"{row['of_drafted']:.2f}" if "of_drafted" in row else "", f"{row['nats']:.2f}",
+        ))  # fmt: skip
+    header = ("batch", "rollouts at most", "texts", "detected and kept", "of 90 tokens and more", "rollouts, mean",
+              "unmarked decodes", "of those with drafts", "nats per token")  # fmt: skip
+    lines.sort(key=lambda line: (-line[0], line[1]))
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_equal() -> str:
+    """What the guard and another way cost the texts that the guard detected and kept."""
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        for row in run.get("equal", ()):
+            keeps = json.loads(run["guard"]).get("keeps", {"gsm8k": "results", "everyday": "healed"}.get(run["what"]))
+            for what, name in (("nats", "the model itself"), ("judged", "another model")):
+                if what not in row:
+                    continue
+                ratio = f"{what}_ratio"
+                lines.append((
+                    run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", keeps, GUARD_WAYS[row["way"]],
+                    row["count"], per_cent(row["found"], 0), name, *(f"{each:.2f}" for each in row[what]),
+                    "{:.2f} ({:.2f} - {:.2f})".format(row[ratio], *row[f"{ratio}_ci"]) if ratio in row else "",
+                ))  # fmt: skip
+    header = ("model", "texts of", "level", "keeps", "beside", "texts detected and kept", "of these detected beside",
+              "read by", "rise, guard", "rise, beside", "ratio")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_null() -> str:
+    """Shares of p-values under other keys, of unmarked and of guarded texts."""
+    lines = []
+    for run in read_result("guard.json")["runs"]:
+        if "null" not in run:
+            continue
+        keeps = json.loads(run["guard"]).get("keeps", {"gsm8k": "results", "everyday": "healed"}.get(run["what"]))
+        for way in ("unmarked", "guard", "difference"):
+            lines.append((
+                run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", keeps, run["null"]["texts"],
+                "guard - unmarked, points" if way == "difference" else GUARD_WAYS[way],
+                *(_points(each) if way == "difference" else with_ends(*each, digits=1) for each in run["null"][way]),
+            ))  # fmt: skip
+    header = ("model", "texts of", "level", "keeps", "texts", "", "p at most 0.01", "0.1", "0.5")
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
+def guard_searches() -> str:
+    """The library's search beside others, on train questions."""
+    lines = []
+    for row in read_result("guard_searches.json")["searches"]:
+        for level in ("0.01", "0.001"):
+            its, last = row[level], level == "0.001"
+            lines.append((
+                GUARD_SEARCHES[row["search"]], level, row["texts"],
+                with_ends(its["found"] / row["texts"], *its["found_ci"]), f"{its['rollouts']:.1f}",
+                f"{its['rolled']:.2f}", f"{its['read']:.2f}" if row["search"] == "onward" else "",
+                f"{row['decodes']:.2f}" if last else "", f"{row['rise']:.2f}" if last else "",
+            ))  # fmt: skip
+    header = ("search", "level", "texts", "detected and kept", "rollouts", "rollouts' tokens over the text's",
+              "tokens read again over the text's", "unmarked decodes", "rise in nats per token")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard_searches.json')}"
+
+
+def _points(ends: list[float]) -> str:
+    """A difference of shares and the ends of its interval, in points of a per cent."""
+    value, low, high = (100 * each for each in ends)
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def guard_unspliced() -> str:
