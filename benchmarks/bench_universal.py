@@ -8,8 +8,8 @@
     python benchmarks/bench_universal.py gather --trained runs/universal/*.json --texts runs/universal/texts.jsonl \\
         --output benchmarks/results/universal.json
 
-FOLDER holds the GGUF files that `universal_labels.py` names; it makes the labels, `universal_training.py` the evaluators.
-Every part can be stopped and continued. Results hold numbers and no texts.
+FOLDER holds the GGUF files that `universal_labels.py` names. Labels are made there, evaluators in
+`universal_training.py`. Every part can be stopped and continued. Results hold numbers and no texts.
 `gather --add` leaves what stands in the output and is not among what is gathered.
 """
 
@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from universal_labels import KINDS, SHOTS, STOP, SUBJECTS, Subject, labels
+from universal_combinations import combine
+from universal_labels import KINDS, SHOTS, STOP, SUBJECTS, Subject, answers, labels
 from universal_training import LABELS, train
 
 import caw
@@ -285,9 +286,23 @@ def main() -> None:
     own.add_argument("--models", type=Path, required=True)
     own.add_argument("--rounds", type=int, default=5)
     own.add_argument("--texts", type=int, default=32, help="of a round")
+    own.add_argument("--places", type=int, default=24, help="the most changes of a text")
     own.add_argument("--batch", type=int, default=48)
     own.add_argument("--only", nargs="*")
     own.set_defaults(run=labels)
+    own = commands.add_parser("answers", help="of the labels in maths: does the answer stay?")
+    own.add_argument("out", type=Path, help="folder of the labels")
+    own.add_argument("--data", type=Path, required=True)
+    own.add_argument("--models", type=Path, required=True)
+    own.add_argument("--texts", type=int, default=32, help="as for the labels")
+    own.add_argument("--tokens", type=int, default=160)
+    own.add_argument("--batch", type=int, default=48)
+    own.add_argument("--only", nargs="*")
+    own.set_defaults(run=answers)
+    own = commands.add_parser("combine", help="key segments, harm and healing alone and together")
+    own.add_argument("out", type=Path, help="folder of the labels")
+    own.add_argument("--models", type=Path, required=True)
+    own.set_defaults(run=combine)
     own = commands.add_parser("train")
     own.add_argument("out", type=Path, help="folder of the labels")
     own.add_argument("--models", type=Path, required=True)
