@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +159,19 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
+GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
 PAIRS = (
     *((one, other) for one in ("universal", "universal3") for other in ("own", "fixed")),
     ("own", "fixed"),
+    *(("combined", other) for other in ("universal", "own", "fixed")),
 )
+
+
+def grid(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of every model and pair of theta and beta: the share found and the rise in nats."""
+    names = ("model", "kind", "split", "policy", "texts", "found", "found_ci", "rise", "rise_ci")
+    some = [row for row in rows if row["policy"] == "none" or GRID.match(row["policy"])]
+    return [{name: line[name] for name in names} for line in summaries(some) if line["policy"] != "none"]
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -248,7 +258,7 @@ def ratio_of(above: np.ndarray, below: np.ndarray, ids: list[str]) -> tuple[floa
 
 
 def gather(asked: argparse.Namespace) -> None:
-    """Write what the pages show: the figures of each training, and of whole texts the summaries and pairs.
+    """Write what the pages show: the figures of each training, and of whole texts the summaries, pairs and grid.
 
     With --add, what the output has of other trainings, policies and pairs stays.
     """
@@ -259,8 +269,10 @@ def gather(asked: argparse.Namespace) -> None:
     found = {
         "trained": old.get("trained", {}) | trained,
         "policies": old.get("policies", {}) | dict(said.split("=", 1) for said in asked.policies),
-        "texts": _added(old.get("texts", []), summaries(rows)),
+        "texts": _added(old.get("texts", []), summaries([row for row in rows if not GRID.match(row["policy"])])),
         "pairs": _added(old.get("pairs", []), pairs(rows)),
+        "grid": _added(old.get("grid", []), grid(rows)),
+        "combinations": json.loads(asked.combined.read_text()) if asked.combined else old.get("combinations", {}),
         "command": "python benchmarks/bench_universal.py gather",
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
@@ -333,6 +345,7 @@ def main() -> None:
     own.add_argument("--trained", type=Path, nargs="*", default=[], help="JSON files that `train` wrote")
     own.add_argument("--texts", type=Path, nargs="*", default=[], help="files that `texts` wrote")
     own.add_argument("--policies", nargs="*", default=[], help="as for `texts`, to say what the names mean")
+    own.add_argument("--combined", type=Path, help="the JSON file that `combine` wrote")
     own.add_argument("--output", type=Path, required=True)
     own.add_argument("--add", action="store_true", help="keep what OUTPUT has and is not gathered")
     own.set_defaults(run=gather)
