@@ -124,7 +124,7 @@ def ahead_of(text: HealedText) -> np.ndarray:
     the likeliest is one of the old text's near by. NaN where a rollout has ended."""
     found = np.full((len(text.changes), DEPTH, 6), np.nan, np.float32)
     for change, rows, said in zip(text.changes, text.ahead, found, strict=True):
-        for number, (ids, values, probs, total) in enumerate(zip(*rows.tensors, strict=True)):
+        for number, (values, ids, probs, total) in enumerate(zip(*rows.tensors, strict=True)):
             at = change.place + 1 + number
             if at >= len(text.tokens):
                 break
