@@ -8,277 +8,34 @@
     python benchmarks/bench_universal.py gather --trained runs/universal/*.json --texts runs/universal/texts.jsonl \\
         --output benchmarks/results/universal.json
 
-FOLDER holds the GGUF files named below. Every part can be stopped and continued. Results hold numbers and no texts.
+FOLDER holds the GGUF files that `universal_labels.py` names. Labels are made there, evaluators in
+`universal_training.py`. Every part can be stopped and continued. Results hold numbers and no texts.
 `gather --add` leaves what stands in the output and is not among what is gathered.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
+from universal_combinations import combine
+from universal_labels import KINDS, SHOTS, STOP, SUBJECTS, Subject, answers, labels
+from universal_training import LABELS, train
 
 import caw
-from caw.decoding.prompts import encode_prompts
-from caw.defaults import THETA
 from caw.evaluation.tasks.grading import grade_number
 from caw.evaluation.tasks.gsm8k import GSM8K
-from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.token_classes import CLASSES, class_table_of
-from caw.fitting.healing import HealedText, HealSettings, measure_healing
-from caw.fitting.metrics import auroc
 from caw.fitting.own_texts import EVERYDAY
-from caw.fitting.pipeline import protect_line_ends
-from caw.fitting.positions import Positions
-from caw.fitting.settings import TrainSettings
-from caw.fitting.train import predict
-from caw.fitting.universal import Examples, Scored, described, settle_strength, train_line, train_network
 from caw.keeps import answer_of, same_number
-from caw.models import load_tokenizer
-from caw.models.facts import ModelFacts
 from caw.models.teacher import log_probs
-from caw.record import Record
 
-FAST = "file-fast"
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
-
-
-@dataclass(frozen=True)
-class Subject:
-    """source: of the model, a file in the folder of models unless it is the demo model. family: its relatives are held
-    out with it. chat: whether everyday prompts are asked; otherwise they are continued."""
-
-    source: str
-    family: str
-    chat: bool
-
-    def path(self, folder: Path) -> str:
-        return str(folder / self.source) if self.source.endswith(".gguf") else self.source
-
-    def load(self, folder: Path) -> tuple[Any, Any]:
-        fast = FAST if self.source.endswith(".gguf") else None
-        return caw.load_model(self.path(folder), device="cpu", quantization=fast)
-
-
-SUBJECTS = {
-    "smollm2-135m": Subject("smollm2-135m", "smollm2", chat=True),
-    "gemma3-270m": Subject("gemma3-270m.Q4_K_M.gguf", "gemma3", chat=False),
-    "qwen2.5-coder-0.5b": Subject("qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", "qwen2.5", chat=True),
-    "qwen2.5-coder-1.5b": Subject("qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf", "qwen2.5", chat=True),
-}
-KINDS = ("maths", "everyday")
-FIRST = 3000  # of the questions of the train split; the others are for choices by whole texts
-SHOTS = 5
-STOP = "Question:"
-
-
-def prompts_of(
-    kind: str, subject: Subject, tokenizer: Any, facts: ModelFacts, data: Path, first: int, count: int
-) -> Any:
-    """(names, ids, stop strings) of the train prompts number `first` and on of a kind."""
-    if kind == "maths":
-        task = GSM8K("gsm8k", data=str(data), split="train", first=FIRST + first, count=count, shots=SHOTS)
-        questions = task.questions()
-        return [q.id for q in questions], encode_prompts(tokenizer, [q.prompt for q in questions], facts), (STOP,)
-    lines = EVERYDAY.read_text(encoding="utf-8").splitlines()[first : first + count]
-    prompts = [json.loads(line)["prompt"] for line in lines]
-    said = prompts if subject.chat else [f"Question: {prompt}\nAnswer:" for prompt in prompts]
-    names = [f"everyday/{first + number}" for number in range(len(prompts))]
-    return names, encode_prompts(tokenizer, said, facts, chat=subject.chat), () if subject.chat else (STOP,)
-
-
-# ---- labels ----------------------------------------------------------------------------------------------------------
-def labels(asked: argparse.Namespace) -> None:
-    """Roll changes out, a round of texts of every model and kind at a time."""
-    torch.set_num_threads(1)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    for turn in range(asked.rounds):
-        for name in asked.only or SUBJECTS:
-            subject, loaded = SUBJECTS[name], None
-            for kind in KINDS:
-                path = asked.out / f"{name}.{kind}.{turn}.npz"
-                if path.exists():
-                    continue
-                model, tokenizer = loaded = loaded or subject.load(asked.models)
-                facts = ModelFacts.of(model, tokenizer)
-                count = asked.texts
-                names, ids, stop = prompts_of(kind, subject, tokenizer, facts, asked.data, turn * count, count)
-                if not ids:
-                    continue
-                settings = HealSettings(batch=asked.batch, stop=stop)
-                texts = list(measure_healing(model, tokenizer, ids, settings))
-                write_texts(path, names, texts)
-                some = [change for text in texts for change in text.changes]
-                print(
-                    path.name, len(texts), "texts", len(some), "changes, rejoined",
-                    round(float(np.mean([c.rejoined for c in some])), 3), "same",
-                    round(float(np.mean([c.same for c in some])), 3), flush=True,
-                )  # fmt: skip
-
-
-def write_texts(path: Path, names: list[str], texts: list[HealedText]) -> None:
-    """Write the records around every change, not the texts: rows of i-1, i, i+1, and behind the changed token."""
-    texts = sorted((text for text in texts if text.changes), key=lambda text: text.number)
-    columns: dict[str, list[Any]] = {name: [] for name in ("values", "ids", "logsumexp")}
-    for text in texts:
-        places = torch.tensor([change.place for change in text.changes])
-        around = [text.records.take(places + offset) for offset in (-1, 0, 1)] + [text.after]
-        for name in columns:
-            columns[name].append(torch.stack([getattr(record, name) for record in around], dim=1).numpy())
-    changes = [(number, change) for number, text in enumerate(texts) for change in text.changes]
-    kinds = ("place", "token", "rejoined", "same", "length", "digit")
-    np.savez(
-        path,
-        values=np.concatenate(columns["values"]).astype(np.float32),
-        ids=np.concatenate(columns["ids"]).astype(np.int32),
-        logsumexp=np.concatenate(columns["logsumexp"]).astype(np.float32),
-        names=np.array([names[text.number] for text in texts]),
-        document=np.array([number for number, _ in changes]),
-        **{kind: np.array([getattr(change, kind) for _, change in changes]) for kind in kinds},
-    )
-
-
-# ---- training --------------------------------------------------------------------------------------------------------
-SPEC = FeatureSpec(k=10, transform="gap", classes=len(CLASSES), line_ends=True)
-NETWORK = TrainSettings(hidden=64, learning_rate=3e-3, max_epochs=40, patience=6)
-
-
-def train(asked: argparse.Namespace) -> None:
-    """Train the universal evaluator on healing or on key segments, and write it with its figures."""
-    torch.set_num_threads(1)
-    spec = dataclasses.replace(SPEC, previous=asked.previous, next=asked.next)
-    figures: dict[str, Any] = {}
-    if asked.label == "healing":
-        sets = healing_sets(asked, spec)
-        network, scored, figures = train_line(sets, spec)
-    else:
-        sets = key_sets(asked, spec)
-        network, scored = train_network(sets, spec, NETWORK)
-        figures = {"settings": dataclasses.asdict(NETWORK)}
-    measured = described(scored, **figures)
-    for row, each in zip(measured["sets"], scored, strict=True):
-        row |= beside(asked, each)
-        print(json.dumps(row), flush=True)
-    if asked.act_as:
-        settle_strength(network, *asked.act_as)
-    network.provenance = {
-        "models": sorted({each.model for each in sets}),
-        "trained_on": LABELS[asked.label],
-        "data": {"examples": sum(len(each.key) for each in sets), "licence": [TEXTS_LICENCE]},
-        "features": spec.to_dict(),
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "metrics": measured,
-        **({"act_as": dict(zip(("theta", "beta"), asked.act_as, strict=True))} if asked.act_as else {}),
-        "command": f"python benchmarks/bench_universal.py train FOLDER --label {asked.label}"
-        + (" --act-as {:g} {:g}".format(*asked.act_as) if asked.act_as else ""),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
-    path = asked.out / f"{asked.name or asked.label}.safetensors"
-    network.save(path)
-    path.with_suffix(".json").write_text(json.dumps(network.provenance, indent=1) + "\n")
-
-
-LABELS = {
-    "healing": "changes that a mark would make: does the text come back with the same numbers, names and code?",
-    "key": "key segments of GSM8K's train answers",
-}
-TEXTS_LICENCE = "GSM8K: MIT, (c) 2021 OpenAI, grade-school-math; everyday prompts: of this library; no text is stored"
-
-
-def healing_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
-    """Changes of every model and kind of text; positive are those behind which the text does not heal."""
-    found = []
-    for name, subject in SUBJECTS.items():
-        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
-        for kind in KINDS:
-            parts = changes_of(asked.out, name, kind)
-            if not parts:
-                continue
-            features = [spec.assemble(around(part)[1 - spec.previous : 2 + spec.next], table) for part in parts]
-            names = np.concatenate([part["names"][part["document"]] for part in parts])
-            key = ~np.concatenate([part["same"] for part in parts])
-            found.append(Examples(name, subject.family, kind, torch.cat(features), key, names))
-    return found
-
-
-def changes_of(folder: Path, name: str, kind: str) -> list[Any]:
-    """What `labels` wrote of a model and kind of text."""
-    files = sorted(folder.glob(f"{name}.{kind}.*.npz"), key=lambda path: int(path.name.split(".")[-2]))
-    return [np.load(path) for path in files if path.stat().st_size]
-
-
-def around(part: Any) -> list[Record]:
-    """Records of i-1, i, i+1 and behind the change."""
-    found = []
-    for column in range(4):
-        values, total = (torch.from_numpy(part[name][:, column]) for name in ("values", "logsumexp"))
-        probs = torch.where(values == -torch.inf, 0.0, (values - total[:, None]).exp())
-        found.append(Record(values, torch.from_numpy(part["ids"][:, column]).long(), probs, total))
-    return found
-
-
-def key_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
-    """Key segments, from the positions that `caw train-evaluator --positions` stored for each model."""
-    found = []
-    for said in asked.positions:
-        name, _, folder = said.partition("=")
-        subject = SUBJECTS[name]
-        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
-        positions = protect_line_ends(Positions.open(folder), subject.path(asked.models))
-        found.append(Examples.of_positions(name, subject.family, "maths", positions, spec, table))
-    return found
-
-
-def beside(asked: argparse.Namespace, scored: Scored) -> dict[str, Any]:
-    """AUROC of entropy and of other evaluators on changes, and of all without those that touch a digit."""
-    each = scored.examples
-    if asked.label != "healing":
-        return {}
-    parts = changes_of(asked.out, each.model, each.kind)
-    digit = np.concatenate([part["digit"] for part in parts])
-    records = [Record.joined(columns) for columns in zip(*map(around, parts), strict=True)]
-    scores = {"seen": scored.seen, "unseen": scored.unseen}
-    scores["entropy"] = -torch.special.entr(records[1].probs).sum(1).numpy()
-    tokenizer = load_tokenizer(SUBJECTS[each.model].path(asked.models))
-    for name in asked.beside:
-        evaluator = Evaluator.load(name)
-        table = class_table_of(tokenizer, evaluator.spec.line_ends) if evaluator.spec.classes else None
-        scores[name] = predict(evaluator, evaluator.spec.assemble(records[:3], table))
-    own: dict[str, Any] = {"digits": round(float(digit.mean()), 4)}
-    token = torch.from_numpy(np.concatenate([part["token"] for part in parts])).long()
-    changed = torch.where(records[1].ids == token[:, None], records[1].values, 0.0).sum(1)
-    lost = (records[1].values[:, 0] - changed).numpy()
-    rules = {"unseen": (scored.unseen, 0.7), "fixed": (np.zeros(len(lost)), 1.0)}
-    rules |= {name: (scores[name], THETA) for name in asked.beside}
-    own["first"] = {
-        name: round(float(np.mean(~each.key[first_marked(lost, *rule)])), 4) for name, rule in rules.items()
-    }
-    for name, score in scores.items():
-        own[name] = _auroc(each.key, score)
-        own[f"{name}, no digits"] = _auroc(each.key[~digit], score[~digit])
-    return own
-
-
-def first_marked(lost: np.ndarray, capacity: np.ndarray, theta: float) -> np.ndarray:
-    """The quarter of the changes that a policy marks first as its strength grows; lost: what each costs, nats."""
-    share = np.clip((theta - capacity) / theta, 0, None)
-    needed = np.where(share > 0, lost / np.maximum(share, 1e-9), 1e9 + capacity)
-    return np.argsort(needed, kind="stable")[: len(lost) // 4]
-
-
-def _auroc(key: np.ndarray, score: np.ndarray) -> float:
-    return round(auroc(key, score), 4)
-
-
-# ---- whole texts -----------------------------------------------------------------------------------------------------
 KINDS_OF_TEXTS = {"maths": 0.01, "everyday": 0.001}  # level of the test, which is the target too
 
 
@@ -402,10 +159,19 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
+GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
 PAIRS = (
     *((one, other) for one in ("universal", "universal3") for other in ("own", "fixed")),
     ("own", "fixed"),
+    *(("combined", other) for other in ("universal", "own", "fixed")),
 )
+
+
+def grid(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of every model and pair of theta and beta: the share found and the rise in nats."""
+    names = ("model", "kind", "split", "policy", "texts", "found", "found_ci", "rise", "rise_ci")
+    some = [row for row in rows if row["policy"] == "none" or GRID.match(row["policy"])]
+    return [{name: line[name] for name in names} for line in summaries(some) if line["policy"] != "none"]
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -492,7 +258,7 @@ def ratio_of(above: np.ndarray, below: np.ndarray, ids: list[str]) -> tuple[floa
 
 
 def gather(asked: argparse.Namespace) -> None:
-    """Write what the pages show: the figures of each training, and of whole texts the summaries and pairs.
+    """Write what the pages show: the figures of each training, and of whole texts the summaries, pairs and grid.
 
     With --add, what the output has of other trainings, policies and pairs stays.
     """
@@ -503,8 +269,10 @@ def gather(asked: argparse.Namespace) -> None:
     found = {
         "trained": old.get("trained", {}) | trained,
         "policies": old.get("policies", {}) | dict(said.split("=", 1) for said in asked.policies),
-        "texts": _added(old.get("texts", []), summaries(rows)),
+        "texts": _added(old.get("texts", []), summaries([row for row in rows if not GRID.match(row["policy"])])),
         "pairs": _added(old.get("pairs", []), pairs(rows)),
+        "grid": _added(old.get("grid", []), grid(rows)),
+        "combinations": json.loads(asked.combined.read_text()) if asked.combined else old.get("combinations", {}),
         "command": "python benchmarks/bench_universal.py gather",
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
@@ -530,9 +298,23 @@ def main() -> None:
     own.add_argument("--models", type=Path, required=True)
     own.add_argument("--rounds", type=int, default=5)
     own.add_argument("--texts", type=int, default=32, help="of a round")
+    own.add_argument("--places", type=int, default=24, help="the most changes of a text")
     own.add_argument("--batch", type=int, default=48)
     own.add_argument("--only", nargs="*")
     own.set_defaults(run=labels)
+    own = commands.add_parser("answers", help="of the labels in maths: does the answer stay?")
+    own.add_argument("out", type=Path, help="folder of the labels")
+    own.add_argument("--data", type=Path, required=True)
+    own.add_argument("--models", type=Path, required=True)
+    own.add_argument("--texts", type=int, default=32, help="as for the labels")
+    own.add_argument("--tokens", type=int, default=160)
+    own.add_argument("--batch", type=int, default=48)
+    own.add_argument("--only", nargs="*")
+    own.set_defaults(run=answers)
+    own = commands.add_parser("combine", help="key segments, harm and healing alone and together")
+    own.add_argument("out", type=Path, help="folder of the labels")
+    own.add_argument("--models", type=Path, required=True)
+    own.set_defaults(run=combine)
     own = commands.add_parser("train")
     own.add_argument("out", type=Path, help="folder of the labels")
     own.add_argument("--models", type=Path, required=True)
@@ -563,6 +345,7 @@ def main() -> None:
     own.add_argument("--trained", type=Path, nargs="*", default=[], help="JSON files that `train` wrote")
     own.add_argument("--texts", type=Path, nargs="*", default=[], help="files that `texts` wrote")
     own.add_argument("--policies", nargs="*", default=[], help="as for `texts`, to say what the names mean")
+    own.add_argument("--combined", type=Path, help="the JSON file that `combine` wrote")
     own.add_argument("--output", type=Path, required=True)
     own.add_argument("--add", action="store_true", help="keep what OUTPUT has and is not gathered")
     own.set_defaults(run=gather)

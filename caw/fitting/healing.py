@@ -45,7 +45,7 @@ class HealSettings:
     gamma: share of the vocabulary on a key's list. most_lost: nats that a change may lose, the strongest bias of the
     policy. places: the most places of a text. horizon, rejoin: tokens within which a rollout must come back, and how
     many must be the same. max_new_tokens: of a text. stop: strings that end a text. batch: rollouts at once. seed: of
-    lists and places.
+    lists and places. ahead: distributions behind a change that are kept.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -59,11 +59,12 @@ class HealSettings:
     stop: tuple[str, ...] = ()
     batch: int = 32
     seed: int = 0
+    ahead: int = 1
 
     def __post_init__(self) -> None:
         require_number("gamma", self.gamma, 0, 1, closed=False)
         require_number("most_lost", self.most_lost, 0, 100, closed=True)
-        for name in ("places", "horizon", "rejoin", "max_new_tokens", "batch"):
+        for name in ("places", "horizon", "rejoin", "max_new_tokens", "batch", "ahead"):
             require_int(name, getattr(self, name), 1, 1 << 20)
         require_int("seed", self.seed, 0, 2**63 - 1)
 
@@ -84,7 +85,9 @@ class Healed:
 @dataclass(frozen=True)
 class HealedText:
     """number: of its prompt. prompt, tokens: ids. changes: by place. records: of the distributions of its tokens, one
-    row each, and one row behind the last. after: of the distribution behind each change, one row each."""
+    row each, and one row behind the last. after: of the distribution behind each change, one row each. ahead: of each
+    change, that one and those behind the first tokens of its rollout, `HealSettings.ahead` rows or as many as there
+    were."""
 
     number: int
     prompt: Sequence[int]
@@ -92,6 +95,7 @@ class HealedText:
     changes: list[Healed]
     records: Record
     after: Record
+    ahead: list[Record] = field(default_factory=list)
 
 
 def measure_healing(
@@ -115,7 +119,7 @@ def measure_healing(
 
 @dataclass(frozen=True)
 class _Rollout(Fork):
-    """A fork behind a change at `place` of the text `old`. after: the record behind the change, once there is one."""
+    """A fork behind a change at `place` of the text `old`. after: the records behind the change, as they come."""
 
     place: int = 0
     owner: Any = field(default=None, repr=False, compare=False)
@@ -129,7 +133,7 @@ class _Text:
     tokens: list[int] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     waiting: int = 0
-    done: list[tuple[Healed, Record]] = field(default_factory=list)
+    done: list[tuple[Healed, list[Record]]] = field(default_factory=list)
 
 
 class _Healing:
@@ -153,7 +157,7 @@ class _Healing:
             if isinstance(request, _Rollout):
                 text: _Text = request.owner
                 if not sequence.error and request.after:
-                    text.done.append((self._label(text, request, sequence), request.after[0]))
+                    text.done.append((self._label(text, request, sequence), request.after))
                 text.waiting -= 1
             else:
                 text = self.texts[sequence.index]
@@ -174,7 +178,7 @@ class _Healing:
         emitted = result.emitted.tolist()
         for number, sequence in enumerate(rows):
             request = sequence.request if sequence is not None and emitted[number] else None
-            if isinstance(request, _Rollout) and not request.after:
+            if isinstance(request, _Rollout) and len(request.after) < self.settings.ahead:
                 request.after.append(self.decoder.state.current.take(torch.tensor([number])))
 
     def _propose(self, text: _Text, sequence: ActiveSequence) -> None:
@@ -230,10 +234,10 @@ class _Healing:
         stem = text.base.stem
         records = stem.records or [Record.empty(1, torch.device("cpu"))]
         done = sorted(text.done, key=lambda each: each[0].place)
-        after = [record for _, record in done] or [Record.empty(0, torch.device("cpu"))]
+        after = [found[0] for _, found in done] or [Record.empty(0, torch.device("cpu"))]
         found = HealedText(
             text.number, text.base.ids, text.tokens, [change for change, _ in done],
-            Record.joined(records), Record.joined(after),
+            Record.joined(records), Record.joined(after), [Record.joined(found) for _, found in done],
         )  # fmt: skip
         stem.close()
         return found

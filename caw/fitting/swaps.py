@@ -7,7 +7,7 @@ excluding the swapped token.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,13 +107,34 @@ def measure_swaps(
     place, token = _swapped(logits, written, count, settings, temperature, ends)
     # keys agree on many swaps: each is measured once
     changes, of_change = np.unique(np.stack([place, token], axis=1), axis=0, return_inverse=True)
-    rows = [(text.first + int(p), int(t)) for p, t in changes]
-    plain = token_log_probs(logits[:-1], written)
-    falls = np.zeros((len(rows), settings.horizon))
-    for i, after in reader.changed(rows, settings.horizon, settings.batch_tokens):
-        here = slice(rows[i][0] - text.first + 1, rows[i][0] - text.first + 1 + len(after))
-        falls[i] = (plain[here] - token_log_probs(after, written[here])).cpu().numpy()
+    rows = [(int(p), int(t)) for p, t in changes]
+    falls = falls_behind(reader, text.ids, text.first, logits, rows, settings.horizon, settings.batch_tokens)
     return Swaps(place, token, falls[of_change.reshape(-1)])
+
+
+@torch.inference_mode()
+def falls_behind(
+    reader: TextReader,
+    ids: Sequence[int],
+    first: int,
+    logits: torch.Tensor,
+    changes: Sequence[tuple[int, int]],
+    horizon: int,
+    batch_tokens: int = BATCH_TOKENS,
+) -> np.ndarray:
+    """Return the nats that each of the `horizon` tokens behind each change loses, float64 [n, horizon]; behind the end
+    of the text nothing is lost.
+
+    reader: has just read `ids`, from `first` on; logits: what it returned. changes: place behind `first`, and what
+    takes it, by ascending place.
+    """
+    written = torch.tensor(ids[first:], device=logits.device)
+    plain = token_log_probs(logits[:-1], written)
+    falls = np.zeros((len(changes), horizon))
+    for i, after in reader.changed([(first + place, token) for place, token in changes], horizon, batch_tokens):
+        here = slice(changes[i][0] + 1, changes[i][0] + 1 + len(after))
+        falls[i, : len(after)] = (plain[here] - token_log_probs(after, written[here])).cpu().numpy()
+    return falls
 
 
 def _swapped(

@@ -26,7 +26,7 @@ from caw.decoding.reading import CHUNK, chunk_logits
 from caw.fitting.replacing import BATCH_TOKENS, Change, replaced_logits
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import ModelFacts
-from caw.models.shared_prefix import NO_PREFIX
+from caw.models.shared_prefix import MIN_SHARED, NO_PREFIX, common_length
 from caw.models.teacher import check_lengths, read_and_keep
 
 MOST_ROWS = 32  # changes of one forward; each keeps a copy of the text's keys and values
@@ -100,7 +100,8 @@ class TeacherReader(TextReader):
 
 class BranchReader(TextReader):
     """cache: the text in row 0, and up to its place each change in a row behind it. held: tokens of the text that each
-    of those rows has."""
+    of those rows has. whole: ids of row 0; what the next text shares with them, such as worked examples, is not read
+    again."""
 
     def __init__(self, model: Any, facts: ModelFacts) -> None:
         super().__init__(model)
@@ -109,7 +110,7 @@ class BranchReader(TextReader):
         with self.lock, self.mode:
             self.linears = FusedForwards(model, enabled=True)
         self.cache: SiblingCache | None = None
-        self.held = [0] * MOST_ROWS
+        self.held, self.whole = [0] * MOST_ROWS, list[int]()
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -119,13 +120,16 @@ class BranchReader(TextReader):
     def _read(self, first: int) -> torch.Tensor:
         ids, row, parts = self.ids, torch.tensor([0]), []
         cache, self.held = self._with_room(len(ids)), [0] * MOST_ROWS
+        same = min(common_length([self.whole, ids]), first - 1)
+        start, self.whole = same if same >= MIN_SHARED else 0, []
         with self._at_work():
-            for begin in range(0, len(ids), CHUNK):
+            for begin in range(start, len(ids), CHUNK):
                 part = ids[begin : begin + CHUNK]
                 kept = torch.arange(min(max(first - 1 - begin, 0), len(part) - 1), len(part))
                 logits = chunk_logits(self.model, cache, row, torch.tensor([part]), begin, kept)[0]
                 parts.append(logits if begin + len(part) >= first else logits[:0])
             cache.end_prefill(torch.tensor([len(ids)]))
+        self.whole = ids
         return torch.cat(parts)
 
     def _changed(
@@ -162,5 +166,5 @@ class BranchReader(TextReader):
     def _with_room(self, length: int) -> SiblingCache:
         if self.cache is None or self.cache.capacity < length + 1:
             layers = self.facts.config.num_hidden_layers
-            self.cache = SiblingCache(layers, 1 + MOST_ROWS, length + ROOM, 1, self.facts.device)
+            self.cache, self.whole = SiblingCache(layers, 1 + MOST_ROWS, length + ROOM, 1, self.facts.device), []
         return self.cache

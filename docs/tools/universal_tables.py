@@ -9,6 +9,7 @@ from result_files import as_table, read_result, share, source, with_ends
 TRAIN = "python benchmarks/bench_universal.py train runs/universal --models FOLDER"
 HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
 KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
+COMBINE = "python benchmarks/bench_universal.py combine runs/universal --models FOLDER"
 _CASE = ("model", "split", "policy", "than")
 
 
@@ -49,7 +50,7 @@ def universal_texts() -> str:
         (row["model"], row["prompts"], row["texts"], found["policies"].get(row["policy"], "no mark"),
          with_ends(row["found"], *row["found_ci"]), with_ends(row["kept"], *row["kept_ci"]),
          with_ends(row["both"], *row["both_ci"]) if "both" in row else "", share(row["right"]))
-        for row in found["texts"] if row["kind"] == "maths"
+        for row in found["texts"] if (row["kind"], row["split"]) == ("maths", "test")
     ]  # fmt: skip
     header = ("model", "questions", "texts", "policy", "found", "answer of the unmarked text kept", "found and kept",
               "right")  # fmt: skip
@@ -59,7 +60,7 @@ def universal_texts() -> str:
 def universal_judged() -> str:
     """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
     found = read_result("universal.json")
-    some = [row for row in found["texts"] if row["kind"] == "everyday" and "rise" in row]
+    some = [row for row in found["texts"] if (row["kind"], row["split"]) == ("everyday", "test") and "rise" in row]
     pairs = {tuple(row[name] for name in _CASE): row for row in found["pairs"] if row["kind"] == "everyday"}
     rows = []
     for row in some:
@@ -79,6 +80,82 @@ def universal_judged() -> str:
               "rise over that of the model's own evaluator; found beyond it, points",
               "the same, fixed strength")  # fmt: skip
     return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+TARGETS = ("does not heal", "harmful", "other answer")
+
+
+def universal_combinations() -> str:
+    """Key segments, harm and healing, alone and together: what they foresee of a change."""
+    found = read_result("universal.json")["combinations"]
+    columns = [f"{target}, {kind}" for target in TARGETS for kind in ("maths", "everyday")]
+    columns = [name for name in columns if any(name in row["auroc"] for row in found["rows"])]
+    rows = []
+    for row in found["rows"]:
+        cells = [row["auroc"][name] for name in columns]
+        rows.append((row["score"], *(f"{_auroc(seen)}; {unseen[0]:.2f}" for seen, unseen in cells)))
+    table = as_table(("score", *(f"{name} (95 % interval); family unseen" for name in columns)), rows)
+    return f"{table}\n\n{_counted(found)}"
+
+
+def universal_deeper() -> str:
+    """Healing foreseen from the first tokens behind the change."""
+    found = read_result("universal.json")["combinations"]
+    rows = [(row["depth"], *(_auroc(row["auroc"][kind]) for kind in ("maths", "everyday"))) for row in found["deeper"]]
+    [first, *_] = found["deeper"]
+    header = ("tokens read behind the changed one", *(
+        f"AUROC of \"does not heal\", {kind} (95 % interval; {first[f'{kind} changes']} changes)"
+        for kind in ("maths", "everyday")
+    ))  # fmt: skip
+    return f"{as_table(header, rows)}\n\n{_said(COMBINE)}"
+
+
+def universal_combined() -> str:
+    """Whole texts on prompts of the train split, under the combination as well."""
+    found = read_result("universal.json")
+    rows = [
+        (row["model"], row["kind"], row["texts"], found["policies"].get(row["policy"], "no mark"),
+         with_ends(row["found"], *row["found_ci"]), with_ends(row["kept"], *row["kept_ci"]) if "kept" in row else "",
+         f"{row['rise']:.2f} ({_ends(row['rise_ci'])})" if "rise" in row and row["policy"] != "none" else "")
+        for row in found["texts"] if row["split"] == "train"
+    ]  # fmt: skip
+    header = ("model", "texts", "prompts", "policy", "found", "answer of the unmarked text kept",
+              "rise in nats per token under another model")  # fmt: skip
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def universal_grid() -> str:
+    """`universal` by theta and beta: found, and the rise in nats under another model."""
+    found = read_result("universal.json").get("grid", [])
+    cells = {(row["model"], row["policy"]): row for row in found}
+    models = list(dict.fromkeys(row["model"] for row in found))
+    rows = []
+    for theta in ("0.7", "0.9", "0.95"):
+        for beta in ("1", "2", "3"):
+            said = [cells.get((model, f"t{theta}b{beta}")) for model in models]
+            rows.append((theta, beta, *("" if row is None else _found_and_rise(row) for row in said)))
+    texts = {model: max(row["texts"] for row in found if row["model"] == model) for model in models}
+    header = ("theta", "beta", *(f"{model} ({texts[model]} texts): found; rise" for model in models))
+    return f"{as_table(header, rows if found else _nothing(header))}\n\n{source('universal.json')}"
+
+
+def _found_and_rise(row: dict[str, Any]) -> str:
+    return f"{share(row['found'])}; {row['rise']:.2f} ({_ends(row['rise_ci'])})"
+
+
+def _auroc(mean: list[float]) -> str:
+    return "{:.2f} ({:.2f} - {:.2f})".format(*mean)
+
+
+def _counted(found: dict[str, Any]) -> str:
+    """Which changes the figures are of."""
+    sets = found["sets"]
+    answers = [row for row in sets if "answers" in row]
+    said = f"{sum(row['changes'] for row in sets):,} changes in {sum(row['documents'] for row in sets)} texts of "
+    said += ", ".join(dict.fromkeys(row["model"] for row in sets))
+    for row in answers:
+        said += f"; {row['answers']} answers of {row['model']}, {share(row['other answer'])} of them another one"
+    return f"*{said}. From `benchmarks/results/universal.json`, made by `{COMBINE}`.*"
 
 
 def _said(command: str) -> str:

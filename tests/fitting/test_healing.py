@@ -13,7 +13,7 @@ from caw.fitting.healing import TAIL, HealSettings, loop_begins, measure_healing
 from caw.record import Record
 from caw.testing import assert_close
 
-SETTINGS = HealSettings(gamma=0.5, most_lost=6.0, places=6, horizon=12, rejoin=2, max_new_tokens=48, batch=5)
+SETTINGS = HealSettings(gamma=0.5, most_lost=6.0, places=6, horizon=12, rejoin=2, max_new_tokens=48, batch=5, ahead=3)
 PROMPTS = [[5, 77, 200], [9, 10], [300, 301, 12, 40], [8], [77, 78]]
 
 
@@ -80,6 +80,8 @@ def test_rollouts_are_the_models_own_and_rejoin_by_definition(model, texts):
             assert change.same <= change.rejoined
             if ends:
                 assert change.length == ends[0] - change.place
+            ahead, first = text.ahead[number], change.place + 1
+            assert ahead.ids[:, 0].tolist() == rolled[first : first + min(SETTINGS.ahead, change.length)]
             found.append(change.rejoined)
     assert any(found) and not all(found)
 
@@ -97,7 +99,7 @@ def test_a_loop_begins_where_its_first_run_does():
 
 @pytest.mark.parametrize(("name", "value", "said"), [
     ("gamma", 0.0, "gamma must be"), ("most_lost", -1.0, "most_lost must be"), ("places", 0, "places must be"),
-    ("horizon", 1.5, "horizon must be"), ("seed", -1, "seed must be"),
+    ("horizon", 1.5, "horizon must be"), ("seed", -1, "seed must be"), ("ahead", 0, "ahead must be"),
 ])  # fmt: skip
 def test_settings_are_checked(name, value, said):
     with pytest.raises((TypeError, ValueError), match=said):

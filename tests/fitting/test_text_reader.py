@@ -7,6 +7,7 @@ import torch
 from decoding.architectures import CONFIGS, POSITIONS, VOCAB, build, prompt
 
 from caw import ops
+from caw.decoding.reading import chunk_logits
 from caw.fitting.text_reader import MOST_ROWS, BranchReader, TeacherReader, TextReader, reader_for
 from caw.testing import assert_close
 
@@ -62,6 +63,26 @@ def test_many_changes_and_texts_of_other_lengths() -> None:
     for (place, token), after in zip(changes, again[1], strict=True):
         changed = [*TEXT[:place], token, *TEXT[place + 1 :]]
         assert_close(after, as_defined(model, changed, place, place + len(after)), "forward")
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+def test_what_two_texts_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def seen(model, cache, rows, ids, begin, kept):
+        begun.append(begin)
+        return chunk_logits(model, cache, rows, ids, begin, kept)
+
+    monkeypatch.setattr("caw.fitting.text_reader.chunk_logits", seen)
+    monkeypatch.setattr("caw.fitting.text_reader.MIN_SHARED", 4)
+    reader, changes = reader_for(build("llama")), changes_of(5)
+    new = read(reader, 9, changes, 4)
+    with torch.inference_mode():
+        reader.read([*TEXT[:20], *prompt(9, 5)], 15)
+    again = read(reader, 9, changes, 4)
+    assert begun == [0, 14, 8], "but for the places that are asked for"
+    for one, other in zip((new[0], *new[1]), (again[0], *again[1]), strict=True):
+        assert_close(one, other, "forward")
 
 
 @pytest.mark.parametrize("kind", [reader_for, TeacherReader])

@@ -1,0 +1,139 @@
+"""Training of `bench_universal.py`: an evaluator of several models together, on healing or on key segments."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from universal_labels import KINDS, SUBJECTS, around, changes_of
+
+from caw.defaults import THETA
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.evaluator.token_classes import CLASSES, class_table_of
+from caw.fitting.metrics import auroc
+from caw.fitting.pipeline import protect_line_ends
+from caw.fitting.positions import Positions
+from caw.fitting.settings import TrainSettings
+from caw.fitting.train import predict
+from caw.fitting.universal import Examples, Scored, described, settle_strength, train_line, train_network
+from caw.models import load_tokenizer
+from caw.record import Record
+
+SPEC = FeatureSpec(k=10, transform="gap", classes=len(CLASSES), line_ends=True)
+NETWORK = TrainSettings(hidden=64, learning_rate=3e-3, max_epochs=40, patience=6)
+
+
+def train(asked: argparse.Namespace) -> None:
+    """Train the universal evaluator on healing or on key segments, and write it with its figures."""
+    torch.set_num_threads(1)
+    spec = dataclasses.replace(SPEC, previous=asked.previous, next=asked.next)
+    figures: dict[str, Any] = {}
+    if asked.label == "healing":
+        sets = healing_sets(asked, spec)
+        network, scored, figures = train_line(sets, spec)
+    else:
+        sets = key_sets(asked, spec)
+        network, scored = train_network(sets, spec, NETWORK)
+        figures = {"settings": dataclasses.asdict(NETWORK)}
+    measured = described(scored, **figures)
+    for row, each in zip(measured["sets"], scored, strict=True):
+        row |= beside(asked, each)
+        print(json.dumps(row), flush=True)
+    if asked.act_as:
+        settle_strength(network, *asked.act_as)
+    network.provenance = {
+        "models": sorted({each.model for each in sets}),
+        "trained_on": LABELS[asked.label],
+        "data": {"examples": sum(len(each.key) for each in sets), "licence": [TEXTS_LICENCE]},
+        "features": spec.to_dict(),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "metrics": measured,
+        **({"act_as": dict(zip(("theta", "beta"), asked.act_as, strict=True))} if asked.act_as else {}),
+        "command": f"python benchmarks/bench_universal.py train FOLDER --label {asked.label}"
+        + (" --act-as {:g} {:g}".format(*asked.act_as) if asked.act_as else ""),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    path = asked.out / f"{asked.name or asked.label}.safetensors"
+    network.save(path)
+    path.with_suffix(".json").write_text(json.dumps(network.provenance, indent=1) + "\n")
+
+
+LABELS = {
+    "healing": "changes that a mark would make: does the text come back with the same numbers, names and code?",
+    "key": "key segments of GSM8K's train answers",
+}
+TEXTS_LICENCE = "GSM8K: MIT, (c) 2021 OpenAI, grade-school-math; everyday prompts: of this library; no text is stored"
+
+
+def healing_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
+    """Changes of every model and kind of text; positive are those behind which the text does not heal."""
+    found = []
+    for name, subject in SUBJECTS.items():
+        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
+        for kind in KINDS:
+            parts = changes_of(asked.out, name, kind)
+            if not parts:
+                continue
+            features = [spec.assemble(around(part)[1 - spec.previous : 2 + spec.next], table) for part in parts]
+            names = np.concatenate([part["names"][part["document"]] for part in parts])
+            key = ~np.concatenate([part["same"] for part in parts])
+            found.append(Examples(name, subject.family, kind, torch.cat(features), key, names))
+    return found
+
+
+def key_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
+    """Key segments, from the positions that `caw train-evaluator --positions` stored for each model."""
+    found = []
+    for said in asked.positions:
+        name, _, folder = said.partition("=")
+        subject = SUBJECTS[name]
+        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
+        positions = protect_line_ends(Positions.open(folder), subject.path(asked.models))
+        found.append(Examples.of_positions(name, subject.family, "maths", positions, spec, table))
+    return found
+
+
+def beside(asked: argparse.Namespace, scored: Scored) -> dict[str, Any]:
+    """AUROC of entropy and of other evaluators on changes, and of all without those that touch a digit."""
+    each = scored.examples
+    if asked.label != "healing":
+        return {}
+    parts = changes_of(asked.out, each.model, each.kind)
+    digit = np.concatenate([part["digit"] for part in parts])
+    records = [Record.joined(columns) for columns in zip(*map(around, parts), strict=True)]
+    scores = {"seen": scored.seen, "unseen": scored.unseen}
+    scores["entropy"] = -torch.special.entr(records[1].probs).sum(1).numpy()
+    tokenizer = load_tokenizer(SUBJECTS[each.model].path(asked.models))
+    for name in asked.beside:
+        evaluator = Evaluator.load(name)
+        table = class_table_of(tokenizer, evaluator.spec.line_ends) if evaluator.spec.classes else None
+        scores[name] = predict(evaluator, evaluator.spec.assemble(records[:3], table))
+    own: dict[str, Any] = {"digits": round(float(digit.mean()), 4)}
+    token = torch.from_numpy(np.concatenate([part["token"] for part in parts])).long()
+    changed = torch.where(records[1].ids == token[:, None], records[1].values, 0.0).sum(1)
+    lost = (records[1].values[:, 0] - changed).numpy()
+    rules = {"unseen": (scored.unseen, 0.7), "fixed": (np.zeros(len(lost)), 1.0)}
+    rules |= {name: (scores[name], THETA) for name in asked.beside}
+    own["first"] = {
+        name: round(float(np.mean(~each.key[first_marked(lost, *rule)])), 4) for name, rule in rules.items()
+    }
+    for name, score in scores.items():
+        own[name] = _auroc(each.key, score)
+        own[f"{name}, no digits"] = _auroc(each.key[~digit], score[~digit])
+    return own
+
+
+def first_marked(lost: np.ndarray, capacity: np.ndarray, theta: float) -> np.ndarray:
+    """The quarter of the changes that a policy marks first as its strength grows; lost: what each costs, nats."""
+    share = np.clip((theta - capacity) / theta, 0, None)
+    needed = np.where(share > 0, lost / np.maximum(share, 1e-9), 1e9 + capacity)
+    return np.argsort(needed, kind="stable")[: len(lost) // 4]
+
+
+def _auroc(key: np.ndarray, score: np.ndarray) -> float:
+    return round(auroc(key, score), 4)
