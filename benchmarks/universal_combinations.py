@@ -26,6 +26,7 @@ from caw.fitting.universal import Examples, train_line
 from caw.models import load_tokenizer
 
 HARMFUL = 0.1  # share of the changes of a set that count as harmful, those of the greatest harm
+PENALTY = 0.01  # that of `universal-healing`
 DEPTHS = (0, 1, 2, 4, 8)
 RESAMPLES = 300
 WIDTH = 128  # of a merged network: one that kernels are compiled for
@@ -243,9 +244,27 @@ def deeper(sets: Sequence[Changes]) -> list[dict[str, Any]]:
     return rows
 
 
-def ranked(columns: Sequence[np.ndarray], sets: Sequence[Examples], penalty: float) -> list[Ranked]:
+def learning(sets: Sequence[Changes], seeds: int = 4) -> list[dict[str, Any]]:
+    """AUROC of "does not heal" by the share of the other folds' documents that a regression sees; means over draws."""
+    columns, examples, rows = [each.of.features.numpy() for each in sets], [each.of for each in sets], []
+    for part in (0.25, 0.5, 1.0):
+        found = []
+        for seed in range(seeds if part < 1 else 1):
+            rng, seen = np.random.default_rng(seed), []
+            for each in examples:
+                names, place = np.unique(each.documents, return_inverse=True)
+                seen.append((rng.permutation(len(names)) < part * len(names))[place])
+            found.append(mean_of_sets(ranked(columns, examples, PENALTY, seen)))
+        rows.append({"share": part, "auroc": round(float(np.mean(found)), 3)})
+    return rows
+
+
+def ranked(
+    columns: Sequence[np.ndarray], sets: Sequence[Examples], penalty: float, seen: Sequence[np.ndarray] | None = None
+) -> list[Ranked]:
+    """Cross-validated scores of healing. seen: rows that a regression may be fitted to, by set; None = all."""
     key, every = [each.key for each in sets], [np.ones(len(each.key), bool) for each in sets]
-    made = crossed(columns, key, every, [each.fold for each in sets], penalty)
+    made = crossed(columns, key, seen or every, [each.fold for each in sets], penalty)
     return [Ranked(each.key, score, each.documents) for each, score in zip(sets, made, strict=True)]
 
 
@@ -293,11 +312,11 @@ def combine(asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     sets = changes_in(asked.out, asked.models)
     scores, evaluators = scores_of(sets)
-    found = {**figures(sets, scores), "deeper": deeper(sets), "harmful": HARMFUL}
+    found = {**figures(sets, scores), "deeper": deeper(sets), "learning": learning(sets)}
     (asked.out / "combinations.json").write_text(json.dumps(found) + "\n")
     for name, parts in {"harm": ("harm",), "healing": ("healing",), **JOINED}.items():
         evaluator = as_strong_as_key(sets, evaluators, parts)
         evaluator.provenance = {"trained_on": name, "licence": TEXTS_LICENCE}
         evaluator.save(asked.out / f"{name.replace(' + ', '-').replace(' ', '-')}.safetensors")
-    for row in (*found["sets"], *found["rows"], *found["deeper"]):
+    for row in (*found["sets"], *found["rows"], *found["deeper"], *found["learning"]):
         print(json.dumps(row), flush=True)

@@ -9,7 +9,7 @@ from result_files import as_table, read_result, share, source, with_ends
 TRAIN = "python benchmarks/bench_universal.py train runs/universal --models FOLDER"
 HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
 KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
-COMBINE = "python benchmarks/bench_universal.py combine runs/universal --models FOLDER"
+COMBINE = "python benchmarks/bench_universal.py combine runs/changes --models FOLDER"
 _CASE = ("model", "split", "policy", "than")
 
 
@@ -107,7 +107,7 @@ def universal_deeper() -> str:
         f"AUROC of \"does not heal\", {kind} (95 % interval; {first[f'{kind} changes']} changes)"
         for kind in ("maths", "everyday")
     ))  # fmt: skip
-    return f"{as_table(header, rows)}\n\n{_said(COMBINE)}"
+    return f"{as_table(header, rows)}\n\n*From `benchmarks/results/universal.json`, made by `{COMBINE}`.*"
 
 
 def universal_combined() -> str:
