@@ -394,7 +394,8 @@ def equal_texts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Of the texts that the guard detected and kept, so that the share found is equal where `found`, the share of these
     that the other way detected, is 1. nats, judged: the mean rise over the unmarked text under the model itself and
     under the judge, of the guard and of the other way; ratio: of these two, with a 95 % bootstrap interval over
-    prompts, left out where some resamples have no rise to divide by. rises: both rises of each text, under the model itself.
+    prompts, left out where some resamples have no rise to divide by. rises: both rises of each text, under the model
+    itself.
     """
     made = []
     for way in WAYS[2:]:
