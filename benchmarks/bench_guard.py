@@ -394,7 +394,8 @@ def equal_texts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Of the texts that the guard detected and kept, so that the share found is equal where `found`, the share of these
     that the other way detected, is 1. nats, judged: the mean rise over the unmarked text under the model itself and
     under the judge, of the guard and of the other way; ratio: of these two, with a 95 % bootstrap interval over
-    prompts. rises: both rises of each text, under the model itself.
+    prompts, left out where some resamples have no rise to divide by. rises: both rises of each text, under the model
+    itself.
     """
     made = []
     for way in WAYS[2:]:
@@ -408,11 +409,9 @@ def equal_texts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 continue
             risen = np.array([[row[each][what] - row[what] for each in ("guard", way)] for row in some])
             mean = risen.mean(axis=0)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                drawn = resampled(len(some)) @ risen
-                ends = interval(drawn[:, 0] / drawn[:, 1])
+            drawn = resampled(len(some)) @ risen
             line[what] = [round(float(each), 4) for each in mean]
-            if mean[1] > 0 and ends is not None:
+            if (drawn[:, 1] > 0).all() and (ends := interval(drawn[:, 0] / drawn[:, 1])) is not None:
                 line[f"{what}_ratio"] = round(float(mean[0] / mean[1]), 4)
                 line[f"{what}_ratio_ci"] = [round(end, 4) for end in ends]
             if what == "nats":

@@ -100,27 +100,6 @@ def guard_everyday() -> str:
     return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
 
 
-def guard_cost() -> str:
-    """Share of texts that are detected and kept, and what it costs, for limits to the rollouts of a text."""
-    lines = []
-    for run in read_result("guard.json")["runs"]:
-        options = json.loads(run["guard"])
-        if run["what"] != "gsm8k" or set(options) != {"rollouts"}:
-            continue
-        rows = {row["texts"]: row for row in run["rows"] if row["way"] == "guard"}
-        row = rows["all"]
-        lines.append((
-            run["batch"], options["rollouts"], row["count"], with_ends(row["both"], *row["both_ci"]),
-            with_ends(rows["long"]["both"], *rows["long"]["both_ci"]) if "long" in rows else "",
-            f"{row['rollouts'][0]:.1f}", f"{row['cost']:.2f}",
-            f"{row['of_drafted']:.2f}" if "of_drafted" in row else "", f"{row['nats']:.2f}",
-        ))  # fmt: skip
-    header = ("batch", "rollouts at most", "texts", "detected and kept", "of 90 tokens and more", "rollouts, mean",
-              "unmarked decodes", "of those with drafts", "nats per token")  # fmt: skip
-    lines.sort(key=lambda line: (-line[0], line[1]))
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
 def guard_equal() -> str:
     """What the guard and another way cost the texts that the guard detected and kept."""
     lines = []

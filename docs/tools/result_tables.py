@@ -43,7 +43,6 @@ from goal_tables import speed_goals
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import (
     guard,
-    guard_cost,
     guard_curve,
     guard_equal,
     guard_everyday,
@@ -244,7 +243,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
     "mixed-load": mixed_load, "drawn-reader": drawn_reader, "short-texts": short_texts, "guard": guard,
     "guard-curve": guard_curve, "guard-json": guard_json, "guard-everyday": guard_everyday,
-    "guard-unspliced": guard_unspliced, "guard-cost": guard_cost, "guard-equal": guard_equal, "guard-null": guard_null,
+    "guard-unspliced": guard_unspliced, "guard-equal": guard_equal, "guard-null": guard_null,
     "guard-searches": guard_searches,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
