@@ -110,39 +110,6 @@ def universal_deeper() -> str:
     return f"{as_table(header, rows)}\n\n*From `benchmarks/results/universal.json`, made by `{COMBINE}`.*"
 
 
-def universal_combined() -> str:
-    """Whole texts on prompts of the train split, under the combination as well."""
-    found = read_result("universal.json")
-    rows = [
-        (row["model"], row["kind"], row["texts"], found["policies"].get(row["policy"], "no mark"),
-         with_ends(row["found"], *row["found_ci"]), with_ends(row["kept"], *row["kept_ci"]) if "kept" in row else "",
-         f"{row['rise']:.2f} ({_ends(row['rise_ci'])})" if "rise" in row and row["policy"] != "none" else "")
-        for row in found["texts"] if row["split"] == "train"
-    ]  # fmt: skip
-    header = ("model", "texts", "prompts", "policy", "found", "answer of the unmarked text kept",
-              "rise in nats per token under another model")  # fmt: skip
-    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
-
-
-def universal_grid() -> str:
-    """`universal` by theta and beta: found, and the rise in nats under another model."""
-    found = read_result("universal.json").get("grid", [])
-    cells = {(row["model"], row["policy"]): row for row in found}
-    models = list(dict.fromkeys(row["model"] for row in found))
-    rows = []
-    for theta in ("0.7", "0.9", "0.95"):
-        for beta in ("1", "2", "3"):
-            said = [cells.get((model, f"t{theta}b{beta}")) for model in models]
-            rows.append((theta, beta, *("" if row is None else _found_and_rise(row) for row in said)))
-    texts = {model: max(row["texts"] for row in found if row["model"] == model) for model in models}
-    header = ("theta", "beta", *(f"{model} ({texts[model]} texts): found; rise" for model in models))
-    return f"{as_table(header, rows if found else _nothing(header))}\n\n{source('universal.json')}"
-
-
-def _found_and_rise(row: dict[str, Any]) -> str:
-    return f"{share(row['found'])}; {row['rise']:.2f} ({_ends(row['rise_ci'])})"
-
-
 def _auroc(mean: list[float]) -> str:
     return "{:.2f} ({:.2f} - {:.2f})".format(*mean)
 

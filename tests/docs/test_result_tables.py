@@ -107,12 +107,8 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         ["m", "4", "8", "its own", "75 % (50 - 100)", "50 % (25 - 75)", "", "50 %"]
     ]
     found["texts"] = [{**row, "split": "train"} for row in found["texts"]]
-    found["grid"] = [{**case, **judged, "policy": "t0.7b3"}]
     for name in ("universal-texts", "universal-judged"):
         assert cells(table(name))[2][0] == "not measured yet", "prompts of the train split stand apart"
-    *_, own = cells(table("universal-combined"))
-    assert own == ["m", "maths", "8", "its own", "75 % (50 - 100)", "50 % (25 - 75)", ""]
-    assert cells(table("universal-grid"))[4] == ["0.7", "3", "75 %; 0.25 (0.12 - 0.50)"]
 
 
 def everyday_cell(policy: str | None, p: list[float], after: list[float], **asked: Any) -> dict[str, Any]:
