@@ -83,15 +83,7 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
       sum[r][d] = _mm256_add_epi32(sum[r][d], _mm256_set1_epi32(start[d / 2] * (1 << (F::kBits - 1))));
     total[r][part] = fma(scale * set1(known.scale), joined<D>(sum[r]), total[r][part]);
   }
-  if constexpr (F::kMinimum) {
-    const vf least = scales.minimum(group, part, scale);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Known& known = known_of<D>(row[r]);
-      total[r][part] =
-          fma(least, set1(F::kGroups == 1 ? known.total : half_total(known, half)), total[r][part]);
-    }
-  }
+  add_minima<F, R, D>(row, scales, group, half, part, scale, total);
 }
 
 #include "quantized_passes.inc"

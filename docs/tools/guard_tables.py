@@ -34,6 +34,13 @@ def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[s
                 yield run, row, options
 
 
+def _keeps(run: dict[str, Any]) -> str | None:
+    """What the guard of a run kept, by its name; None for JSON's fields."""
+    by_kind = {"gsm8k": "results", "everyday": "healed"}
+    named: str | None = json.loads(run["guard"]).get("keeps", by_kind.get(run["what"]))
+    return named
+
+
 def guard() -> str:
     """Share of texts that are detected and keep their results, with a guard and in other ways, and what it costs."""
     lines = []
@@ -83,8 +90,7 @@ def guard_everyday() -> str:
     """What marks do to everyday texts: what they find and keep, nats, n-grams, likeness."""
     lines, seen = [], set[tuple[str, int, str]]()
     for run, row, _ in guarded_runs("everyday", *GUARD_WAYS):
-        keeps = json.loads(run["guard"]).get("keeps", "healed")
-        way = GUARD_WAYS[row["way"]] + (f", {keeps}" if row["way"] == "guard" else "")
+        way = GUARD_WAYS[row["way"]] + (f", {_keeps(run)}" if row["way"] == "guard" else "")
         case = (run["model"], run["tokens"], way)
         if row["texts"] != "all" or case in seen:  # unmarked texts stand beside both guards
             continue
@@ -105,13 +111,12 @@ def guard_equal() -> str:
     lines = []
     for run in read_result("guard.json")["runs"]:
         for row in run.get("equal", ()):
-            keeps = json.loads(run["guard"]).get("keeps", {"gsm8k": "results", "everyday": "healed"}.get(run["what"]))
             for what, name in (("nats", "the model itself"), ("judged", "another model")):
                 if what not in row:
                     continue
                 ratio = f"{what}_ratio"
                 lines.append((
-                    run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", keeps, GUARD_WAYS[row["way"]],
+                    run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", _keeps(run), GUARD_WAYS[row["way"]],
                     row["count"], per_cent(row["found"], 0), name, *(f"{each:.2f}" for each in row[what]),
                     "{:.2f} ({:.2f} - {:.2f})".format(row[ratio], *row[f"{ratio}_ci"]) if ratio in row else "",
                 ))  # fmt: skip
@@ -126,10 +131,9 @@ def guard_null() -> str:
     for run in read_result("guard.json")["runs"]:
         if "null" not in run:
             continue
-        keeps = json.loads(run["guard"]).get("keeps", {"gsm8k": "results", "everyday": "healed"}.get(run["what"]))
         for way in ("unmarked", "guard", "difference"):
             lines.append((
-                run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", keeps, run["null"]["texts"],
+                run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", _keeps(run), run["null"]["texts"],
                 "guard - unmarked, points" if way == "difference" else GUARD_WAYS[way],
                 *(_points(each) if way == "difference" else with_ends(*each, digits=1) for each in run["null"][way]),
             ))  # fmt: skip
