@@ -35,7 +35,7 @@ from bench_guard import Setting, nats
 
 import caw
 from caw.benchmark.machine import about
-from caw.decoding.along import POSITIONS, TextReading, _Chooser, _others
+from caw.decoding.along import POSITIONS, TextReading, read_records
 from caw.decoding.forks import ForkDecoder, Reading, ReadSequence
 from caw.decoding.reading import chunk_logits
 from caw.detectable import guarding
@@ -205,26 +205,11 @@ class OnwardDecoder(ForkDecoder):
         self.held[number] = known
         self.cache.lengths[number] = 0
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
-        self.read.append(
-            ReadSequence(index, request, ends, finish_reason="read", reading=self._proposals(request, ends, records))
-        )
-
-    def _proposals(self, request: Reading, ends: Sequence[int], records: Sequence[Record]) -> TextReading:
-        """As `read_records`, from the place that is asked about on."""
-        plan, text, history = self.reading, request.text, self.plan.history
-        record, count, marks = Record.joined(list(records)), len(text), self.waiting.marks
-        chooser, choices = _Chooser(plan, request, text, ends, marks, request.since), []
-        for first in range(request.since, count, POSITIONS):
-            last = min(first + POSITIONS, count - 1)
-            rows = torch.arange(first, last + history + 1, device=plan.facts.device)
-            part = record.take(rows)
-            logits = torch.full((rows.numel(), plan.facts.vocab_size), -torch.inf, device=rows.device)
-            known = part.ids >= 0
-            logits[known.nonzero()[:, 0], part.ids[known]] = part.values[known]
-            choices += chooser.choose(logits, part, first, history + 1, request.strengths)
-        own = record.take(torch.arange(count, device=plan.facts.device) + history)
-        others = _others(chooser, marks, request, choices, own, len(request.strengths) - 1)
-        return TextReading(request.since, [], [], choices, *others)
+        found = read_records(
+            self.reading, request, text, ends, self.waiting.marks, Record.joined(records),
+            since=request.since, strengths=request.strengths,
+        )  # fmt: skip
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
 
 
 SEARCHES: dict[str, type[Counted]] = {"price": Counted, "place": ByPlace, "onward": LeftToRight}

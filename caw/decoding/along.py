@@ -129,17 +129,18 @@ def read_records(
     marks: RowMarks,
     record: Record,
     *,
+    since: int,
     strengths: Sequence[float],
 ) -> TextReading:
-    """As `read_along` from the first token on, from the records of a text's distributions: no forward.
+    """As `read_along`, from the records of a text's distributions: no forward.
 
-    record: of the positions `plan.history` before the first token, and on. Tokens beyond it are not proposed, and one
-    of the text counts as likely as the last in it.
+    record: of the positions `plan.history` before the text's first token, and on. Tokens beyond it are not proposed,
+    and one of the text counts as likely as the last in it.
     """
     history, count = plan.history, len(text)
-    chooser = _Chooser(plan, request, text, ends, marks, 0)
+    chooser = _Chooser(plan, request, text, ends, marks, since)
     choices: list[MarkedChoice] = []
-    for first in range(0, count, POSITIONS):  # a window has also what stands before and behind its places
+    for first in range(since, count, POSITIONS):  # a window has also what stands before and behind its places
         last = min(first + POSITIONS, count - 1)
         rows = torch.arange(first, last + history + 1, device=plan.facts.device)
         part = record.take(rows)
@@ -153,7 +154,7 @@ def read_records(
     least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
     likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
     others = _others(chooser, marks, request, choices, own, len(strengths) - 1)
-    return TextReading(0, likely.tolist(), own.ids[:, 0].tolist(), choices, *others)
+    return TextReading(since, likely[since:].tolist(), own.ids[since:, 0].tolist(), choices, *others)
 
 
 def _others(

@@ -255,7 +255,7 @@ class ForkDecoder(Decoder):
     def _read(self, number: int, index: int, request: Reading) -> None:
         """Read a text in an empty row, and leave the row."""
         stem = request.stem
-        if stem.records and stem.text == request.text and not request.since:
+        if stem.records and stem.text == request.text:
             self._answer(index, request)
             return
         known = list(request.known)
@@ -276,8 +276,9 @@ class ForkDecoder(Decoder):
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         record = Record.joined(request.stem.records)
         found = read_records(
-            self.reading, request, request.text, ends, self.waiting.marks, record, strengths=request.strengths
-        )
+            self.reading, request, request.text, ends, self.waiting.marks, record,
+            since=request.since, strengths=request.strengths,
+        )  # fmt: skip
         self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
 
     def _copy(self, number: int, stem: Stem, known: list[int], same: int) -> None:

@@ -146,8 +146,9 @@ def test_a_reading_proposes_what_a_marked_fork_chooses(llama: Any, name: str, ki
     assert all(each.lost > 0 and each.trace.token == each.token for each in reading.choices)
 
 
+@pytest.mark.parametrize("since", [0, 5])
 @pytest.mark.parametrize("name, kind", [("lefthash", "capacity"), ("selfhash", "target"), ("top_k", "capacity")])
-def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind: str) -> None:
+def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind: str, since: int) -> None:
     """And the other tokens that it proposes show more than the text's own."""
     decoder, stem, readings = decoder_for(llama, name, kind), Stem(), list[TextReading]()
     plain = RowSettings(max_new_tokens=LENGTH, strength_factor=0.0)
@@ -160,17 +161,20 @@ def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind
             stem.records = []
         if len(readings) < 2:
             reading = Reading(
-                PROMPTS[1], LENGTH, marked, 0, tuple(text[:-1]), stem, last=text[-1], strengths=(1.0, 2.0)
-            )
+                PROMPTS[1], LENGTH, marked, 0, tuple(text[:-1]), stem,
+                last=text[-1], strengths=(1.0, 2.0), since=since,
+            )  # fmt: skip
             decoder.waiting.add(reading)
     kept, read = readings
-    assert (kept.best, kept.since) == (read.best, 0) and kept.own == pytest.approx(read.own, abs=1e-4)
+    assert (kept.best, kept.since, read.since) == (read.best, since, since) and kept.own == pytest.approx(
+        read.own, abs=1e-4
+    )
     assert [(c.place, c.token, c.level) for c in kept.choices] == [(c.place, c.token, c.level) for c in read.choices]
     assert [c.lost for c in kept.choices] == pytest.approx([c.lost for c in read.choices], abs=1e-4)
     mark = MARKS[name].with_vocabulary(131)
     own = mark.score_tokens(torch.tensor(text)).values
     chosen = {(c.place, c.token) for c in kept.choices}
-    assert kept.beyond or kept.others
+    assert (kept.beyond or kept.others) and min(c.place for c in (*kept.choices, *kept.others, *kept.beyond)) >= since
     for other in (*kept.others, *kept.beyond):
         changed = torch.tensor([*text[: other.place], other.token])
         assert mark.score_tokens(changed).values[-1] > own[other.place] and (other.place, other.token) not in chosen
