@@ -1,4 +1,7 @@
-"""Content of a text, in order: its numbers, names, code and stated answers; what a change of wording may not touch."""
+"""Content of a text, in order: numbers, names, code, negations and stated answers; no change of wording may touch it.
+
+Words are read in English only. Digits of every script and Chinese numerals are numbers; a name needs a capital letter.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,23 @@ from caw.equations import NUMBER_WORDS, TITLES
 
 # "second" is mostly no number
 WORDS = rf"{NUMBER_WORDS}|hundreds?|thousands?|millions?|billions?|trillions?|dozens?"
-NUMBER = re.compile(rf"[-−]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|\b(?:{WORDS})\b", re.IGNORECASE)
+CHINESE = "〇零一二三四五六七八九十百千万萬億亿兩两"
+NUMBER = re.compile(
+    rf"[-−]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|[{CHINESE}]+|\b(?:{WORDS})\b", re.IGNORECASE
+)
 NAME = re.compile(r"\b[^\W\d_][\w'’-]*")
 OPENING = r"[\s\"'“”‘’*#>_()\[\]|~•–—-]*"
 BEGINS = re.compile(rf"(?:\A|{TITLES}[.!?:…\n]){OPENING}\Z")  # what is before the first word of a sentence or an item
 FENCE = "```"
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 ANSWER = re.compile(r"\banswer\s+is\b:?[^\S\n]*((?:[^.!?\n]|[.!?](?=\S))+)", re.IGNORECASE)
+# how a denial is worded is free: "do not" may become "never"
+NEGATION = re.compile(
+    r"\b(?:cannot|not|no|none|nor|neither|never|nothing|nobody|nowhere|without)\b|n['’]t\b", re.IGNORECASE
+)
 NO_NAMES = {"I", "I'm", "I'll", "I've", "I'd"}
 LOOKED_BACK = 16  # characters before a word that tell whether it begins a sentence
-KINDS = ("number", "name", "code", "answer")
+KINDS = ("number", "name", "code", "negation", "answer")
 
 
 @dataclass(frozen=True)
@@ -41,24 +51,25 @@ def parts_of(text: str, names: Collection[str] = ()) -> list[Part]:
     """Return the content of a text, by kind, in the order of the text.
 
     names: words that are names even where they begin a sentence. Numbers are without thousands separators and currency
-    signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. An
-    answer is what follows "answer is" in its sentence.
+    signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. All
+    negations are alike. An answer is what follows "answer is" in its sentence.
     """
     found = [Part("number", _plain(each[0]), *each.span()) for each in NUMBER.finditer(text)]
     found += [part for part, begins in _capitalised(text) if not begins or part.said in names]
     found += _code(text)
+    found += [Part("negation", "not", *each.span()) for each in NEGATION.finditer(text)]
     said = [(" ".join(each[1].lower().split()), each) for each in ANSWER.finditer(text)]
     return found + [Part("answer", words, *each.span(1)) for words, each in said]
 
 
 def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return (numbers, names, code, answers) of a text, each in the order of the text; names: as in `parts_of`."""
+    """Return (numbers, names, code, negations, answers) of a text, each in its order; names: as in `parts_of`."""
     parts = parts_of(text, names)
     return tuple(tuple(part.said for part in parts if part.kind == kind) for kind in KINDS)
 
 
 def same_content(one: str, other: str, names: Collection[str] = ()) -> bool:
-    """Tell whether two texts have the same numbers, names, code and stated answers, in the same order."""
+    """Tell whether two texts have the same numbers, names, code, negations and stated answers, in the same order."""
     return content_of(one, names) == content_of(other, names)
 
 

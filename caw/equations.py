@@ -2,7 +2,8 @@
 
 A text is cut into clauses: at line ends, and at . ; ! ? : and , before a space outside brackets. A clause with "="
 (or ≈, <=, \\leq, ...) is an equation, all of it: "so 2 + 3 = 5 apples" is 2 + 3 = 5. Words are not read, but for number
-words, "minus" and "per cent". A number in another notation is the same: 1,200, 1{,}200 and $1200.00.
+words, units behind a number, "minus" and "per cent". A number in another notation is the same: 1,200, 1{,}200 and
+$1200.00.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ NUMBER_WORDS = (
     "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|"
     "nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 )
+# a number's unit, in one spelling: "6 hrs" is not taken for "6 hours"
+UNITS = (
+    "km|cm|mm|m|kg|mg|g|lbs?|oz|ml|l|mph|ft|kilomet(?:er|re)s?|centimet(?:er|re)s?|met(?:er|re)s?|miles?|feet|foot|"
+    "inch(?:es)?|yards?|acres?|kilograms?|grams?|pounds?|ounces?|tons?|lit(?:er|re)s?|gallons?|seconds?|minutes?|"
+    "hours?|days?|weeks?|months?|years?|cents?|degrees?"
+)
 WORDS = rf"zero|one|{NUMBER_WORDS}|hundred|thousand|million|billion|half|twice|thirds?|quarters?|dozen"
 TOKEN = re.compile(
     rf"(?P<number>{NUMBER})|(?P<relation>{RELATION})"
@@ -30,6 +37,7 @@ TOKEN = re.compile(
     r"|(?P<percent>\\?%|\bper ?cent\b)|\\(?P<named>[dt]?frac|sqrt|times|cdot|div|bmod|pmod)(?![a-zA-Z])"
     r"|(?P<root>\bsqrt\b|\bmod\b)|(?P<minus>\b(?:minus|negative)\b)|\b(?P<not>not) (?=[\d$(\\])"
     rf"|\b(?P<word>{WORDS})\b"
+    rf"|(?:(?<=\d)|(?<=\d[ -]))(?P<units>{UNITS})\b"
     r"|(?P<between>(?<=\d)[:,](?=\d))|(?<=\d)(?P<unit>[a-zA-Z])(?![a-zA-Z])|(?<=\d ) ?(?P<cross>x)(?= \d)"
     r"|(?P<power>(?<=[\w)}])\*{1,2}(?=[\w({\\])|(?<=[\w)}] )\*{1,2}(?= [\w({\\]))"
     r"|(?P<slash>(?<=[\d)}])(?: ?//? ?)(?=[\w({\\])|(?<=[\w)}])//?(?=[\d({\\]))|(?P<plus>\+)"
@@ -45,7 +53,7 @@ SAME_RELATIONS = {"==": "=", "&=": "=", ":=": "=", "≠": "!=", "\\ne": "!=", "\
                   "\\equiv": "≡"}  # fmt: skip
 RELATIONS = frozenset({"=", "===", "=>", "==>", "≈", "≡", "!=", "<=", ">="})
 STATED = re.compile(
-    r"(?:\banswer\s{0,2}(?:is|:|=)|\banswer:?\*\*:?|####|\\boxed\s?\{)[\s:*$\\=]{0,8}"
+    r"(?:\b(?:answer|option|choice)\s{0,2}(?:is|:|=)|\banswer:?\*\*:?|####|\\boxed\s?\{)[\s:*$\\=]{0,8}"
     r"(?:therefore |thus |approximately |about )?",
     re.IGNORECASE,
 )
@@ -53,7 +61,7 @@ STATED = re.compile(
 TITLES = "".join(rf"(?<!\b{title})" for title in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Gen", "Sen", "Rep", "Lt"))
 SENTENCE = re.compile(rf"{TITLES}[.!?](?!\S)|\n")  # where one ends
 CHOICES = "ABCDEFGH"
-CHOICE = re.compile(rf"\(?([{CHOICES}])" r"(?:\)|[\s.*_$}\]\"'’”]*\Z)")
+CHOICE = re.compile(rf"\(?([{CHOICES}])" r"(?:\)|[\s.*_$}\]\"'’”]*(?:\Z|\b(?:because|since|as|for)\b))")
 LISTED = re.compile(r",\s+(?:and |or )?[-−–$€£¥(\\]{0,3}\d")  # the next number of a list
 VARIABLE = re.compile(r"(?<![a-zA-Z'’])[b-hj-zB-HJ-Z](?![a-zA-Z'’])")
 UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
@@ -153,6 +161,8 @@ def tokens_of(text: str) -> Tokens:
             found.append("%")
         elif kind == "minus":
             found.append("-")
+        elif kind == "units":
+            found.append(said.lower().removesuffix("s"))
         else:
             plain = said.strip().lower()
             found.append(SAME.get(plain, plain))

@@ -4,7 +4,7 @@
     results()           the answer, and every equation, both sides, in order; fenced code as it is
     json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
-    content()           numbers, names, code and stated answers (`content.py`): the wording is free
+    content()           numbers, names, code, negations and stated answers (`content.py`): the wording is free
 
 A reader of its own is any function of two texts:
 
@@ -40,6 +40,7 @@ ANY_NUMBER = re.compile(NUMBER)
 FENCED = re.compile(r"^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 BRACKET = re.compile(r"[{[]")
+VERDICT = re.compile(r"\W*(yes|no|true|false|correct|incorrect)\b(?=[\s.,;:!*]|\Z)", re.IGNORECASE)
 IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known
 FREE_WORDS = 4  # a string of as many words is free text, where no fields are named
@@ -71,19 +72,26 @@ def answer_of(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Number:
-    """The stated answers are the same, without one the last clause with a number, or neither text has one.
+    """The stated answers are the same, without one the last clause with a number, or neither text has one; and both
+    begin with the same yes or no, if one does.
 
     Where words alone are stated ("the answer is yes"), the content is the same too: no number says what it rests on.
     """
 
     def __call__(self, unmarked: str, marked: str) -> bool:
         answers = answers_of(unmarked)
-        same = answers == answers_of(marked)
+        same = answers == answers_of(marked) and _verdict_of(unmarked) == _verdict_of(marked)
         return same and (not _in_words(answers) or same_content(unmarked, marked, names_in(unmarked)))
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
         return bool(answers_of(unmarked))
+
+
+def _verdict_of(text: str) -> str:
+    """The word of agreement or denial that a text begins with, else nothing."""
+    found = VERDICT.match(text)
+    return found[1].lower() if found else ""
 
 
 def _in_words(answers: Sequence[Tokens]) -> bool:
@@ -119,8 +127,8 @@ class Json:
     stays so.
 
     fields: names of the values to keep, at any depth, with all that they hold; strings elsewhere are free. None =
-    strings of four words and more are free. An unmarked text without JSON, or without any of these fields, has nothing
-    to keep.
+    strings of four words and more are free. A string that is itself a JSON object or array is compared as one. An
+    unmarked text without JSON, or without any of these fields, has nothing to keep.
     """
 
     fields: tuple[str, ...] | None = None
@@ -140,7 +148,7 @@ class Json:
         """Tell whether there is something to keep."""
         theirs = values_of(unmarked)
         try:
-            named = self.fields is None or self._named(theirs.values)
+            named = not self.fields or self._named(theirs.values)
         except RecursionError:
             named = True
         return (bool(theirs.values) and named) or any(theirs.loose)
@@ -167,6 +175,9 @@ class Json:
         return bool(one == other) or (isinstance(one, str) and not kept and self._free(one, other))
 
     def _free(self, one: str, other: str) -> bool:
+        theirs, ours = values_of(one), values_of(other)
+        if theirs.whole and isinstance(theirs.values[0], Pairs | list):  # arguments of a call, for instance
+            return ours.whole and self._same(theirs.values, ours.values, False)
         if IN_WORDS.findall(one) != IN_WORDS.findall(other):
             return False
         if self.fields is not None:
@@ -299,7 +310,7 @@ def _parses(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """The same numbers, names, code and stated answers, in the same order."""
+    """The same numbers, names, code, negations and stated answers, in the same order."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
         return same_content(unmarked, marked, names_in(unmarked))
@@ -338,7 +349,8 @@ def parses(language: str = "python") -> Keeps:
 
 
 def content() -> Keeps:
-    """Keep numbers, names (capitalised words inside a sentence), code and stated answers; the wording is free."""
+    """Keep numbers, names (capitalised words inside a sentence), code, negations and stated answers; the wording is
+    free."""
     return Content()
 
 

@@ -31,6 +31,12 @@ from caw.content import content_of, names_in, same_content
     ("He met Dr. Brown", "He met Dr. Green", False),  # a title ends no sentence
     ("He saw “Tea” here", "He saw “Coffee” here", False),
     ("Yes. “Tea” it is", "Yes. “Coffee” it is", True),
+    ("It is not safe.", "It is safe.", False),
+    ("It can't be so", "It cannot be so", True),
+    ("Yes, it rained.", "No, it rained.", False),
+    ("It's safe", "It is safe", True),
+    ("他有三只猫", "他有五只猫", False),
+    ("٣ قطط", "٥ قطط", False),
     ("", "", True),
 ])  # fmt: skip
 def test_numbers_names_and_code_count_and_wording_does_not(one, other, same):

@@ -90,6 +90,23 @@ def test_what_a_named_field_holds_is_kept() -> None:
     assert not kept(old, old.replace("Ann B", "Eve B"))
 
 
+def test_json_within_a_string_is_compared_as_json() -> None:
+    """The arguments of a tool's call are a string."""
+    call = r'{"name": "Ann", "arguments": "{\"city\": \"Rome\", \"why\": \"she likes it a lot\", \"days\": 3}"}'
+    kept = keeps.json(["name", "city"])
+    assert kept(call, call.replace("likes it a lot", "likes it"))
+    assert not keeps.json()(call, call.replace("likes it a lot", "likes it")), "free from four words on"
+    for wrong in (call.replace("city", "town"), call.replace("Rome", "Bonn"), call.replace(r"3}", r"3, 4]")):
+        assert not kept(call, wrong) and not keeps.json()(call, wrong)
+    assert not keeps.json(["name"])('{"a": "[1, 2]"}', '{"a": "1, 2"}')
+
+
+def test_without_names_all_strings_are_free_and_the_shape_is_kept() -> None:
+    nothing = keeps.json([])
+    assert keeps.reads(nothing, NOTE) and nothing(NOTE, NOTE.replace("Ann", "Eve"))
+    assert not nothing(NOTE, NOTE.replace('"name"', '"who"'))
+
+
 def test_fields_that_are_not_there_keep_nothing() -> None:
     """A misspelt name must not look as if it were kept."""
     assert not keeps.reads(keeps.json(["nam"]), NOTE) and keeps.reads(keeps.json(["tags"]), f"[{NOTE}]")
@@ -184,7 +201,7 @@ def test_notations_of_the_same_result(one: str, other: str) -> None:
         ("5 + 6 = 11", "5 + 9 = 11"), ("3 + 4 = 7", "4 + 3 = 7"), ("6 \\times 3 = 18", "6P = 18"),
         ("15 pages/day × 4 days = 60", "4 days = 60 pages"), ("5 = 5", "5 ≠ 5"), ("x = 5", "x != 5"),
         ("x <= 5", "x >= 5"), ("x ≈ 3", "x ≈ 4"), ("x := 3", "x := 4"), ("a = 5, b = 6", "b = 5, a = 6"),
-        ("x =\n5", "x =\n6"),
+        ("x =\n5", "x =\n6"), ("x = 5 km", "x = 5 miles"),
         ("```\nx = 1\n```", "```\ny = 1\n```"), ("x = 1", "x = 1, y = 2"),
     ],
 )  # fmt: skip
@@ -221,6 +238,16 @@ def test_words_around_results_are_free(one: str, other: str) -> None:
         ("The answer is 5", "The answer is not 5", False),
         ("The answer is (B).", "The answer is (C).", False),
         ("The answer is twelve", "The answer is thirteen", False),
+        ("The answer is B because 3 is odd", "The answer is C because 3 is odd", False),
+        ("The correct option is B, as 3 is odd", "The correct option is C, as 3 is odd", False),
+        ("Yes. It costs 5 dollars.", "No. It costs 5 dollars.", False),
+        ("Yes. It costs 5 dollars.", "Yes! That is 5 dollars.", True),
+        ("Nobody has 5", "Somebody has 5", True),  # the answer alone is kept
+        ("The answer is 5 km.", "The answer is 5 miles.", False),
+        ("The answer is 5 Miles", "The answer is 5 miles", True),
+        ("It weighs 1.5kg.", "It weighs 1.5lb.", False),
+        ("It is a 3-hour walk.", "It is a 3-day walk.", False),
+        ("The answer is 7 apples.", "The answer is 7 of them.", True),
         ("It is 12 now.", "Now it is 12.", True),
         ("It took 3 steps. It is 12", "It took 4 steps. It is 12", True),
     ],

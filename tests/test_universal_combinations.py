@@ -15,6 +15,7 @@ from universal_combinations import (
     mean_auroc,
     merged,
     ranks,
+    safest,
     scores_of,
 )
 from universal_labels import DEPTH
@@ -73,6 +74,15 @@ def test_scores_and_figures(sets: list[Changes]) -> None:
     both = merged([evaluators["harm"], evaluators["key"]], [0.5, -0.25], 0.125)
     expected = 0.5 * log_odds(evaluators["harm"], features) - 0.25 * log_odds(evaluators["key"], features) + 0.125
     assert np.abs(log_odds(both, features) - expected).max() < 1e-4
+
+
+def test_the_safest_fifth_keeps_its_answer_more_often(sets: list[Changes]) -> None:
+    known = [each.targets["other answer"] for each in sets if "other answer" in each.targets]
+    perfect = [(each.targets["does not heal"][0].astype(float),) * 2 for each in sets]  # the answer, in these sets
+    one, other, wrong = safest(sets, {"perfect": perfect, "wrong": [(-score, -score) for score, _ in perfect]})
+    assert one == {"score": "all", "kept": [round(float(np.mean([np.mean(~key[on]) for key, on in known])), 3)] * 2}
+    assert (other["kept"], wrong["kept"]) == ([1.0, 1.0], [0.0, 0.0])
+    assert safest(sets[1::2], {}) == [], "everyday text has no answer"
 
 
 def test_a_regression_sees_no_document_of_its_own(sets: list[Changes]) -> None:

@@ -54,10 +54,16 @@ class UndetectedError(ValueError):
 
     def of(self, text: str) -> str:
         """Return the message, with the owner's name of the text."""
-        times = f"{self.receipt.attempts} attempt{'s' * (self.receipt.attempts > 1)}"
+        made, what, remedy = self.receipt.attempts, "attempt", "allow more tokens or attempts"
+        if self.receipt.rollouts is not None:
+            made, what, remedy = (
+                self.receipt.rollouts,
+                "rollout",
+                "allow more tokens or rollouts, let the guard keep less",
+            )
         return (
-            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {times} "
-            f"({self.receipt.reason}); allow more tokens or attempts, or use on_undetected='keep'"
+            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {made} {what}"
+            f"{'s' * (made != 1)} ({self.receipt.reason}); {remedy}, or use on_undetected='keep'"
         )
 
 

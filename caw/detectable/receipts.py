@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import caw
-from caw.decoding.request import Request
 from caw.detectable.selection import Candidate
 from caw.detectable.trial import Trial
 from caw.detection.detector import Detector
@@ -161,17 +160,18 @@ def write_receipt(
         digest=text_digest(chosen.text),
         edits=float(trial.edits),
         margin=float(chosen.request.row.margin),
-        **_of_mark(trial, chosen.request),
+        **_of_mark(trial, chosen),
         test={name: value for name, value in given.items() if value != usual[name]},
         versions=versions(),
         **({} if guarded is None else _of_guard(guarded)),
     )
 
 
-def _of_mark(trial: Trial, request: Request) -> dict[str, Any]:
+def _of_mark(trial: Trial, chosen: Candidate) -> dict[str, Any]:
     """The fields of what marked a text."""
-    if not request.row.strength_factor:
+    if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
         return {}
+    request = chosen.request
     own = trial.marking(request.row)
     found: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
     if own.family == 1:

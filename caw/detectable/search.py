@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
 
-import numpy as np
-
-from caw.content import content_of, names_in
+from caw.content import names_in
 from caw.decoding.along import MarkedChoice, TextReading
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
 from caw.decoding.request import Request
@@ -30,11 +28,11 @@ from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.healing import Matters, read_healing
+from caw.detectable.keeping import Keeping
 from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
-from caw.keeps import Content, Results, reads
 from caw.settings import Settings
 
 NORMAL = NormalDist()
@@ -46,7 +44,6 @@ SURE, DOUBT, UNSURE = (
 )  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
 READINGS = 6  # of a text put together, to see whether it healed
 LAST = 2  # of these, for a text that is not detected: as far as it heals
-REJECTED = "keeps must return True for the unmarked text as both, got False; compare the texts"
 RISES = 0.5  # nats that a patch is taken to cost behind it until a reading tells
 LEAST_LOST = 0.3  # nats; a cheaper change is not better
 LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
@@ -143,12 +140,9 @@ class Search:
         self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
-        # None: the content is kept, whose names the prompt has, too
-        self.reader = None if isinstance(guard.reader, Content) else guard.reader
-        self.error, self.rollouts = "", 0
+        self.keeping: Keeping | None = None  # of the unmarked text, once it is there and not detected
+        self.rollouts = 0
         self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
-        self.kept: dict[str, bool | None] = {}  # what the reader said of each text
-        self.nothing = False  # whether it has nothing to keep: then numbers, names and code are
         self.asking: list[Request] = []
         self.requests = 0  # asked for so far
         self.arrived: dict[int, ActiveSequence] = {}
@@ -162,20 +156,11 @@ class Search:
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
             return self._ended(base, _Progress(base))
         self.original = base.text
-        self.names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
-        self.content, self.matters = content_of(base.text, self.names), Matters(base.tokens, self.stops, self.names)
-        if self.reader is not None and reads(self.reader, base.text):
-            said = self._said(base.text)
-            if said is False and self.error:  # once more: tests of the caller's may have run out of time
-                del self.kept[base.text]
-                self.error = ""
-                said = self._said(base.text)
-            if said is False:  # it raises, or asks for what the unmarked text lacks: no change could be kept
-                self.error = self.error or REJECTED
-                return self._ended(base, _Progress(base))
-        else:
-            said = None
-        self.nothing = self.reader is not None and said is None
+        names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
+        self.matters = Matters(base.tokens, self.stops, names)
+        self.keeping = Keeping(self.guard.reader, base.text, names)
+        if self.keeping.lost:
+            return self._ended(base, _Progress(base))
         reading = yield from self._read(base.tokens, 0, self.strengths)
         state = _Progress(base)
         stages = [reading.choices, reading.others, reading.beyond]
@@ -327,10 +312,11 @@ class Search:
     def _rollout(self, base: Version, choice: MarkedChoice) -> Rollout:
         asked = self.asked
         begun = (*base.tokens[: choice.place], choice.token)
+        assert self.keeping is not None
         return Rollout(
             asked.ids, asked.budget, asked.row, asked.occurrence, begun, self.stem, tuple(base.tokens),
             place=choice.place, count=self.guard.rejoin, horizon=self.guard.horizon,
-            possible=self._possible if isinstance(self.reader, Results) else None,
+            possible=self._possible if self.keeping.possible else None,
         )  # fmt: skip
 
     def _reading(self, tokens: Sequence[int], since: int, strengths: Sequence[float]) -> Reading:
@@ -440,6 +426,7 @@ class Search:
             return None
         if self.rules is not None and not self.rules.keeps(visible, ended=ended):
             return None
+        assert self.keeping is not None
         body = self.stops.text(visible[:-1])
         text = self.stops.shown(visible)
         if (
@@ -448,32 +435,14 @@ class Search:
             or broken(base.tokens, patches, self.stops.text)
         ):
             return None
-        if (longer > 0 and unclosed(self.original, text)) or not self._keeps(text):
+        if (longer > 0 and unclosed(self.original, text)) or not self.keeping(text):
             return None
         return Version(list(tokens), text, self.trial(text, self.request.row.key))
 
     def _possible(self, tokens: Sequence[int]) -> bool:
         """Tell whether a text that begins so may still keep what it must."""
-        assert isinstance(self.reader, Results)
-        return self.reader.possible(self.original, self.stops.text(list(tokens)))
-
-    def _keeps(self, text: str) -> bool:
-        if self.reader is None or self.nothing:
-            return content_of(text, self.names) == self.content
-        return bool(self._said(text))
-
-    def _said(self, text: str) -> bool | None:
-        """Return what the reader says of a text, None if it has nothing to keep; False if it raises."""
-        assert self.reader is not None
-        if text not in self.kept:  # the reader may run the caller's tests
-            try:
-                self.kept[text] = _verdict(self.reader(self.original, text))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # a caller's own function, whose code may end with SystemExit: not kept
-                self.error = f"{type(error).__name__}: {error}"
-                self.kept[text] = False
-        return self.kept[text]
+        assert self.keeping is not None and self.keeping.possible is not None
+        return self.keeping.possible(self.stops.text(list(tokens)))
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -493,8 +462,9 @@ class Search:
             reason = "stop"
         sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, made, finish_reason=reason)
         same = version.tokens == before.tokens
-        holds = self.kept.get(version.text) is not False if same or not self.nothing else None
-        kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, self.error, holds)
+        keeping = self.keeping
+        holds, error = (True, "") if keeping is None else (keeping.verdict(version.text), keeping.error)
+        kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, error, holds)
         return Ended(
             sequence, version.text, version.verdict, kept, max((one.strength for one in done.taken), default=0.0)
         )
@@ -523,12 +493,3 @@ class _Progress:
     def over(self) -> bool:
         """Whether the text is detected, or given up."""
         return self.best.verdict.found or self.readings >= READINGS - LAST
-
-
-def _verdict(said: Any) -> bool | None:
-    """Return what a caller's reader says of a text. TypeError for anything that is not a verdict: a message about what
-    failed would count as kept.
-    """
-    if said is None or isinstance(said, bool | np.bool_):
-        return None if said is None else bool(said)
-    raise TypeError(f"keeps must return True or False, got {type(said).__name__}; use bool(...)")

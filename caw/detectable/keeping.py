@@ -1,0 +1,85 @@
+"""What a guarded text must keep of its unmarked one: a reader's verdict on each text, asked once and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from caw.content import content_of
+from caw.keeps import Content, Keeps, Results, reads
+
+REJECTED = "keeps must return True for the unmarked text as both, got False; compare the texts"
+
+
+class Keeping:
+    """Tells of a text whether it keeps what it must of the unmarked one.
+
+    What a reader finds nothing of keeps its content instead, and what the reader compares all the same: JSON without
+    any of the named fields its shape, numbers and booleans. A reader of the caller's that returns None is not asked
+    again.
+
+    Args:
+        reader: of the guard, None = the content. names: words that are names even where they begin a sentence.
+
+    possible: tells of a text's beginning whether the whole may keep what it must; None = not known of a beginning.
+    error: the last one of the caller's own reader, else empty. lost: the reader rejects the unmarked text itself, or
+    raised on it twice, so that no other can be kept.
+    """
+
+    def __init__(self, reader: Keeps | None, unmarked: str, names: Collection[str]) -> None:
+        # content() by itself does not know the prompt's names
+        self.reader = None if isinstance(reader, Content) else reader
+        self.unmarked, self.names, self.content = unmarked, names, content_of(unmarked, names)
+        self.error = ""
+        self.verdicts: dict[str, bool | None] = {}
+        something = self.reader is not None and reads(self.reader, unmarked)
+        said = self._said(unmarked) if something else None
+        if said is False and self.error:  # once more: tests of the caller's may have run out of time
+            del self.verdicts[unmarked]
+            self.error = ""
+            said = self._said(unmarked)
+        self.lost = said is False
+        if self.lost:
+            self.error = self.error or REJECTED
+        self.nothing = self.reader is not None and said is None
+        self.silent = self.reader is None or (self.nothing and something)
+        self.possible: Callable[[str], bool] | None = self._possible if isinstance(self.reader, Results) else None
+
+    def __call__(self, text: str) -> bool:
+        if (self.reader is None or self.nothing) and content_of(text, self.names) != self.content:
+            return False
+        return self.silent or bool(self._said(text))
+
+    def verdict(self, text: str) -> bool | None:
+        """What a receipt says of the text that leaves; None = there was nothing of that kind to keep."""
+        if self.nothing and text != self.unmarked:
+            return None
+        return self.verdicts.get(text) is not False
+
+    def _possible(self, begun: str) -> bool:
+        assert isinstance(self.reader, Results)
+        return self.reader.possible(self.unmarked, begun)
+
+    def _said(self, text: str) -> bool | None:
+        """Return what the reader says of a text, None if it has nothing to keep; False if it raises."""
+        assert self.reader is not None
+        if text not in self.verdicts:  # the reader may run the caller's tests
+            try:
+                self.verdicts[text] = _verdict(self.reader(self.unmarked, text))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a caller's own function, whose code may end with SystemExit: not kept
+                self.error = f"{type(error).__name__}: {error}"
+                self.verdicts[text] = False
+        return self.verdicts[text]
+
+
+def _verdict(said: Any) -> bool | None:
+    """Return what a caller's reader says of a text. TypeError for anything that is not a verdict: a message about what
+    failed would count as kept.
+    """
+    if said is None or isinstance(said, bool | np.bool_):
+        return None if said is None else bool(said)
+    raise TypeError(f"keeps must return True or False, got {type(said).__name__}; use bool(...)")
