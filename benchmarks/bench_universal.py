@@ -160,10 +160,11 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
-PAIRS = (
-    *((one, other) for one in ("universal", "universal3") for other in ("own", "fixed")),
-    ("own", "fixed"),
-    *(("combined", other) for other in ("universal", "own", "fixed")),
+PAIRS = (  # unseen: `universal-answers` trained without the model's family
+    *((one, other) for one in ("answers", "answers3", "unseen") for other in ("universal", "own", "own-cot", "fixed")),
+    *((one, other) for one in ("universal", "universal3") for other in ("own", "own-cot", "fixed")),
+    *((one, "fixed") for one in ("own", "own-cot")),
+    *(("universal", other) for other in ("window10", "window00")),
 )
 
 

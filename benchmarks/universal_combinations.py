@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from universal_labels import DEPTH, KINDS, SUBJECTS, answers_path, around, changes_of
 from universal_training import SPEC, TEXTS_LICENCE
 
@@ -26,6 +27,7 @@ from caw.fitting.universal import Examples, train_line
 from caw.models import load_tokenizer
 
 HARMFUL = 0.1  # share of the changes of a set that count as harmful, those of the greatest harm
+KEY = "universal"
 PENALTY = 0.01  # that of `universal-healing`
 DEPTHS = (0, 1, 2, 4, 8)
 RESAMPLES = 300
@@ -75,10 +77,8 @@ def changes_in(folder: Path, models: Path) -> list[Changes]:
             if all(path.exists() for path in files):
                 other = np.concatenate([np.load(path)["other"] for path in files])
                 targets["other answer"] = (other == 1, other >= 0)
-            other_family = {"smollm2": "qwen2.5-coder-0.5b", "qwen2.5": "smollm2-135m"}.get(subject.family, "universal")
-            keys = [
-                log_odds(evaluator, inputs(evaluator)) for evaluator in map(Evaluator.load, ("universal", other_family))
-            ]
+            other_family = {"smollm2": "qwen2.5-coder-0.5b", "qwen2.5": "smollm2-135m"}.get(subject.family, KEY)
+            keys = [log_odds(evaluator, inputs(evaluator)) for evaluator in map(Evaluator.load, (KEY, other_family))]
             examples = Examples(name, subject.family, kind, inputs(SPEC), ~heals, names)
             ahead, length = (np.concatenate([part[column] for part in parts]) for column in ("ahead", "length"))
             found.append(Changes(examples, targets, ahead, length, (keys[0], keys[1])))
@@ -108,7 +108,7 @@ def scores_of(sets: Sequence[Changes]) -> tuple[Scores, dict[str, Evaluator]]:
             (sum(ranks(found[part][at][0]) for part in parts), sum(ranks(found[part][at][1]) for part in parts))
             for at in range(len(sets))
         ]
-    return found, {"key": Evaluator.load("universal"), "harm": harm, "healing": healing}
+    return found, {"key": Evaluator.load(KEY), "harm": harm, "healing": healing}
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -220,7 +220,28 @@ def figures(sets: Sequence[Changes], scores: Scores) -> dict[str, Any]:
              "answers": int(each.targets["other answer"][1].sum())} if "other answer" in each.targets else {})}
         for each in sets
     ]  # fmt: skip
-    return {"sets": about, "rows": rows}
+    return {"sets": about, "rows": rows, "safest": safest(sets, scores)}
+
+
+def safest(sets: Sequence[Changes], scores: Scores) -> list[dict[str, Any]]:
+    """Of the fifth of the changes that a score ranks safest, and of all: the share that leaves the answer as it was.
+
+    Means over models: [of documents unseen, of families unseen].
+    """
+    some = [(each, at) for at, each in enumerate(sets) if "other answer" in each.targets]
+    if not some:
+        return []
+    rows = []
+    for name in ("all", *scores):
+        shares: list[list[float]] = [[], []]
+        for each, at in some:
+            other, known = each.targets["other answer"]
+            for which in (0, 1):
+                order = np.argsort(scores[name][at][which][known], kind="stable") if name != "all" else slice(None)
+                kept = ~other[known][order]
+                shares[which].append(float(np.mean(kept if name == "all" else kept[: len(kept) // 5])))
+        rows.append({"score": name, "kept": [round(float(np.mean(each)), 3) for each in shares]})
+    return rows
 
 
 def deeper(sets: Sequence[Changes]) -> list[dict[str, Any]]:
@@ -307,6 +328,27 @@ def as_strong_as_key(sets: Sequence[Changes], evaluators: dict[str, Evaluator], 
     return merged([evaluators[part] for part in parts], weights, bias)
 
 
+SAID = {
+    "key": "key segments of GSM8K's train answers (`universal`)",
+    "harm": "the most harmful tenth of the changes that a mark would make",
+    "healing": "changes behind which the text does not come back with the same numbers, names and code",
+}
+
+
+def provenance(sets: Sequence[Changes], parts: Sequence[str], row: dict[str, Any]) -> dict[str, Any]:
+    """What a combination was made of, for its file. row: its figures."""
+    return {
+        "models": sorted({each.of.model for each in sets}),
+        "trained_on": "; ".join(SAID[part] for part in parts),
+        "data": {"examples": sum(len(each.of.key) for each in sets), "licence": [TEXTS_LICENCE]},
+        "features": SPEC.to_dict(),
+        "parameters": sum(p.numel() for p in Evaluator(SPEC, WIDTH, universal=True).parameters()),
+        "metrics": {"auroc": row["auroc"]},
+        "command": "python benchmarks/bench_universal.py combine FOLDER",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
 def combine(asked: argparse.Namespace) -> None:
     """Write the figures, and the evaluators of all combinations."""
     torch.set_num_threads(1)
@@ -316,7 +358,9 @@ def combine(asked: argparse.Namespace) -> None:
     (asked.out / "combinations.json").write_text(json.dumps(found) + "\n")
     for name, parts in {"harm": ("harm",), "healing": ("healing",), **JOINED}.items():
         evaluator = as_strong_as_key(sets, evaluators, parts)
-        evaluator.provenance = {"trained_on": name, "licence": TEXTS_LICENCE}
-        evaluator.save(asked.out / f"{name.replace(' + ', '-').replace(' ', '-')}.safetensors")
+        evaluator.provenance = provenance(sets, parts, next(row for row in found["rows"] if row["score"] == name))
+        path = asked.out / f"{name.replace(' + ', '-').replace(' ', '-')}.safetensors"
+        evaluator.save(path)
+        path.with_suffix(".json").write_text(json.dumps(evaluator.provenance, indent=1) + "\n")
     for row in (*found["sets"], *found["rows"], *found["deeper"], *found["learning"]):
         print(json.dumps(row), flush=True)

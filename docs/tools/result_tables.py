@@ -80,11 +80,14 @@ from swap_tables import swaps
 from universal_tables import (
     everyday_policies,
     universal,
+    universal_beside,
     universal_combinations,
+    universal_combined,
     universal_deeper,
     universal_judged,
     universal_key,
     universal_texts,
+    universal_windows,
 )
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
@@ -254,7 +257,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
     "universal-judged": universal_judged, "universal-combinations": universal_combinations,
-    "universal-deeper": universal_deeper,
+    "universal-deeper": universal_deeper, "universal-combined": universal_combined,
+    "universal-beside": universal_beside, "universal-windows": universal_windows,
     "everyday-policies": everyday_policies,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,

@@ -11,6 +11,7 @@ HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
 KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
 COMBINE = "python benchmarks/bench_universal.py combine runs/changes --models FOLDER"
 _CASE = ("model", "split", "policy", "than")
+WINDOWS = {"universal": "(1, 1)", "window10": "(1, 0)", "window00": "(0, 0)"}
 
 
 def universal() -> str:
@@ -57,13 +58,26 @@ def universal_texts() -> str:
     return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
 
 
+def universal_beside() -> str:
+    """Answers in maths: what one policy has over another on the same questions and keys."""
+    found = read_result("universal.json")
+    names = found["policies"]
+    rows = [
+        (row["model"], row["prompts"], names.get(row["policy"], row["policy"]), names.get(row["than"], row["than"]),
+         *(_points(row, name) for name in ("found", "kept", "both")))
+        for row in found["pairs"] if (row["kind"], row["split"]) == ("maths", "test")
+    ]  # fmt: skip
+    header = ("model", "questions", "policy", "beside", "found more often, points", "answers kept", "found and kept")
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
 def universal_judged() -> str:
     """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
     found = read_result("universal.json")
-    some = [row for row in found["texts"] if (row["kind"], row["split"]) == ("everyday", "test") and "rise" in row]
-    pairs = {tuple(row[name] for name in _CASE): row for row in found["pairs"] if row["kind"] == "everyday"}
-    rows = []
-    for row in some:
+    pairs, rows = _pairs(found), []
+    for row in _judged(found):
+        if row["policy"].startswith("window"):
+            continue
         beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in ("own", "fixed")]
         cells = [
             f"{pair['rise_ratio']:.2f} ({_ends(pair['rise_ratio_ci'])}); {_points(pair, 'found')}"
@@ -80,6 +94,38 @@ def universal_judged() -> str:
               "rise over that of the model's own evaluator; found beyond it, points",
               "the same, fixed strength")  # fmt: skip
     return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def universal_windows() -> str:
+    """What looking ahead is worth in everyday texts: `universal` beside its kin that do not."""
+    found = read_result("universal.json")
+    pairs, rows = _pairs(found), []
+    judged = [row for row in _judged(found) if row["policy"] in WINDOWS]
+    measured = {row["model"] for row in judged if row["policy"] != "universal"}
+    for row in judged:
+        if row["model"] not in measured:
+            continue
+        beside = pairs.get((row["model"], row["split"], "universal", row["policy"]))
+        cells = ("", "") if beside is None else (
+            _points(beside, "found"), f"{beside['rise_ratio']:.2f} ({_ends(beside['rise_ratio_ci'])})"
+        )  # fmt: skip
+        rows.append((
+            row["model"], WINDOWS[row["policy"]], row["texts"], with_ends(row["found"], *row["found_ci"]),
+            f"{row['rise']:.2f} ({_ends(row['rise_ci'])})", *cells,
+        ))  # fmt: skip
+    header = ("model", "window", "texts", "found at 0.1 %", "rise in nats per token under another model",
+              "(1, 1) finds more by, points", "rise of (1, 1) over that of this window")  # fmt: skip
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def _judged(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everyday texts on prompts that nothing was chosen on, read by another model."""
+    return [row for row in found["texts"] if (row["kind"], row["split"]) == ("everyday", "test") and "rise" in row]
+
+
+def _pairs(found: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """By model, split and both policies."""
+    return {tuple(row[name] for name in _CASE): row for row in found["pairs"] if row["kind"] == "everyday"}
 
 
 TARGETS = ("does not heal", "harmful", "other answer")
@@ -108,6 +154,20 @@ def universal_deeper() -> str:
         for kind in ("maths", "everyday")
     ))  # fmt: skip
     return f"{as_table(header, rows)}\n\n*From `benchmarks/results/universal.json`, made by `{COMBINE}`.*"
+
+
+def universal_combined() -> str:
+    """Whole texts on prompts of the train split, under the combination as well."""
+    found = read_result("universal.json")
+    rows = [
+        (row["model"], row["kind"], row["texts"], found["policies"].get(row["policy"], "no mark"),
+         with_ends(row["found"], *row["found_ci"]), with_ends(row["kept"], *row["kept_ci"]) if "kept" in row else "",
+         f"{row['rise']:.2f} ({_ends(row['rise_ci'])})" if "rise" in row and row["policy"] != "none" else "")
+        for row in found["texts"] if row["split"] == "train"
+    ]  # fmt: skip
+    header = ("model", "texts", "prompts", "policy", "found", "answer of the unmarked text kept",
+              "rise in nats per token under another model")  # fmt: skip
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
 
 
 def _auroc(mean: list[float]) -> str:

@@ -107,6 +107,12 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found["texts"].append({**case, **judged, "policy": "window00"})
     found["pairs"].append({**found["pairs"][0], "than": "window00"})
     assert len(cells(table("universal-judged"))) == 5, "without windows"
+    assert cells(table("universal-beside"))[2][0] == "not measured yet", "everyday texts have no answers"
+    points = {"kept": 0.25, "kept_ci": [0.125, 0.5], "both": 0.5, "both_ci": [0.0, 1.0]}
+    found["pairs"].append({**gap, **points, "kind": "maths"})
+    assert cells(table("universal-beside"))[2:] == [
+        ["m", "4", "any", "its own", "-12.5 (-25 to 0)", "+25.0 (12 to 50)", "+50.0 (0 to 100)"]
+    ]
     assert cells(table("universal-windows"))[2:] == [
         ["m", "(1, 1)", "8", "75 % (50 - 100)", "0.25 (0.12 - 0.50)", "", ""],
         ["m", "(0, 0)", "8", "75 % (50 - 100)", "0.25 (0.12 - 0.50)", "-12.5 (-25 to 0)", "0.50 (0.25 - 0.75)"],
@@ -115,12 +121,10 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         ["m", "4", "8", "its own", "75 % (50 - 100)", "50 % (25 - 75)", "", "50 %"]
     ]
     found["texts"] = [{**row, "split": "train"} for row in found["texts"]]
-    found["grid"] = [{**case, **judged, "policy": "t0.7b3"}]
     for name in ("universal-texts", "universal-judged"):
         assert cells(table(name))[2][0] == "not measured yet", "prompts of the train split stand apart"
     [own] = [row for row in cells(table("universal-combined")) if row[1] == "maths"]
     assert own == ["m", "maths", "8", "its own", "75 % (50 - 100)", "50 % (25 - 75)", ""]
-    assert cells(table("universal-grid"))[4] == ["0.7", "3", "75 %; 0.25 (0.12 - 0.50)"]
 
 
 def everyday_cell(policy: str | None, p: list[float], after: list[float], **asked: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ OF_DAMAGE = [name for name in NAMES if name.endswith("-damage")]
 WINDOWS = {name: name.rpartition("-window")[2] for name in NAMES if "-window" in name}
 OF_ENGINES = {name: window for name, window in WINDOWS.items() if not name.startswith(UNIVERSAL)}
 OF_ALL = [name for name in NAMES if name.startswith(UNIVERSAL)]
-HEALING = f"{UNIVERSAL}-healing"
+HEALING, ANSWERS = f"{UNIVERSAL}-healing", f"{UNIVERSAL}-answers"
 OF_HARM = [name for name in NAMES if name.endswith("-self")]
 # AUROC of 20 of the 109 test documents drawn at random has standard deviation 0.012 around the figure of all; times 4
 INTERVAL = 0.048
@@ -86,12 +86,28 @@ def universal_one(name):
     return made, written
 
 
-@pytest.mark.parametrize("name", [name for name in OF_ALL if name != HEALING])
+@pytest.mark.parametrize("name", [name for name in OF_ALL if name not in (HEALING, ANSWERS)])
 def test_universal_ones_rank_key_tokens_of_families_unseen(name):
     made, written = universal_one(name)
     assert {row["model"] for row in written["metrics"]["sets"]} == set(written["models"])
     assert all(0.85 < row["unseen"] <= row["seen"] for row in written["metrics"]["sets"])
     assert made.spec.classes and "--label key" in written["command"]
+
+
+def test_the_universal_one_joins_key_segments_with_harm_and_healing():
+    """It foresees other answers of models unseen, and acts as strongly as key segments do."""
+    made, written = universal_one(ANSWERS)
+    assert len(written["models"]) == 3 and written["trained_on"].count(";") == 2
+    assert all(unseen[1] > 0.5 for _, unseen in (written["metrics"]["auroc"]["other answer, maths"],))
+    key = Evaluator.load(UNIVERSAL)
+    assert made.spec == key.spec
+    torch.manual_seed(0)
+    features = key.mean + key.scale * torch.randn(4000, key.spec.size)
+    with torch.inference_mode():
+        mine, theirs = made.logits(features), key.logits(features)
+    both = torch.stack([mine, theirs])
+    assert 0.3 < torch.corrcoef(both)[0, 1] < 0.95, "one of three"
+    assert 0.4 < mine.std() / theirs.std() < 2.5
 
 
 def test_the_universal_one_of_healing_tells_more_than_entropy_does():
