@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from universal_labels import DEPTH, KINDS, SUBJECTS, answers_path, around, changes_of
-from universal_training import SPEC, TEXTS_LICENCE
+from universal_training import SPEC, provenance_of
 
 from caw.evaluator import Evaluator
 from caw.evaluator.token_classes import class_table_of
@@ -231,17 +230,18 @@ def safest(sets: Sequence[Changes], scores: Scores) -> list[dict[str, Any]]:
     some = [(each, at) for at, each in enumerate(sets) if "other answer" in each.targets]
     if not some:
         return []
-    rows = []
-    for name in ("all", *scores):
+
+    def kept(name: str, part: int) -> list[float]:
         shares: list[list[float]] = [[], []]
         for each, at in some:
             other, known = each.targets["other answer"]
             for which in (0, 1):
-                order = np.argsort(scores[name][at][which][known], kind="stable") if name != "all" else slice(None)
-                kept = ~other[known][order]
-                shares[which].append(float(np.mean(kept if name == "all" else kept[: len(kept) // 5])))
-        rows.append({"score": name, "kept": [round(float(np.mean(each)), 3) for each in shares]})
-    return rows
+                order = np.argsort(scores[name][at][which][known], kind="stable")
+                shares[which].append(float(np.mean(~other[known][order[: len(order) // part]])))
+        return [round(float(np.mean(each)), 3) for each in shares]
+
+    named = [("all", next(iter(scores)), 1), *((name, name, 5) for name in scores)]
+    return [{"score": said, "kept": kept(name, part)} for said, name, part in named]
 
 
 def deeper(sets: Sequence[Changes]) -> list[dict[str, Any]]:
@@ -335,20 +335,6 @@ SAID = {
 }
 
 
-def provenance(sets: Sequence[Changes], parts: Sequence[str], row: dict[str, Any]) -> dict[str, Any]:
-    """What a combination was made of, for its file. row: its figures."""
-    return {
-        "models": sorted({each.of.model for each in sets}),
-        "trained_on": "; ".join(SAID[part] for part in parts),
-        "data": {"examples": sum(len(each.of.key) for each in sets), "licence": [TEXTS_LICENCE]},
-        "features": SPEC.to_dict(),
-        "parameters": sum(p.numel() for p in Evaluator(SPEC, WIDTH, universal=True).parameters()),
-        "metrics": {"auroc": row["auroc"]},
-        "command": "python benchmarks/bench_universal.py combine FOLDER",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
-
-
 def combine(asked: argparse.Namespace) -> None:
     """Write the figures, and the evaluators of all combinations."""
     torch.set_num_threads(1)
@@ -358,7 +344,11 @@ def combine(asked: argparse.Namespace) -> None:
     (asked.out / "combinations.json").write_text(json.dumps(found) + "\n")
     for name, parts in {"harm": ("harm",), "healing": ("healing",), **JOINED}.items():
         evaluator = as_strong_as_key(sets, evaluators, parts)
-        evaluator.provenance = provenance(sets, parts, next(row for row in found["rows"] if row["score"] == name))
+        [row] = [row for row in found["rows"] if row["score"] == name]
+        evaluator.provenance = provenance_of(
+            evaluator, [each.of for each in sets], trained_on="; ".join(SAID[part] for part in parts),
+            metrics={"auroc": row["auroc"]}, command="combine FOLDER",
+        )  # fmt: skip
         path = asked.out / f"{name.replace(' + ', '-').replace(' ', '-')}.safetensors"
         evaluator.save(path)
         path.with_suffix(".json").write_text(json.dumps(evaluator.provenance, indent=1) + "\n")

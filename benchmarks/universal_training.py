@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,21 +47,32 @@ def train(asked: argparse.Namespace) -> None:
         print(json.dumps(row), flush=True)
     if asked.act_as:
         settle_strength(network, *asked.act_as)
-    network.provenance = {
-        "models": sorted({each.model for each in sets}),
-        "trained_on": LABELS[asked.label],
-        "data": {"examples": sum(len(each.key) for each in sets), "licence": [TEXTS_LICENCE]},
-        "features": spec.to_dict(),
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "metrics": measured,
-        **({"act_as": dict(zip(("theta", "beta"), asked.act_as, strict=True))} if asked.act_as else {}),
-        "command": f"python benchmarks/bench_universal.py train FOLDER --label {asked.label}"
+    network.provenance = provenance_of(
+        network, sets, trained_on=LABELS[asked.label], metrics=measured,
+        command=f"train FOLDER --label {asked.label}"
         + (" --act-as {:g} {:g}".format(*asked.act_as) if asked.act_as else ""),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
+    )  # fmt: skip
+    if asked.act_as:
+        network.provenance["act_as"] = dict(zip(("theta", "beta"), asked.act_as, strict=True))
     path = asked.out / f"{asked.name or asked.label}.safetensors"
     network.save(path)
     path.with_suffix(".json").write_text(json.dumps(network.provenance, indent=1) + "\n")
+
+
+def provenance_of(
+    network: Evaluator, sets: Sequence[Examples], *, trained_on: str, metrics: Any, command: str
+) -> dict[str, Any]:
+    """What an evaluator was made of, for its file. command: of `bench_universal.py`."""
+    return {
+        "models": sorted({each.model for each in sets}),
+        "trained_on": trained_on,
+        "data": {"examples": sum(len(each.key) for each in sets), "licence": [TEXTS_LICENCE]},
+        "features": network.spec.to_dict(),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "metrics": metrics,
+        "command": f"python benchmarks/bench_universal.py {command}",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
 
 
 LABELS = {

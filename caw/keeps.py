@@ -175,8 +175,9 @@ class Json:
         return bool(one == other) or (isinstance(one, str) and not kept and self._free(one, other))
 
     def _free(self, one: str, other: str) -> bool:
-        theirs, ours = values_of(one), values_of(other)
+        theirs = values_of(one)
         if theirs.whole and isinstance(theirs.values[0], Pairs | list):  # arguments of a call, for instance
+            ours = values_of(other)
             return ours.whole and self._same(theirs.values, ours.values, False)
         if IN_WORDS.findall(one) != IN_WORDS.findall(other):
             return False
