@@ -14,8 +14,8 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
 from caw.evaluator.network import check_serves
+from caw.evaluator.token_classes import reads_classes
 from caw.io.show import kind_of, shown
-from caw.io.vocabulary import names_tokens
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
@@ -117,7 +117,7 @@ def settle(
     if not isinstance(watermark, Recommended):
         return watermark, policy
     refuse_policy(policy)
-    classes = names_tokens(tokenizer)
+    classes = reads_classes(tokenizer)
     if not raced and evaluator_of(watermark, facts.name, classes=classes) is None:
         warn_caller(NO_EVALUATOR)
     own = policy_for(watermark, facts.name, raced=bool(raced), level=level, classes=classes)

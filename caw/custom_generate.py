@@ -1,7 +1,7 @@
 """The transformers entry point: model.generate(**inputs, custom_generate=caw.decode, watermark=..., policy=...).
 
 transformers prepares inputs, generation config, logits processors and stopping criteria; this library decodes.
-transformers drops `streamer=` for callables, so pass a streamer as `caw_streamer=`.
+transformers drops `streamer=` and `tokenizer=` for callables, so pass them as `caw_streamer=` and `caw_tokenizer=`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def decode(
     caw_streamer: Any = None,
     mark_eos: bool | None = None,
     speculate: Any = "auto",
+    caw_tokenizer: Any = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a watermark inside `model.generate`.
@@ -77,6 +78,7 @@ def decode(
         seed: seed of the sampling noise; None draws one from torch's generator, which torch.manual_seed controls.
         caw_streamer: a transformers streamer; one sequence only. It receives the prompt's ids [1, T], then each
             token; its end() is always called.
+        caw_tokenizer: the model's, which a universal evaluator reads its token classes from; None = unknown.
 
     Returns:
         int64 [B, T + new] with padding after each end, or GenerateDecoderOnlyOutput if the config asks for it.
@@ -96,8 +98,8 @@ def decode(
                 "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with a "
                 f"temperature or top_p up to {LEAST_DRAWN:g}, top_k=1 or min_p=1; use do_sample=False"
             )
-        watermark, policy = settle(facts, watermark, policy, None, raced=drawn.raced, level=None)
-        policy = check_policy(policy, facts.name)
+        watermark, policy = settle(facts, watermark, policy, caw_tokenizer, raced=drawn.raced, level=None)
+        policy = check_policy(policy, facts.name, caw_tokenizer)
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))

@@ -73,7 +73,9 @@ def test_inside_generate_it_asks_for_the_tokenizer(tiny: tuple[Any, Any]) -> Non
     model, tokenizer = tiny
     given = tokenizer(PROMPTS[0], return_tensors="pt")
     options = {"custom_generate": caw.decode, "watermark": caw.KGW(key=KEY), "max_new_tokens": 9, "do_sample": False}
-    with pytest.raises(TypeError, match=r"^evaluator universal reads token classes .*CapacityPolicy\(\)\.serving"):
+    with pytest.raises(
+        TypeError, match=r"^evaluator universal reads token classes .*CapacityPolicy\(\.\.\.\)\.serving"
+    ):
         model.generate(**given, policy=caw.CapacityPolicy(), **options)
     served = model.generate(**given, policy=caw.CapacityPolicy().serving(tokenizer), **options)
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -84,13 +85,14 @@ class Chooser:
             strength 1 until they reach the target, unless it names an evaluator.
         policy: how strongly each token is marked; None = FixedStrength(1.0). A `CapacityPolicy` may be one whose
             evaluator does not read the next position: windows (0, 0), (1, 0) and (2, 0). Whether an evaluator and a
-            target's weights are for this tokenizer cannot be checked here, where there is none.
+            target's weights are for the engine's tokenizer is not checked.
         vocab_size: V, of the logits.
         rows: B, the most texts at once.
         ends: token ids that end a text, for rows whose settings name none.
         mark_eos: whether the mark may decide where a text ends; None = as in `caw.generate`.
         device: of the logits; None = the CPU.
         backend: None = this library's kernels, "reference" = plain PyTorch.
+        tokenizer: the model's, which a universal evaluator reads its token classes from; None = unknown.
 
     Raises TypeError or ValueError in one sentence (expected, found, remedy); a call that raises has changed no text.
     """
@@ -110,6 +112,7 @@ class Chooser:
         mark_eos: bool | None = None,
         device: torch.device | str | None = None,
         backend: str | None = None,
+        tokenizer: Any = None,
     ) -> None:
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
@@ -136,6 +139,8 @@ class Chooser:
         self.watermark = None if watermark is None else watermark.with_vocabulary(vocab_size)
         self.policy = checked(policy or FixedStrength(1.0))
         self._check_window()
+        if tokenizer is not None and isinstance(self.policy, CapacityPolicy):
+            self.policy = self.policy.serving(tokenizer)
         check_untargeted(self.watermark, self.policy)
         self._loop = close_loop(self.policy.target, self.watermark, vocab_size, self.device)
         reader = self.watermark if self.recommended is None else self.recommended

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from caw.io.token_texts import id_count
 from caw.io.unicode import is_unicode
 
 ID_LIMIT = 1 << 31
@@ -56,6 +57,8 @@ def to_ids(items: Sequence[Any], tokenizer: Any) -> list[np.ndarray]:
 def check_known(ids: np.ndarray, tokenizer: Any, name: str) -> None:
     """Raise ValueError, naming the text, for ids int64 [n] beyond a tokenizer's vocabulary; None = unknown."""
     size = len(tokenizer) if hasattr(tokenizer, "__len__") else ID_LIMIT
+    if ids.size and ids.max() >= size and size < ID_LIMIT:
+        size = id_count(tokenizer)  # only here: it takes as long as many short texts
     beyond = np.flatnonzero(ids >= size)
     if beyond.size:
         raise ValueError(

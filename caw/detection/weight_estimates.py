@@ -17,7 +17,7 @@ from scipy import special
 from caw.detection.detector import Detector
 from caw.detection.weights import MOST, TokenWeights, levels_of
 from caw.io.progress import Bar
-from caw.io.token_texts import token_texts
+from caw.io.token_texts import id_count, token_texts
 from caw.io.vocabulary import Vocabulary
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
@@ -47,7 +47,7 @@ def kind_of(text: str) -> int:
 
 def token_kinds(tokenizer: Any, vocab_size: int) -> np.ndarray:
     """Return the kind of each token id, int64 [vocab_size]; ids unknown to the tokenizer are "other"."""
-    known = min(vocab_size, len(tokenizer))
+    known = min(vocab_size, id_count(tokenizer))
     kinds = np.full(vocab_size, KINDS.index("other"), dtype=np.int64)
     kinds[:known] = [kind_of(text) for text in token_texts(tokenizer, range(known))]
     return kinds
@@ -184,5 +184,5 @@ def weights_by_kind(table: TokenWeights, tokenizer: Any, provenance: dict[str, A
     about: dict[str, Any] = {name: table.provenance[name] for name in inherited if name in table.provenance}
     about["by_kind_from"] = table.provenance.get("model", "another table")
     about.update(provenance or {})
-    of_each = levels[token_kinds(tokenizer, len(tokenizer))]
+    of_each = levels[token_kinds(tokenizer, id_count(tokenizer))]
     return TokenWeights(of_each, max(1, int(levels.mean())), about, vocabulary=Vocabulary.of(tokenizer))

@@ -16,15 +16,16 @@ from torch.nn.functional import dropout
 from caw.defaults import BETA, BETA_BY_MODEL
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.file_format import read_file
-from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table, class_table_of
+from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table, class_table_of, reads_classes
 from caw.io.files import write_whole
-from caw.io.vocabulary import Vocabulary, names_tokens
+from caw.io.vocabulary import Vocabulary
 from caw.io.warn import warn_caller
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 UNIVERSAL = "universal"  # the shipped evaluator for models without one of their own
 # in the order of `Evaluator.weights`
 WEIGHTS = ("mean", "scale", *(f"layer{n}.{part}" for n in (1, 2, 3) for part in ("weight", "bias")))
+TELL = "pass the model's own as tokenizer= (to caw.decode as caw_tokenizer=), or CapacityPolicy(...).serving(tokenizer)"
 GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03
 GREATEST_SUM = 1e30  # float32 ends at 3.4e38, and kernels may sum in any order
 
@@ -44,7 +45,7 @@ class Evaluator(torch.nn.Module):
             Belongs to one tokenizer.
         vocabulary: vocabulary of the model that it is for; None = unknown.
         universal: whether it supports every model: no warning for another model, and no error for another vocabulary,
-            except for token classes. Without a table of those it reads them from the model's tokenizer (`serving`).
+            which token classes belong to: it reads them from the model's tokenizer (`serving`).
 
     source: the file it was loaded from, or "".
 
@@ -137,8 +138,7 @@ class Evaluator(torch.nn.Module):
         if self.lacks_classes:
             name = f"evaluator {self.source}" if self.source else "the evaluator"
             raise ValueError(
-                f"{name} needs the token classes of the model's tokenizer, which is not known here; pass "
-                "CapacityPolicy(...).serving(tokenizer)"
+                f"{name} needs the token classes of the model's tokenizer, which is not known here; {TELL}"
             )
 
     def weights(self) -> list[torch.Tensor]:
@@ -160,21 +160,24 @@ class Evaluator(torch.nn.Module):
         return self._with(table, Vocabulary.of(tokenizer))
 
     def serving(self, tokenizer: Any) -> Evaluator:
-        """Return the network as it reads this tokenizer's model: itself, unless it is universal and has token classes,
-        but no table of them.
+        """Return the network as it reads this tokenizer's model: a universal one with token classes reads them here.
 
-        Raises TypeError for a tokenizer whose classes cannot be read.
+        It returns itself if it reads none, is not universal, or has the same table, and if it has one and the tokenizer
+        is unknown (None). Raises TypeError for a tokenizer whose classes cannot be read.
         """
-        if not self.lacks_classes:
+        if not (self.universal and self.spec.classes) or (tokenizer is None and self.token_class is not None):
             return self
-        if not names_tokens(tokenizer):
+        if not reads_classes(tokenizer):
             found = "none" if tokenizer is None else type(tokenizer).__name__
             name = f"evaluator {self.source}" if self.source else "this evaluator"
             raise TypeError(
                 f"{name} reads token classes from the model's tokenizer, which must decode ids and name its tokens as "
-                f"transformers' do, got {found}; pass the model's own, e.g. CapacityPolicy().serving(tokenizer)"
+                f"transformers' do, got {found}; {TELL}"
             )
-        other = self._with(class_table_of(tokenizer, self.spec.line_ends), self.vocabulary)
+        table = class_table_of(tokenizer, self.spec.line_ends)
+        if self.token_class is not None and torch.equal(self.token_class.cpu(), table):
+            return self
+        other = self._with(table, self.vocabulary)
         other.source = self.source
         return other
 
@@ -253,7 +256,7 @@ def check_serves(evaluator: Evaluator, model_name: str | Path, tokenizer: Any) -
             f"{name} is from an earlier version and does not name its vocabulary; train it again or, if it is for "
             "this model, save it again: Evaluator.load(...).for_tokenizer(tokenizer, V).save(...)"
         )
-    if evaluator.token_class is not None and names_tokens(tokenizer):
+    if evaluator.token_class is not None and reads_classes(tokenizer):
         check_tokenizer(evaluator.token_class.cpu(), tokenizer, evaluator.spec.line_ends)
 
 

@@ -13,7 +13,9 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 
-from caw.io.token_texts import token_texts, tokenizer_end_ids
+from caw.io.memo import Memo, memo_of
+from caw.io.token_texts import id_count, is_tokenizer, token_texts, tokenizer_end_ids
+from caw.io.vocabulary import names_tokens
 
 CLASSES = (
     "space",  # nothing but white space, or nothing at all; special tokens are what their text is
@@ -70,25 +72,31 @@ def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> tor
 
     line_ends: see `classify`; the tokenizer's end tokens are then line breaks too.
     """
-    known = min(vocab_size, len(tokenizer))
+    known = min(vocab_size, id_count(tokenizer))
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
     table[:known] = _classes(tokenizer, range(known), line_ends)
     return table
 
 
 def class_table_of(tokenizer: Any, line_ends: bool = False) -> torch.Tensor:
-    """Return the class of every token id that a tokenizer knows, uint8 [len(tokenizer)]; made once for each tokenizer.
+    """Return the class of every id that a tokenizer knows, uint8 [V]; made once for each tokenizer.
 
     Nobody may write to it. Ids beyond it are of class 0 wherever classes are counted.
     """
-    try:
-        made = _tables.setdefault(tokenizer, {})
-    except TypeError:  # an object that cannot be referred to weakly
-        made = {}
-    about = (len(tokenizer), line_ends)
+    made, about = memo_of(_tables, tokenizer), _about(tokenizer, line_ends)
     if about not in made:
-        made[about] = class_table(tokenizer, len(tokenizer), line_ends)
+        made[about] = class_table(tokenizer, id_count(tokenizer), line_ends)
     return made[about]
+
+
+def reads_classes(tokenizer: Any) -> bool:
+    """Return whether token classes can be read from a tokenizer."""
+    return is_tokenizer(tokenizer) and names_tokens(tokenizer) and hasattr(tokenizer, "batch_decode")
+
+
+def _about(tokenizer: Any, line_ends: bool) -> tuple[Any, ...]:
+    """What a tokenizer's classes depend on and callers may change."""
+    return len(tokenizer), frozenset(tokenizer_end_ids(tokenizer)) if line_ends else None
 
 
 def _classes(tokenizer: Any, ids: Sequence[int], line_ends: bool) -> torch.Tensor:
@@ -104,21 +112,23 @@ def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False
     line_ends: how the table was made, see `class_table`. A table that passed passes again, unless the tokenizer has
     gained tokens since: comparing takes as long as a step of a small model.
     """
-    about = (len(tokenizer), line_ends)
-    passed, table_then = _passed.get(tokenizer, (None, None))
-    if passed == about and table_then is not None and table_then() is table:
+    known, about = memo_of(_passed, tokenizer), _about(tokenizer, line_ends)
+    if about in known and known[about]() is table:
         return
-    known = min(len(table), len(tokenizer))
-    ids = torch.linspace(0, known - 1, min(SAMPLE, known)).long().tolist()
+    size = id_count(tokenizer)
+    shared = min(len(table), size)
+    ids = torch.linspace(0, shared - 1, min(SAMPLE, shared)).long().tolist()
     differing = int((_classes(tokenizer, ids, line_ends) != table[ids]).sum())
-    if differing or len(tokenizer) > len(table):
+    if differing or size > len(table):
+        found = f"{differing} of {len(ids)} sampled tokens differ"
+        if size > len(table):
+            found += f", and it has {size} ids, the evaluator's {len(table)}"
         raise ValueError(
-            f"the evaluator's token classes must match this model's tokenizer, {differing} of {len(ids)} sampled "
-            "tokens differ; train an evaluator for this model, or try Evaluator.for_tokenizer"
+            f"the evaluator's token classes must match this model's tokenizer, {found}; train an evaluator for this "
+            "model, or try Evaluator.for_tokenizer"
         )
-    _passed[tokenizer] = (about, ref(table))
+    known[about] = ref(table)
 
 
-# of each tokenizer the last table that matched it, which nobody writes to, and its length then
-_passed: WeakKeyDictionary[Any, tuple[tuple[int, bool], ref[torch.Tensor]]] = WeakKeyDictionary()
-_tables: WeakKeyDictionary[Any, dict[tuple[int, bool], torch.Tensor]] = WeakKeyDictionary()
+_passed: Memo[ref[torch.Tensor]] = WeakKeyDictionary()  # the last table that matched, which nobody writes to
+_tables: Memo[torch.Tensor] = WeakKeyDictionary()

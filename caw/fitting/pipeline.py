@@ -24,6 +24,7 @@ from caw.fitting.settings import LabelFile, Reading, TrainSettings
 from caw.fitting.train import choose_transform, predict, train
 from caw.io.files import write_text
 from caw.io.progress import doing, silent
+from caw.io.token_texts import id_count
 from caw.io.vocabulary import Vocabulary
 from caw.models import load_model, load_tokenizer
 from caw.op_indices import TRANSFORMS
@@ -165,7 +166,7 @@ def table_for(model_name: str | Path, positions: Positions, line_ends: bool = Fa
     """Return token classes of a model's tokenizer, long enough for every id that the model produced."""
     tokenizer = load_tokenizer(model_name)
     seen = max(int(positions.arrays[name].max()) for name in ("ids", "token"))
-    return class_table(tokenizer, max(len(tokenizer), seen + 1), line_ends)
+    return class_table(tokenizer, max(id_count(tokenizer), seen + 1), line_ends)
 
 
 def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -> Evaluator:
@@ -173,7 +174,7 @@ def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -
     if not evaluator.spec.classes:
         return evaluator
     tokenizer = load_tokenizer(model_name)
-    if evaluator.token_class is None:
+    if evaluator.universal or evaluator.token_class is None:
         return evaluator.serving(tokenizer)
     try:
         check_tokenizer(evaluator.token_class.cpu(), tokenizer, evaluator.spec.line_ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,6 +13,8 @@ from caw.decoding.row_settings import RowSettings
 from caw.integrations.profiles import Profile
 from caw.models import load_tokenizer
 from caw.policies import CapacityPolicy
+from caw.policies.recommended import policy_for
+from caw.watermarks import Recommended
 
 
 @dataclass(eq=False)
@@ -100,12 +103,16 @@ class EngineTexts:
     def _chooser(self, profile: Profile, vocab_size: int) -> Chooser:
         name = profile.name, vocab_size  # logits may be wider than the config says
         if name not in self.choosers:
-            policy = profile.policy
-            # a tokenizer is loaded only for an evaluator that has yet to read it, and may be used here
-            if isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes:
-                known = None if self.tokenizer is None else load_tokenizer(self.tokenizer, self.revision)
-                policy = policy.serving(known)
             self.choosers[name] = Chooser(
-                profile.watermark, policy, vocab_size=vocab_size, rows=self.rows, device=self.device
-            )
+                profile.watermark, profile.policy, vocab_size=vocab_size, rows=self.rows, device=self.device,
+                tokenizer=self._tokenizer_for(profile),
+            )  # fmt: skip
         return self.choosers[name]
+
+    def _tokenizer_for(self, profile: Profile) -> Any:
+        """The engine's tokenizer, loaded for an evaluator alone that has yet to read it and may be used here."""
+        mark, policy = profile.watermark, profile.policy
+        if isinstance(mark, Recommended):
+            policy = policy_for(mark, "", raced=False, classes=False)
+        reads = isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes
+        return load_tokenizer(self.tokenizer, self.revision) if reads and self.tokenizer is not None else None

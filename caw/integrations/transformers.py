@@ -59,6 +59,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
             each of its rows stands for that many texts.
         generation_config: the one that `generate` gets; None = the model's.
         mark_eos: as in `caw.generate`.
+        tokenizer: the model's, which a universal evaluator reads its token classes from; None = unknown.
 
     Raises TypeError or ValueError, in one sentence, for decoding that does not take the chosen token where the
     generation config asks for it: beam search, contrastive search, DoLa, assisted generation.
@@ -74,12 +75,13 @@ class LogitsProcessor(transformers.LogitsProcessor):
         attention_mask: torch.Tensor | None = None,
         generation_config: Any = None,
         mark_eos: bool | None = None,
+        tokenizer: Any = None,
     ) -> None:
         check_watermark(watermark)
-        self._watermark, self._mark_eos = watermark, mark_eos
+        self._watermark, self._mark_eos, self._tokenizer = watermark, mark_eos, tokenizer
         name = str(getattr(model.config, "_name_or_path", "") or "")
         # a Recommended brings its own, and a chooser refuses another
-        self._policy = policy if isinstance(watermark, Recommended) else check_policy(policy, name)
+        self._policy = policy if isinstance(watermark, Recommended) else check_policy(policy, name, tokenizer)
         config = model.generation_config if generation_config is None else generation_config
         _refuse_other_decoding(config)
         if settings is None and config.do_sample:
@@ -120,7 +122,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
             raise ValueError(f"settings must be one per row, {len(prompts)}, got {len(rows)}; give one for all")
         self._chooser = Chooser(
             self._watermark, self._policy, vocab_size=scores.shape[1], rows=len(prompts), ends=self._ends,
-            mark_eos=self._mark_eos, device=scores.device,
+            mark_eos=self._mark_eos, device=scores.device, tokenizer=self._tokenizer,
         )  # fmt: skip
         for row, request in enumerate(requests_for(prompts, [own.max_new_tokens for own in rows], rows)):
             self._chooser.start(row, request.ids, request.row, occurrence=request.occurrence)
@@ -177,8 +179,8 @@ def generate(
 ) -> Any:
     """What `model.generate(custom_generate=FOLDER, trust_remote_code=True, ...)` calls: texts by `caw.decode`.
 
-    Unlike `custom_generate=caw.decode`, which transformers calls without them, it takes `streamer`, `stop_strings` with
-    `tokenizer`, and `assistant_model`, which drafts tokens as `speculate` of `caw.generate`.
+    Unlike `custom_generate=caw.decode`, which transformers calls without them, it takes `streamer`, `tokenizer`, also
+    for `stop_strings`, and `assistant_model`, which drafts tokens as `speculate` of `caw.generate`.
 
     Args:
         watermark, policy: as in `caw.generate`.
@@ -195,8 +197,8 @@ def generate(
         given = {name: value for name, value in options.items() if value is not None or name == "speculate"}
         given = _with_stop_strings(model, tokenizer, given)
         own = functools.partial(decode, watermark=watermark, policy=policy)
-        if streamer is not None:
-            given["caw_streamer"] = streamer
+        named = {"caw_streamer": streamer, "caw_tokenizer": tokenizer}
+        given |= {name: value for name, value in named.items() if value is not None}
         return model.generate(custom_generate=own, **given)
 
 

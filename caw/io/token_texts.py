@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from caw.io.memo import Memo, memo_of
+
 # GGUF keeps a single end-of-text id, but chat models end turns and texts with different ones
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "</s>")
 
@@ -31,25 +33,35 @@ def tokenizer_end_ids(tokenizer: Any) -> set[int]:
     return found if tokenizer.eos_token_id is None else found | {tokenizer.eos_token_id}
 
 
-# of each tokenizer how many tokens it had, and which of them were added: of Gemma's 6,000 a list takes milliseconds
-_added: WeakKeyDictionary[Any, tuple[int, frozenset[int]]] = WeakKeyDictionary()
+_added: Memo[frozenset[int]] = WeakKeyDictionary()  # by length of the tokenizer
+_counts: Memo[int] = WeakKeyDictionary()
 
 
 def _added_ids(tokenizer: Any) -> frozenset[int]:
-    size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
-    known = None if size is None else _added.get(tokenizer)
-    if known is not None and known[0] == size:
-        return known[1]
-    found = frozenset(getattr(tokenizer, "added_tokens_decoder", {}))
-    if size is not None:
-        _added[tokenizer] = size, found
-    return found
+    """Return the ids of added tokens; a list of Gemma's 6,000 takes milliseconds."""
+    known, size = memo_of(_added, tokenizer), len(tokenizer) if hasattr(tokenizer, "__len__") else None
+    if size is None or size not in known:
+        known[size] = frozenset(getattr(tokenizer, "added_tokens_decoder", {}))
+    return known[size]
+
+
+def id_count(tokenizer: Any) -> int:
+    """Return one more than a tokenizer's greatest id: more than the number of its tokens where ids have gaps."""
+    known, size = memo_of(_counts, tokenizer), len(tokenizer)
+    if size not in known:
+        vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+        known[size] = max(size, 1 + max(vocabulary.values(), default=-1))
+    return known[size]
 
 
 def require_tokenizer(tokenizer: Any) -> None:
     """Raise TypeError unless it is a transformers tokenizer; a class of them is not."""
-    named = hasattr(tokenizer, "all_special_ids") and hasattr(tokenizer, "convert_tokens_to_ids")
-    usable = callable(tokenizer) and named and not isinstance(tokenizer, type)
-    if not usable:
+    if not is_tokenizer(tokenizer):
         found = f"the class {tokenizer.__name__}" if isinstance(tokenizer, type) else type(tokenizer).__name__
         raise TypeError(f"tokenizer must be the model's tokenizer, got {found}; see caw.load_model")
+
+
+def is_tokenizer(tokenizer: Any) -> bool:
+    """Return whether it turns text into ids and names its special tokens, as a transformers tokenizer does."""
+    named = hasattr(tokenizer, "all_special_ids") and hasattr(tokenizer, "convert_tokens_to_ids")
+    return callable(tokenizer) and named and not isinstance(tokenizer, type)

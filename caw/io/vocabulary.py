@@ -12,15 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from caw.io.memo import Memo, memo_of
 from caw.io.show import shown
 
 RESERVED = re.compile(r"<.*>|\[.*\]", re.DOTALL)
-_known: weakref.WeakKeyDictionary[Any, dict[tuple[int, int], Vocabulary]] = weakref.WeakKeyDictionary()
+_known: Memo[Vocabulary] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Vocabulary:
                 f"tokenizer must name its tokens as transformers' do, {type(tokenizer).__name__} does not; pass what "
                 "caw.load_model or AutoTokenizer.from_pretrained gives"
             )
-        kept, name = _kept(tokenizer), (len(tokenizer), -1 if tokens is None else tokens)
+        # reading a vocabulary takes a tenth of a second
+        kept, name = memo_of(_known, tokenizer), (len(tokenizer), -1 if tokens is None else tokens)
         if name not in kept:
             found = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer) if tokens is None else tokens)))
             kept[name] = cls._of_names(found, whole=tokens is not None)
@@ -90,11 +92,3 @@ class Vocabulary:
 def names_tokens(tokenizer: Any) -> bool:
     """Return whether a tokenizer names its tokens."""
     return callable(getattr(tokenizer, "convert_ids_to_tokens", None)) and hasattr(tokenizer, "__len__")
-
-
-def _kept(tokenizer: Any) -> dict[tuple[int, int], Vocabulary]:
-    """Return the cache of this tokenizer: reading a vocabulary takes a tenth of a second."""
-    try:
-        return _known.setdefault(tokenizer, {})
-    except TypeError:  # neither weakly referenced nor hashed
-        return {}

@@ -109,6 +109,10 @@ class FastTokenizer:
         """Return the vocabulary entry of each id; None for unused ids."""
         return [self._backend.id_to_token(token) for token in ids]
 
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of each token."""
+        return dict(self._backend.get_vocab(with_added_tokens=True))
+
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 

@@ -10,7 +10,7 @@ from caw.watermarks.recommended import Recommended
 
 NO_EVALUATOR = (
     "no evaluator of this model and no tokenizer for the universal one, so greedy texts are marked at strength 1 until "
-    "they reach the target; name an evaluator, or use caw.generate"
+    "they reach the target; pass the tokenizer as caw_tokenizer=, name an evaluator, or use caw.generate"
 )
 
 

@@ -110,3 +110,11 @@ def test_ids_beyond_the_tokenizers_vocabulary_are_refused() -> None:
     with pytest.raises(ValueError, match=rf"below the {size} of the .* text 1 has {size + 7} at index 2; pass the tok"):
         to_ids([[1], [0, 1, size + 7, size]], tokenizer)
     assert to_ids([[size + 7]], None)[0].tolist() == [size + 7]  # of ids alone nothing is known
+
+
+def test_ids_behind_a_gap_are_known() -> None:
+    tokenizer = tiny.tiny_tokenizer()
+    tokenizer.get_vocab = lambda: {"a": 0, "last": len(tokenizer) + 7}
+    assert to_ids([[0, len(tokenizer) + 7]], tokenizer)[0].tolist() == [0, len(tokenizer) + 7]
+    with pytest.raises(ValueError, match=rf"below the {len(tokenizer) + 8} of"):
+        to_ids([[len(tokenizer) + 8]], tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 
@@ -197,13 +198,36 @@ def test_a_universal_one_reads_the_classes_of_the_tokenizer_that_it_serves(tmp_p
     served.check_served()
 
 
+def test_a_universal_one_moves_to_another_tokenizer(tmp_path):
+    """Its table used to stay, also in a file, and its error said that no token differed."""
+    first, other = architectures.tokenizer(), copy.deepcopy(architectures.tokenizer())
+    other.add_tokens(["new"])
+    served = universal().serving(first)
+    served.save(tmp_path / "e.safetensors")
+    for network in (served, Evaluator.load(tmp_path / "e.safetensors")):
+        moved = network.serving(other)
+        assert torch.equal(moved.token_class, class_table(other, len(other), line_ends=True))
+        assert len(moved.token_class) > len(network.token_class) and moved.serving(other) is moved
+        assert network.serving(None) is network and network.serving(first) is network
+
+
 def test_one_without_classes_serves_as_it_is():
     network = universal(FeatureSpec(k=5))
     assert network.serving(None) is network
     network.check_served()
 
 
-@pytest.mark.parametrize("tokenizer", [None, object(), "text"])
+class NamesOnly:
+    """Names its tokens, and no more."""
+
+    def __len__(self):
+        return 9
+
+    def convert_ids_to_tokens(self, ids):
+        return ["a" for _ in ids]
+
+
+@pytest.mark.parametrize("tokenizer", [None, object(), "text", NamesOnly()])
 def test_a_tokenizer_without_classes_is_refused_in_one_sentence(tokenizer):
     network = universal()
     with pytest.raises(TypeError, match=r"^this evaluator reads token classes from the model's tokenizer, .*; pass "):

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 import caw
 from caw.capacity import MASS_FLOOR, class_mass
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table, classify
+from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table, class_table_of, classify
 from caw.io.token_texts import token_texts, tokenizer_end_ids
 from caw.record import Record
 from caw.testing import assert_close
@@ -84,6 +84,37 @@ def test_leading_spaces_are_kept() -> None:
     table = class_table(PreTrainedTokenizerFast(tokenizer_object=core), 8)
     names = [CLASSES[c] for c in table.tolist()]
     assert names[1:7] == ["space", "short word", "word", "continuation", "capitalised", "digits"]
+
+
+def gapped(unhashable: bool = False) -> Any:
+    """Eleven tokens whose ids end at 21: the end token and a digit are behind the eleventh."""
+    words = {"<unk>": 0, "a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "</s>": 6, "g": 7, "h": 8, "</end>": 20, "9": 21}
+    core = Tokenizer(models.BPE(words, [], unk_token="<unk>"))
+    kind = type("Unhashable", (PreTrainedTokenizerFast,), {"__hash__": None}) if unhashable else PreTrainedTokenizerFast
+    return kind(tokenizer_object=core, eos_token="</end>")
+
+
+@pytest.mark.parametrize("unhashable", [False, True])
+def test_ids_with_gaps_have_classes_to_the_last(unhashable: bool) -> None:
+    tokenizer = gapped(unhashable)
+    assert len(tokenizer) == 11 and tokenizer.eos_token_id == 20
+    table = class_table_of(tokenizer, line_ends=True)
+    assert len(table) == 22 and table[20] == LINE_BREAK and CLASSES[table[21]] == "digits"
+    assert not table[9:20].any()
+    assert torch.equal(class_table(tokenizer, 30, line_ends=True)[:22], table)
+    check_tokenizer(table, tokenizer, line_ends=True)
+    with pytest.raises(ValueError, match="0 of 11 sampled tokens differ, and it has 22 ids, the evaluator's 11; train"):
+        check_tokenizer(table[:11].clone(), tokenizer, line_ends=True)
+
+
+def test_another_end_token_has_another_table() -> None:
+    tokenizer = gapped()
+    table = class_table_of(tokenizer, line_ends=True)
+    check_tokenizer(table, tokenizer, line_ends=True)
+    tokenizer.eos_token = "h"
+    assert table[8] != LINE_BREAK and class_table_of(tokenizer, line_ends=True)[8] == LINE_BREAK
+    with pytest.raises(ValueError, match=r"[1-9] of 22 sampled tokens differ; train"):
+        check_tokenizer(table, tokenizer, line_ends=True)
 
 
 def test_a_table_of_another_tokenizer_is_refused(demo_tokenizer: Any) -> None:

@@ -97,6 +97,23 @@ def test_an_evaluator_of_what_an_engine_knows(llama: Any, window: tuple[int, int
         processed(llama, MARKS["kgw"], caw.CapacityPolicy(spread_evaluator(llama)))
 
 
+def test_a_recommended_whose_evaluator_reads_the_tokenizer(llama: Any) -> None:
+    """It refused to name the tokenizer, and its error advised a policy, which a Recommended refuses."""
+    mark, words, prompt_ids = caw.Recommended(3, evaluator="universal-window00"), tokenizer(), torch.tensor([[5]])
+    given: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+    processor = LogitsProcessor(llama, mark, settings=caw.RowSettings(max_new_tokens=NEW), tokenizer=words)
+    made = llama.generate(prompt_ids, logits_processor=[processor], **given)
+    [expected] = caw.generate(llama, words, [[5]], watermark=mark, max_new_tokens=NEW).sequences
+    decoded = llama.generate(prompt_ids, custom_generate=caw.decode, watermark=mark, caw_tokenizer=words, **given)
+    for ids in (made, decoded):
+        assert ids[0, 1 : 1 + len(expected)].tolist() == expected
+    assert expected != caw.generate(llama, words, [[5]], max_new_tokens=NEW).sequences[0]
+    with pytest.raises(ValueError, match=r"needs the token classes .* pass the model's own as tokenizer="):
+        llama.generate(prompt_ids, logits_processor=[LogitsProcessor(llama, mark)], **given)
+    with pytest.raises(TypeError, match=r"reads token classes .*\(to caw\.decode as caw_tokenizer="):
+        llama.generate(prompt_ids, custom_generate=caw.decode, watermark=mark, **given)
+
+
 def test_sampling_that_the_processor_does_not_see_is_named(llama: Any, recwarn: pytest.WarningsRecorder) -> None:
     """Chat models' own configs sample: their texts became greedy, and nothing said so."""
     sampling = copy.deepcopy(llama.generation_config)

@@ -450,7 +450,7 @@ def test_v1_an_evaluator_of_what_an_engine_knows(llama: Any, installed: Path, wi
 def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, tmp_path: Path) -> None:
     said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
     installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
-    with pytest.raises(TypeError, match="reads token classes from the model's tokenizer"):
+    with pytest.raises(ValueError, match="needs the token classes of the model's tokenizer"):
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
     words, config = tiny_tokenizer(), engine()
     config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
@@ -458,6 +458,16 @@ def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, t
     expected = caw.CapacityPolicy("universal-window00").serving(words).network.token_class
     assert isinstance(chooser.policy, caw.CapacityPolicy) and chooser.history == 0
     assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
+
+
+def test_v1_the_evaluator_of_a_recommended_does_so_too(installed: Path, tmp_path: Path) -> None:
+    said = {"key": "house", "watermark": {"name": "recommended", "evaluator": "universal-window00"}}
+    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
+    config = engine()
+    config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
+    [chooser] = choosers(vllm.LogitsProcessor(config, torch.device("cpu"), False))
+    expected = caw.CapacityPolicy("universal-window00").serving(tiny_tokenizer()).network.token_class
+    assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[union-attr, arg-type]
 
 
 def test_v1_the_tokenizer_is_loaded_at_the_engines_revision(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

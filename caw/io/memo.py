@@ -1,0 +1,20 @@
+"""What is known of an object, kept for as long as the object lives."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+Known = TypeVar("Known")
+Memo = WeakKeyDictionary[Any, dict[Hashable, Known]]
+
+
+def memo_of(memo: Memo[Known], thing: Any) -> dict[Hashable, Known]:
+    """Return what is known of `thing`, to read and to add to; an object that cannot be hashed or weakly referenced
+    gets an empty one each time.
+    """
+    try:
+        return memo.setdefault(thing, {})
+    except TypeError:
+        return {}
