@@ -19,13 +19,14 @@ import argparse
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from universal_combinations import combine
-from universal_labels import KINDS, SHOTS, STOP, SUBJECTS, Subject, answers, labels
+from universal_labels import KINDS, LABELLED, SHOTS, STOP, SUBJECTS, Subject, answers, labels
 from universal_training import LABELS, train
 
 import caw
@@ -48,8 +49,11 @@ def texts(asked: argparse.Namespace) -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     subject, level = SUBJECTS[asked.model], KINDS_OF_TEXTS[asked.kind]
     known = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
-    done = {(row["policy"], row["key"], row["id"]) for row in known if row["model"] == asked.model}
+    known = [row for row in known if row["model"] == asked.model]
     wanted = [("none", 0), *((policy, key) for policy in asked.policies for key in range(asked.keys))]
+    for policy, _ in wanted:
+        refuse_another(known, made_by(asked, policy))
+    done = {(row["policy"], row["key"], row["id"]) for row in known}
     model, tokenizer = subject.load(asked.models)
     judge = Judge(asked.judge, asked.models) if asked.judge else None
     prompts = asked_prompts(asked, subject)
@@ -73,7 +77,12 @@ def texts(asked: argparse.Namespace) -> None:
             rows = []
             for (number, prompt, gold), text, ids in zip(some, made.texts, made.sequences, strict=True):
                 row = {"model": asked.model, "kind": asked.kind, "split": asked.split, "policy": name, "key": key}
-                row |= {"id": number, "tokens": len(ids), "p": caw.detect(text, tokenizer, tested, fpr=level).p_value}
+                row |= {
+                    "made_by": made_by(asked, policy)[1],
+                    "id": number,
+                    "tokens": len(ids),
+                    "p": caw.detect(text, tokenizer, tested, fpr=level).p_value,
+                }
                 if gold is not None:
                     row |= {"answer": answer_of(text), "right": grade_number(text, gold).correct}
                 if judge is not None:
@@ -84,8 +93,22 @@ def texts(asked: argparse.Namespace) -> None:
         report([json.loads(line) for line in asked.out.read_text().splitlines()])
 
 
+def made_by(asked: argparse.Namespace, policy: str) -> tuple[str, list[Any]]:
+    """A policy's name, and what its rows depend on beside it."""
+    name, _, said = policy.partition("=")
+    return name, [said, asked.tokens, asked.judge]
+
+
+def refuse_another(known: Sequence[dict[str, Any]], made: tuple[str, list[Any]]) -> None:
+    """ValueError where a file has rows under a policy's name that were made otherwise; old rows do not say how."""
+    name, how = made
+    for row in known:
+        if row["policy"] == name and row.get("made_by", how) != how:
+            raise ValueError(f"rows of {name} must be of {how}, found {row['made_by']}; choose another name or file")
+
+
 def asked_prompts(asked: argparse.Namespace, subject: Subject) -> list[tuple[str, str, str | None]]:
-    """(name, prompt, right answer) of each prompt: train ones from the front, which no label is of, or test ones."""
+    """(name, prompt, right answer) of each prompt: train ones that no label is of, or test ones."""
     if asked.kind == "maths":
         task = GSM8K(
             "gsm8k", data=str(asked.data), split=asked.split, first=asked.first, count=asked.count, shots=SHOTS
@@ -93,7 +116,7 @@ def asked_prompts(asked: argparse.Namespace, subject: Subject) -> list[tuple[str
         return [(question.id, question.prompt, question.gold) for question in task.questions()]
     path = EVERYDAY if asked.split == "train" else OTHERS
     lines = path.read_text(encoding="utf-8").splitlines()
-    lines = lines[::-1] if asked.split == "train" else lines  # labels are of the first ones
+    lines = lines[LABELLED:][::-1] if asked.split == "train" else lines
     some = [json.loads(line)["prompt"] for line in lines[asked.first : asked.first + asked.count]]
     said = some if subject.chat else [f"Question: {prompt}\nAnswer:" for prompt in some]
     return [(f"{asked.split}/{asked.first + number}", prompt, None) for number, prompt in enumerate(said)]
@@ -160,10 +183,11 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
+OWN = ("own", "own1", "own-cot")  # own1: at beta 1, the default of the demo model's
 PAIRS = (  # unseen: `universal-answers` trained without the model's family
-    *((one, other) for one in ("answers", "answers3", "unseen") for other in ("universal", "own", "own-cot", "fixed")),
-    *((one, other) for one in ("universal", "universal3") for other in ("own", "own-cot", "fixed")),
-    *((one, "fixed") for one in ("own", "own-cot")),
+    *((one, other) for one in ("answers", "answers3", "unseen") for other in ("universal", *OWN, "fixed")),
+    *((one, other) for one in ("universal", "universal3") for other in (*OWN, "fixed")),
+    *((one, "fixed") for one in OWN),
     *(("universal", other) for other in ("window10", "window00")),
 )
 
@@ -223,9 +247,11 @@ def _columns(rows: list[dict[str, Any]], bare: dict[str, dict[str, Any]], kind: 
     """A value of each text, by what it says."""
     columns: dict[str, list[Any]] = {"found": [row["p"] <= KINDS_OF_TEXTS[kind] for row in rows]}
     if kind == "maths":
-        columns["kept"] = [same(row["answer"], bare[row["id"]]["answer"]) for row in rows]
+        columns["kept"] = [kept(bare[row["id"]]["answer"], row["answer"]) for row in rows]
         columns["right"] = [row["right"] for row in rows]
-        columns["both"] = [a and b for a, b in zip(columns["found"], columns["kept"], strict=True)]
+        columns["both"] = [
+            None if b is None else a and b for a, b in zip(columns["found"], columns["kept"], strict=True)
+        ]
     if any(row.get("nats") is not None for row in rows):
         columns["nats"] = [row.get("nats") for row in rows]
         columns["rise"] = [
@@ -236,8 +262,9 @@ def _columns(rows: list[dict[str, Any]], bare: dict[str, dict[str, Any]], kind: 
     return {name: np.array(values, dtype=float) for name, values in columns.items()}
 
 
-def same(one: str | None, other: str | None) -> bool:
-    return one == other if one is None or other is None else same_number(one, other)
+def kept(unmarked: str | None, marked: str | None) -> bool | None:
+    """Whether the answer is the unmarked text's; None where that has none."""
+    return None if unmarked is None else marked is not None and same_number(unmarked, marked)
 
 
 def mean_of(values: np.ndarray, ids: list[str]) -> tuple[float, tuple[float, float]]:
@@ -301,7 +328,7 @@ def main() -> None:
     changes.add_argument("--only", nargs="*", choices=SUBJECTS)
     commands = parser.add_subparsers(dest="what", required=True)
     own = commands.add_parser("labels", parents=[loading, sources, changes])
-    own.add_argument("--rounds", type=int, default=5)
+    own.add_argument("--rounds", type=int, default=4)
     own.add_argument("--places", type=int, default=24, help="the most changes of a text")
     own.set_defaults(run=labels)
     own = commands.add_parser(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from universal_labels import DEPTH, KINDS, SUBJECTS, answers_path, around, changes_of
-from universal_training import SPEC, provenance_of
+from universal_training import KEY_DATA, SPEC, provenance_of
 
 from caw.evaluator import Evaluator
 from caw.evaluator.token_classes import class_table_of
@@ -35,6 +35,7 @@ JOINED = {
     "key + harm": ("key", "harm"), "key + healing": ("key", "healing"), "harm + healing": ("harm", "healing"),
     "all three": ("key", "harm", "healing"),
 }  # fmt: skip
+SUMMED = ", standardised"  # of a score that is a sum of log odds, as the evaluators of `combine` are
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ Scores = dict[str, list[tuple[np.ndarray, np.ndarray]]]  # by name: (seen, unsee
 
 
 def scores_of(sets: Sequence[Changes]) -> tuple[Scores, dict[str, Evaluator]]:
-    """Key segments, harm and healing, alone and as means of ranks; and the evaluators."""
+    """Key segments, harm and healing, alone, as means of ranks and as sums of standardised scores; the evaluators."""
     healing, healed, _ = train_line([each.of for each in sets], SPEC)
     harm, harmed, _ = train_line([replace(each.of, key=each.targets["harmful"][0]) for each in sets], SPEC)
     found: Scores = {
@@ -107,7 +108,20 @@ def scores_of(sets: Sequence[Changes]) -> tuple[Scores, dict[str, Evaluator]]:
             (sum(ranks(found[part][at][0]) for part in parts), sum(ranks(found[part][at][1]) for part in parts))
             for at in range(len(sets))
         ]
+        found[name + SUMMED] = summed([found[part] for part in parts])
     return found, {"key": Evaluator.load(KEY), "harm": harm, "healing": healing}
+
+
+def summed(parts: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Sums of several scores, each over its deviation in all sets together."""
+    made = []
+    for which in (0, 1):
+        deviations = [np.concatenate([each[which] for each in part]).std() for part in parts]
+        made.append([
+            np.sum([part[at][which] / d for part, d in zip(parts, deviations, strict=True)], axis=0)
+            for at in range(len(parts[0]))
+        ])  # fmt: skip
+    return list(zip(*made, strict=True))
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -344,10 +358,11 @@ def combine(asked: argparse.Namespace) -> None:
     (asked.out / "combinations.json").write_text(json.dumps(found) + "\n")
     for name, parts in {"harm": ("harm",), "healing": ("healing",), **JOINED}.items():
         evaluator = as_strong_as_key(sets, evaluators, parts)
-        [row] = [row for row in found["rows"] if row["score"] == name]
+        [row] = [row for row in found["rows"] if row["score"] == name + SUMMED * (len(parts) > 1)]
         evaluator.provenance = provenance_of(
             evaluator, [each.of for each in sets], trained_on="; ".join(SAID[part] for part in parts),
-            metrics={"auroc": row["auroc"]}, command="combine FOLDER",
+            metrics={"cross_validated": row["auroc"]}, command="combine FOLDER --models MODELS",
+            data=KEY_DATA if "key" in parts else {},
         )  # fmt: skip
         path = asked.out / f"{name.replace(' + ', '-').replace(' ', '-')}.safetensors"
         evaluator.save(path)

@@ -57,7 +57,10 @@ KINDS = ("maths", "everyday")
 HORIZON = 32  # tokens that harm is summed over
 DEPTH = 8  # tokens of a rollout that are described
 NEAR = 3  # places by which the old text may go on earlier or later
-FIRST = 3000  # of the questions of the train split; the others are for choices by whole texts
+# labels are of questions of the train split from FIRST on and of the first LABELLED everyday prompts; the others are
+# for choices by whole texts
+FIRST = 3000
+LABELLED = 128
 SHOTS = 5
 STOP = "Question:"
 
@@ -70,7 +73,7 @@ def prompts_of(
         task = GSM8K("gsm8k", data=str(data), split="train", first=FIRST + first, count=count, shots=SHOTS)
         questions = task.questions()
         return [q.id for q in questions], encode_prompts(tokenizer, [q.prompt for q in questions], facts), (STOP,)
-    lines = EVERYDAY.read_text(encoding="utf-8").splitlines()[first : first + count]
+    lines = EVERYDAY.read_text(encoding="utf-8").splitlines()[:LABELLED][first : first + count]
     prompts = [json.loads(line)["prompt"] for line in lines]
     said = prompts if subject.chat else [f"Question: {prompt}\nAnswer:" for prompt in prompts]
     names = [f"everyday/{first + number}" for number in range(len(prompts))]

@@ -48,9 +48,8 @@ def train(asked: argparse.Namespace) -> None:
     if asked.act_as:
         settle_strength(network, *asked.act_as)
     network.provenance = provenance_of(
-        network, sets, trained_on=LABELS[asked.label], metrics=measured,
-        command=f"train FOLDER --label {asked.label}"
-        + (" --act-as {:g} {:g}".format(*asked.act_as) if asked.act_as else ""),
+        network, sets, trained_on=LABELS[asked.label], metrics=measured, command=command_of(asked),
+        data=KEY_DATA if asked.label == "key" else {},
     )  # fmt: skip
     if asked.act_as:
         network.provenance["act_as"] = dict(zip(("theta", "beta"), asked.act_as, strict=True))
@@ -60,13 +59,14 @@ def train(asked: argparse.Namespace) -> None:
 
 
 def provenance_of(
-    network: Evaluator, sets: Sequence[Examples], *, trained_on: str, metrics: Any, command: str
+    network: Evaluator, sets: Sequence[Examples], *, trained_on: str, metrics: Any, command: str, data: dict[str, Any]
 ) -> dict[str, Any]:
-    """What an evaluator was made of, for its file. command: of `bench_universal.py`."""
+    """What an evaluator was made of, for its file. command: of `bench_universal.py`. data: beside the sets, see
+    `caw evaluate evaluator`, which leaves out documents that an evaluator was trained on."""
     return {
         "models": sorted({each.model for each in sets}),
         "trained_on": trained_on,
-        "data": {"examples": sum(len(each.key) for each in sets), "licence": [TEXTS_LICENCE]},
+        "data": {"examples": sum(len(each.key) for each in sets), **data, "licence": [TEXTS_LICENCE]},
         "features": network.spec.to_dict(),
         "parameters": sum(p.numel() for p in network.parameters()),
         "metrics": metrics,
@@ -75,6 +75,21 @@ def provenance_of(
     }
 
 
+def command_of(asked: argparse.Namespace) -> str:
+    """The command that trains the same again; folders by what they hold."""
+    said = ["train FOLDER --models MODELS", f"--label {asked.label}"]
+    if asked.positions:
+        said.append("--positions " + " ".join(f"{each.partition('=')[0]}=POSITIONS" for each in asked.positions))
+    if (asked.previous, asked.next) != (1, 1):
+        said.append(f"--previous {asked.previous} --next {asked.next}")
+    if asked.name:
+        said.append(f"--name {asked.name}")
+    if asked.act_as:
+        said.append("--act-as {:g} {:g}".format(*asked.act_as))
+    return " ".join(said)
+
+
+KEY_DATA = {"datasets": ["gsm8k/train"], "line_ends": True}  # of `key_sets`
 LABELS = {
     "healing": "changes that a mark would make: does the text come back with the same numbers, names and code?",
     "key": "key segments of GSM8K's train answers",

@@ -6,7 +6,7 @@ Words are read in English only. Digits of every script and Chinese numerals are 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from caw.equations import NUMBER_WORDS, TITLES
@@ -62,15 +62,15 @@ def parts_of(text: str, names: Collection[str] = ()) -> list[Part]:
     return found + [Part("answer", words, *each.span(1)) for words, each in said]
 
 
-def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return (numbers, names, code, negations, answers) of a text, each in its order; names: as in `parts_of`."""
+def content_of(text: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> tuple[tuple[str, ...], ...]:
+    """Return the content of a text by kind (numbers, names, ...), each in its order; names: as in `parts_of`."""
     parts = parts_of(text, names)
-    return tuple(tuple(part.said for part in parts if part.kind == kind) for kind in KINDS)
+    return tuple(tuple(part.said for part in parts if part.kind == kind) for kind in kinds)
 
 
-def same_content(one: str, other: str, names: Collection[str] = ()) -> bool:
-    """Tell whether two texts have the same numbers, names, code, negations and stated answers, in the same order."""
-    return content_of(one, names) == content_of(other, names)
+def same_content(one: str, other: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> bool:
+    """Tell whether two texts have the same content of these kinds, in the same order."""
+    return content_of(one, names, kinds) == content_of(other, names, kinds)
 
 
 def _plain(number: str) -> str:

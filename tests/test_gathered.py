@@ -137,6 +137,28 @@ def test_policies_are_compared_text_by_text(tmp_path: Path) -> None:
     assert line_of(found["texts"], policy="own")["both"] == 0.4
 
 
+def test_an_answer_that_was_not_there_is_not_kept(tmp_path: Path) -> None:
+    """Two texts without an answer used to count as kept; and a lost answer is none."""
+    rows = maths_rows()
+    for row in rows:
+        if (row["policy"], row["id"]) in {("none", "q1"), ("universal", "q1"), ("own", "q0")}:
+            row["answer"] = None
+    found = gathered(tmp_path, rows)["texts"]
+    assert line_of(found, policy="universal")["kept"] == pytest.approx(2 / 3, abs=1e-4)
+    assert line_of(found, policy="universal")["both"] == pytest.approx(1 / 3, abs=1e-4)
+    assert line_of(found, policy="universal")["found"] == 0.75, "of all four"
+    assert line_of(found, policy="own")["kept"] == 0.0
+
+
+def test_a_policys_name_stands_for_one_policy() -> None:
+    asked = argparse.Namespace(tokens=200, judge=None)
+    rows = [{"policy": "own", "made_by": ["one:0.9:2", 200, None]}, {"policy": "other"}]
+    for policy in ("own=one:0.9:2", "other=two:0.9:2"):
+        bench_universal.refuse_another(rows, bench_universal.made_by(asked, policy))
+    with pytest.raises(ValueError, match=r"rows of own must be of \['one:0.9:1', 200, None\], found \['one:0.9:2'"):
+        bench_universal.refuse_another(rows, bench_universal.made_by(asked, "own=one:0.9:1"))
+
+
 def test_a_text_that_stands_twice_counts_once(tmp_path: Path) -> None:
     rows = maths_rows()
     assert gathered(tmp_path, rows + rows[2:9]) == gathered(tmp_path, rows)

@@ -70,6 +70,12 @@ def test_scores_and_figures(sets: list[Changes]) -> None:
         assert found["all three, regression"]["harmful, maths"][which][0] > 0.65
     low, high = found["healing"]["does not heal, maths"][0][1:]
     assert low < found["healing"]["does not heal, maths"][0][0] < high
+    parts = [scores[part] for part in ("key", "harm", "healing")]
+    for which in (0, 1):
+        [spread, *others] = [np.concatenate([each[which] for each in part]).std() for part in parts]
+        expected = sum(part[3][which] * spread / s for part, s in zip(parts, (spread, *others), strict=True))
+        assert np.allclose(scores["all three, standardised"][3][which] * spread, expected)
+    assert found["all three, standardised"]["does not heal, maths"][0][0] > 0.6
     features = sets[0].of.features
     both = merged([evaluators["harm"], evaluators["key"]], [0.5, -0.25], 0.125)
     expected = 0.5 * log_odds(evaluators["harm"], features) - 0.25 * log_odds(evaluators["key"], features) + 0.125

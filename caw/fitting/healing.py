@@ -34,6 +34,7 @@ from caw.policies import FixedStrength
 from caw.record import Record
 from caw.settings import Settings
 
+SAME = ("number", "name", "code")  # a guard keeps more, and may learn to; labels mean what they meant
 LOOP = 8  # a run of as many tokens that comes twice
 TAIL = 12  # places at the end of a text, behind which too little is left to come back to
 
@@ -226,7 +227,7 @@ class _Healing:
         old, new, place = text.tokens, sequence.tokens, request.place
         end = rejoined(old, new, place, self.settings.rejoin)
         said = self.stops.text([new[place]]) + self.stops.text([old[place]])
-        same = end is not None and same_content(self.stops.text(old[:end]), self.stops.text(new), text.names)
+        same = end is not None and same_content(self.stops.text(old[:end]), self.stops.text(new), text.names, SAME)
         digit = any(char.isdigit() for char in said)
         return Healed(place, new[place], end is not None, same, len(new) - place, digit)
 
