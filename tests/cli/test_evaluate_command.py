@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.evaluator import FeatureSpec
+from caw.evaluator import Evaluator, FeatureSpec
 from caw.fitting.ablation import FIGURES
 from caw.fitting.pipeline import train_evaluator
+from caw.fitting.positions import Positions
 from caw.fitting.settings import LabelFile, Reading, TrainSettings
 
 
@@ -78,6 +80,28 @@ def test_labels_that_training_never_saw_are_only_evaluated(setup: tuple[str, Pat
     assert done.exit_code == 0, done.stderr
     found = json.loads(out.read_text())["evaluators"]
     assert list(found) == ["capacity", "entropy", "logit_delta", "all_tokens_key"]
+
+
+def test_a_universal_evaluator_is_measured_on_documents_that_it_has_not_seen(
+    setup: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    """It named no data sets, so two thirds of its training documents counted as held out."""
+    network, table = Evaluator.load("universal"), tmp_path / "out.md"
+    told = []
+    for datasets in (["toy/train"], []):
+        network.provenance["data"] = {"datasets": datasets, "line_ends": True}
+        network.save(tmp_path / "any.safetensors")
+        done = run(
+            setup, "toy.jsonl", "--evaluator", str(tmp_path / "any.safetensors"), "--positions",
+            str(setup[1] / "stored"), "--table", str(table),
+        )  # fmt: skip
+        assert done.exit_code == 0, done.stderr
+        told.append(table.read_text())
+    stored = Positions.open(setup[1] / "stored")
+    held_out = int((stored.part == "test").sum())
+    others = int((np.asarray(stored.arrays["document"]) % 3 != 0).sum())
+    assert f" {held_out} held out" in told[0] and f" {others} held out" in told[1] and held_out < others
+    assert "line ends among them" in told[0]
 
 
 def test_an_evaluator_is_measured_by_the_labels_it_was_trained_on(

@@ -91,14 +91,17 @@ def test_universal_ones_rank_key_tokens_of_families_unseen(name):
     made, written = universal_one(name)
     assert {row["model"] for row in written["metrics"]["sets"]} == set(written["models"])
     assert all(0.85 < row["unseen"] <= row["seen"] for row in written["metrics"]["sets"])
-    assert made.spec.classes and "--label key" in written["command"]
+    assert made.spec.classes and "--label key" in written["command"] and f"--name {name}" in written["command"]
+    window = WINDOWS.get(name, "11")
+    assert ("--previous {} --next {}".format(*window) in written["command"]) == (window != "11")
+    assert written["data"]["datasets"] == ["gsm8k/train"] and written["data"]["line_ends"] is True
 
 
 def test_the_universal_one_joins_key_segments_with_harm_and_healing():
     """It foresees other answers of models unseen, and acts as strongly as key segments do."""
     made, written = universal_one(ANSWERS)
     assert len(written["models"]) == 3 and written["trained_on"].count(";") == 2
-    assert all(unseen[1] > 0.5 for _, unseen in (written["metrics"]["auroc"]["other answer, maths"],))
+    assert all(unseen[1] > 0.5 for _, unseen in (written["metrics"]["cross_validated"]["other answer, maths"],))
     key = Evaluator.load(UNIVERSAL)
     assert made.spec == key.spec
     torch.manual_seed(0)
