@@ -442,7 +442,8 @@ def other_keys(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> None:
     """Write what the pages show: of each setting the summary, and of each text its length, rollouts and success.
 
-    add: the runs in the output whose settings no file has stay, each with the commit and machine of its own.
+    add: the runs in the output whose settings no file has stay, each with the commit and machine of its own; of the
+    others, the rows of the ways to mark that no file has stay, with their commit.
     """
     read: dict[str, dict[tuple[int, str], dict[str, Any]]] = {}
     apart: list[dict[str, Any]] = []
@@ -471,7 +472,10 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
     for name, known in read.items():
         rows = list(known.values())
         texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
-        runs[name] = {**json.loads(name), "rows": summaries(rows), "texts": texts, "null": other_keys(rows)}
+        fresh, before = summaries(rows), runs.get(name, {})
+        ways, made = {row["way"] for row in fresh}, {"commit": before.get("commit", made_by["commit"])}
+        fresh += [made | row for row in before.get("rows", ()) if row["way"] not in ways]
+        runs[name] = {**json.loads(name), "rows": fresh, "texts": texts, "null": other_keys(rows)}
         if equal := equal_texts(rows):
             runs[name]["equal"] = equal
         report(rows)

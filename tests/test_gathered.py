@@ -65,6 +65,16 @@ def test_runs_of_a_guard_are_added(tmp_path: Path) -> None:
     bench_guard.gather([one], output)
     assert guarded(output) == {0.01: (4, 0.5)}, "without --add nothing stays"
 
+    old = json.loads(output.read_text())
+    old["runs"][0]["commit"] = "c0ffee"
+    old["runs"][0]["rows"].append({"way": "votes", "texts": "all", "count": 2})
+    output.write_text(json.dumps(old))
+    bench_guard.gather([other_key], output, add=True)
+    assert guarded(output) == {0.01: (4, 1.0)}
+    [run] = json.loads(output.read_text())["runs"]
+    assert run["rows"][-1] == {"commit": "c0ffee", "way": "votes", "texts": "all", "count": 2}
+    assert "commit" not in run["rows"][0], "of ways that were run again only the new rows count"
+
 
 def test_a_guard_beside_another_way_on_the_texts_where_it_succeeds(tmp_path: Path) -> None:
     file = guard_file(tmp_path / "a", [True, True, False])

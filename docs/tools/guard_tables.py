@@ -174,6 +174,22 @@ def guard_unspliced() -> str:
     return as_table(("tokens that rejoined", "changes", "same answer", "same results"), lines)
 
 
+def guard_limits() -> str:
+    """What a limit to the number of rollouts does: the share that is detected and keeps its results, and the cost."""
+    runs = [
+        (json.loads(run["guard"])["rollouts"], run) for run in read_result("guard.json")["runs"]
+        if run["what"] == "gsm8k" and json.loads(run["guard"]).keys() == {"rollouts"}
+    ]  # fmt: skip
+    lines = [
+        (run["model"].split("-")[2].upper(), f"{run['level']:g}", limit, row["count"],
+         with_ends(row["both"], *row["both_ci"]), f"{row['rollouts'][0]:.0f}", f"{row['cost']:.1f}")
+        for limit, run in sorted(runs, key=lambda each: each[0])
+        for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "all")
+    ]  # fmt: skip
+    header = ("model", "level", "rollouts at most", "texts", "detected and kept", "rollouts, mean", "unmarked decodes")
+    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+
+
 def guard_curve() -> str:
     """Share of texts that are detected and keep their results with at most so many rollouts."""
     most = (4, 8, 12, 16, 24, 32, 48, 96)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from result_files import as_table, read_result, share, source, with_ends
@@ -11,6 +12,7 @@ HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
 KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
 COMBINE = "python benchmarks/bench_universal.py combine runs/changes --models FOLDER"
 _CASE = ("model", "split", "policy", "than")
+OWN = ("own1", "own")
 WINDOWS = {"universal": "(1, 1)", "window10": "(1, 0)", "window00": "(0, 0)"}
 
 
@@ -75,10 +77,12 @@ def universal_judged() -> str:
     """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
     found = read_result("universal.json")
     pairs, rows = _pairs(found), []
+    measured = {(row["model"], row["policy"]) for row in _judged(found)}
     for row in _judged(found):
         if row["policy"].startswith("window"):
             continue
-        beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in ("own", "fixed")]
+        own = next((name for name in OWN if (row["model"], name) in measured), "own")  # own1: at its own default
+        beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in (own, "fixed")]
         cells = [
             f"{pair['rise_ratio']:.2f} ({_ends(pair['rise_ratio_ci'])}); {_points(pair, 'found')}"
             if "rise_ratio" in pair
@@ -128,6 +132,7 @@ def _pairs(found: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {tuple(row[name] for name in _CASE): row for row in found["pairs"] if row["kind"] == "everyday"}
 
 
+SUMMED, SHIPPED = ", standardised", "all three, standardised"
 TARGETS = ("does not heal", "harmful", "other answer")
 
 
@@ -138,8 +143,15 @@ def universal_combinations() -> str:
     columns = [name for name in columns if any(name in row["auroc"] for row in found["rows"])]
     rows = []
     for row in found["rows"]:
+        if row["score"].endswith(SUMMED) and row["score"] != SHIPPED:
+            continue
         cells = [row["auroc"][name] for name in columns]
-        rows.append((row["score"], *(f"{_auroc(seen)}; {unseen[0]:.2f}" for seen, unseen in cells)))
+        rows.append(
+            (
+                row["score"] + " (`universal-answers`)" * (row["score"] == SHIPPED),
+                *(f"{_auroc(seen)}; {unseen[0]:.2f}" for seen, unseen in cells),
+            )
+        )
     table = as_table(("score", *(f"{name} (95 % interval); family unseen" for name in columns)), rows)
     return f"{table}\n\n{_counted(found)}"
 
@@ -168,6 +180,26 @@ def universal_combined() -> str:
     header = ("model", "texts", "prompts", "policy", "found", "answer of the unmarked text kept",
               "rise in nats per token under another model")  # fmt: skip
     return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def universal_grid() -> str:
+    """`universal` by theta and beta: found, and the rise in nats under another model."""
+    found = read_result("universal.json")["grid"]
+    cells = {(row["model"], row["policy"]): row for row in found}
+    models = list(dict.fromkeys(row["model"] for row in found))
+    asked = dict.fromkeys(row["policy"] for row in found)
+    rows = [
+        (*re.findall(r"[\d.]+", policy), *("" if row is None else _found_and_rise(row) for row in made))
+        for policy in asked
+        for made in [[cells.get((model, policy)) for model in models]]
+    ]
+    texts = {model: max(row["texts"] for row in found if row["model"] == model) for model in models}
+    header = ("theta", "beta", *(f"{model} ({texts[model]} texts): found; rise" for model in models))
+    return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
+
+
+def _found_and_rise(row: dict[str, Any]) -> str:
+    return f"{share(row['found'])}; {row['rise']:.2f} ({_ends(row['rise_ci'])})"
 
 
 def _auroc(mean: list[float]) -> str:

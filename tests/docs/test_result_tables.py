@@ -81,7 +81,7 @@ def test_loading_says_how_many_processes_each_row_has(monkeypatch: pytest.Monkey
 
 def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judged texts show the rise over that of the model's own evaluator; what was not measured is no number."""
-    found: dict[str, Any] = {"policies": {"universal": "any", "own": "its own"}, "texts": [], "pairs": []}
+    found: dict[str, Any] = {"policies": {"universal": "any", "own": "its own"}, "texts": [], "pairs": [], "grid": []}
     monkeypatch.setattr(universal_tables, "read_result", lambda name: found)
     monkeypatch.setattr(universal_tables, "source", lambda name: name)
     for name in ("universal-judged", "universal-texts"):
@@ -120,6 +120,12 @@ def test_policies_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cells(table("universal-texts"))[2:] == [
         ["m", "4", "8", "its own", "75 % (50 - 100)", "50 % (25 - 75)", "", "50 %"]
     ]
+    found["texts"].append({**case, **judged, "policy": "own1"})
+    found["pairs"].append({**found["pairs"][0], "than": "own1", "rise_ratio": 0.75})
+    assert cells(table("universal-judged"))[4][7].startswith("0.75"), "beside the own one at its own strength"
+    assert cells(table("universal-grid"))[2][0] == "not measured yet"
+    found["grid"] = [{**case, **judged, "policy": "t0.7b3"}]
+    assert cells(table("universal-grid"))[2:] == [["0.7", "3", "75 %; 0.25 (0.12 - 0.50)"]]
     found["texts"] = [{**row, "split": "train"} for row in found["texts"]]
     for name in ("universal-texts", "universal-judged"):
         assert cells(table(name))[2][0] == "not measured yet", "prompts of the train split stand apart"
