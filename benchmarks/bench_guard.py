@@ -57,7 +57,7 @@ WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target",
 VOTES = 4
 NULL_LEVELS = (0.01, 0.1, 0.5)
 # those of a run
-SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "guard", "batch")
+SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "guard", "batch", "note")
 
 
 def main() -> None:
@@ -76,6 +76,7 @@ def main() -> None:
         own.add_argument("--key", type=int, default=0, help="number of the key")
         own.add_argument("--guard", default="{}", help="further arguments of caw.Guard, as JSON")
         own.add_argument("--batch", type=int, default=8, help="texts at once")
+        own.add_argument("--note", help="what sets a run apart from one of the same settings")
         own.add_argument("--alone", action="store_true", help="also detectable_at without a guard")
         own.add_argument("--beside", action="store_true", help="also the other ways to mark")
         own.add_argument(

@@ -34,7 +34,7 @@ from caw.policies import FixedStrength
 from caw.record import Record
 from caw.settings import Settings
 
-SAME = ("number", "name", "code")  # a guard keeps more, and may learn to; labels mean what they meant
+SAME = ("number", "name", "code")  # of all labels, whenever made; a guard also keeps negations and stated answers
 LOOP = 8  # a run of as many tokens that comes twice
 TAIL = 12  # places at the end of a text, behind which too little is left to come back to
 

@@ -29,6 +29,7 @@ def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[s
         if "rollouts" in json.loads(run["guard"]):
             continue
         options = ", ".join(f"{name} {value}" for name, value in json.loads(run["guard"]).items())
+        options += run.get("note", "")
         for row in run["rows"] if run["what"] == what else ():
             if row["way"] in ways:
                 yield run, row, options

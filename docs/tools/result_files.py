@@ -101,7 +101,7 @@ def as_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def share(value: float) -> str:
     """A share in per cent with two digits that count."""
-    return f"{100 * value:.2g} %" if value else "0"
+    return f"{float(f'{100 * value:.2g}'):g} %" if value else "0"
 
 
 def per_cent(value: float, digits: int = 1) -> str:

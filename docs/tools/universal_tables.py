@@ -12,7 +12,6 @@ HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
 KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
 COMBINE = "python benchmarks/bench_universal.py combine runs/changes --models FOLDER"
 _CASE = ("model", "split", "policy", "than")
-OWN = ("own1", "own")
 WINDOWS = {"universal": "(1, 1)", "window10": "(1, 0)", "window00": "(0, 0)"}
 
 
@@ -77,12 +76,10 @@ def universal_judged() -> str:
     """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
     found = read_result("universal.json")
     pairs, rows = _pairs(found), []
-    measured = {(row["model"], row["policy"]) for row in _judged(found)}
     for row in _judged(found):
         if row["policy"].startswith("window"):
             continue
-        own = next((name for name in OWN if (row["model"], name) in measured), "own")  # own1: at its own default
-        beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in (own, "fixed")]
+        beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in ("own", "fixed")]
         cells = [
             f"{pair['rise_ratio']:.2f} ({_ends(pair['rise_ratio_ci'])}); {_points(pair, 'found')}"
             if "rise_ratio" in pair
