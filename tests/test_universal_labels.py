@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
-from universal_labels import LABELLED, SUBJECTS, around, changes_of, harm_of, prompts_of, write_texts
+from universal_labels import DEPTH, LABELLED, SUBJECTS, ahead_of, around, changes_of, harm_of, prompts_of, write_texts
 
-from caw.fitting.healing import HealedText, HealSettings, measure_healing
+from caw.fitting.healing import Healed, HealedText, HealSettings, measure_healing
 from caw.fitting.own_texts import EVERYDAY
 from caw.fitting.text_reader import reader_for
 from caw.models.facts import ModelFacts
@@ -82,3 +84,23 @@ def test_labels_and_choices_share_no_everyday_prompt(model: Any, tokenizer: Any)
     assert names == [f"everyday/{LABELLED - 2}", f"everyday/{LABELLED - 1}"] and len(ids) == 2
     names, *_ = prompts_of("everyday", subject, tokenizer, facts, Path(), LABELLED, 32)
     assert not names
+
+
+def test_first_tokens_behind_a_change() -> None:
+    """The text is 0 to 9; at place 2 a 7 came, behind which the model says 4, then 4 again, then something else."""
+    likely = [(4, 3), (4, 0), (9, 5)]
+    logits = torch.full((3, 10), -20.0)
+    for row, (first, second) in zip(logits, likely, strict=True):
+        row[first], row[second] = 1.0, 0.0
+    rows = Record.from_logits(logits, 10)
+    text = HealedText(
+        0, [1], list(range(10)), [Healed(2, 7, False, False, 4, False)], rows, rows.take(torch.tensor([0]))
+    )
+    [found] = ahead_of(HealedText(**{**vars(text), "ahead": [rows]}))
+    total = math.log(math.e + 1)
+    assert np.allclose(found[:3, 1], 1.0) and np.allclose(found[:3, 2], 1 - total, atol=1e-4)
+    assert np.allclose(found[:3, 3], [-total, 1 - total, -total], atol=1e-4), "of 3, 4 and 5, which the text has"
+    assert found[:3, 4].tolist() == [0, 1, 0] and found[:3, 5].tolist() == [1, 1, 0]
+    share = math.e / (math.e + 1)
+    assert np.allclose(found[:3, 0], -share * math.log(share) - (1 - share) * math.log(1 - share), atol=1e-4)
+    assert found.shape == (DEPTH, 6) and np.isnan(found[3:]).all()
