@@ -57,9 +57,10 @@ def to_ids(items: Sequence[Any], tokenizer: Any) -> list[np.ndarray]:
 def check_known(ids: np.ndarray, tokenizer: Any, name: str) -> None:
     """Raise ValueError, naming the text, for ids int64 [n] beyond a tokenizer's vocabulary; None = unknown."""
     size = len(tokenizer) if hasattr(tokenizer, "__len__") else ID_LIMIT
-    if ids.size and ids.max() >= size and size < ID_LIMIT:
-        size = id_count(tokenizer)  # only here: it takes as long as many short texts
     beyond = np.flatnonzero(ids >= size)
+    if beyond.size:
+        size = id_count(tokenizer)  # only here: it takes as long as many short texts
+        beyond = np.flatnonzero(ids >= size)
     if beyond.size:
         raise ValueError(
             f"token ids must be below the {size} of the tokenizer's vocabulary, {name} has {ids[beyond[0]]} at index "

@@ -186,17 +186,16 @@ def universal_grid() -> str:
     models = list(dict.fromkeys(row["model"] for row in found))
     asked = dict.fromkeys(row["policy"] for row in found)
     rows = [
-        (*re.findall(r"[\d.]+", policy), *("" if row is None else _found_and_rise(row) for row in made))
+        (*re.findall(r"[\d.]+", policy), *(_found_and_rise(cells.get((model, policy))) for model in models))
         for policy in asked
-        for made in [[cells.get((model, policy)) for model in models]]
     ]
     texts = {model: max(row["texts"] for row in found if row["model"] == model) for model in models}
     header = ("theta", "beta", *(f"{model} ({texts[model]} texts): found; rise" for model in models))
     return f"{as_table(header, rows or _nothing(header))}\n\n{source('universal.json')}"
 
 
-def _found_and_rise(row: dict[str, Any]) -> str:
-    return f"{share(row['found'])}; {row['rise']:.2f} ({_ends(row['rise_ci'])})"
+def _found_and_rise(row: dict[str, Any] | None) -> str:
+    return "" if row is None else f"{share(row['found'])}; {row['rise']:.2f} ({_ends(row['rise_ci'])})"
 
 
 def _auroc(mean: list[float]) -> str:
