@@ -120,7 +120,9 @@ compiled = (
     else {}
 )
 setup(
-    packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights"],
+    packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights", "caw.triton_kernels"],
+    # the kernels have a room of their own in the checkout; Triton has a package by that name, so it is installed inside
+    package_dir={"caw.triton_kernels": "triton_kernels"},
     package_data={
         "caw": [
             "evaluator/weights/*",

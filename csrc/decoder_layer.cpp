@@ -1,5 +1,5 @@
 // decoder_layer, prefill_layer and decoder_stack on the CPU: one layer or all layers of a decoding step, or of prompts and
-// drafts, in one call. Formula and arguments: caw/triton_kernels/decoder_layer_ref.py and caw/ops_ref; arithmetic: layers.cpp.
+// drafts, in one call. Formula and arguments: triton_kernels/decoder_layer_ref.py and caw/ops_ref; arithmetic: layers.cpp.
 //
 // Launching 60 small operators a layer from Python costs a 30-layer model 8 ms a step, and one operator a layer still 3.
 // What is checked here is checked once a call, so layers.cpp reads without further checks.
@@ -180,7 +180,7 @@ std::vector<std::vector<float>> angles(
   return wide;
 }
 
-// By its name in FAMILIES of caw/triton_kernels/decoder_layer_ref.py.
+// By its name in FAMILIES of triton_kernels/decoder_layer_ref.py.
 Family family_of(const std::string& name) {
   if (name == "llama") return {};
   if (name == "gemma") return {1.0f, true, false};

@@ -1,5 +1,5 @@
 // Pre-norm transformer layers (RMSNorm, rotary attention, gated MLP) one after another. Formula:
-// caw/triton_kernels/decoder_layer_ref.py.
+// triton_kernels/decoder_layer_ref.py.
 //
 // With a few rows a step, nearly all the time goes into reading the weights; everything between two products has to be
 // short. So threads start once for all layers (Team), and memory is made once. Sums and activations are float32 whatever

@@ -26,7 +26,7 @@ struct Layer {
   const Attention* attention;
 };
 
-// What the layers of a family do, where families differ: FAMILIES of caw/triton_kernels/decoder_layer_ref.py.
+// What the layers of a family do, where families differ: FAMILIES of triton_kernels/decoder_layer_ref.py.
 struct Family {
   float norm_offset = 0;  // added to the weights of all norms
   bool gelu = false;      // the gate's activation: GELU by tanh in place of SiLU

@@ -64,7 +64,7 @@ def decoder_stack_ref(
             continue
         keys, values = store[i, :, : lengths.shape[0]]
         hidden = family_layer_ref(
-            hidden, *turned, keys, values, *scratch[i], slot, lengths, own, bias, eps, scale, family, softcap,
-            window=window or None, rows=rows, multiplier=multiplier,
+            hidden, turned[0], turned[1], keys, values, scratch[i][0], scratch[i][1], slot, lengths, own, bias, eps,
+            scale, family, softcap, window=window or None, rows=rows, multiplier=multiplier,
         )  # fmt: skip
     return hidden
