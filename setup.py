@@ -120,18 +120,22 @@ compiled = (
     else {}
 )
 setup(
-    packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights", "caw.triton_kernels"],
+    packages=[
+        *find_packages(include=["caw", "caw.*", "caw_lab", "caw_lab.*"]),
+        "caw.evaluator.weights",
+        "caw.triton_kernels",
+    ],
     # the kernels have a room of their own in the checkout; Triton has a package by that name, so it is installed inside
     package_dir={"caw.triton_kernels": "triton_kernels"},
     package_data={
         "caw": [
             "evaluator/weights/*",
             "detection/tables/*",
-            "fitting/*.jsonl",
             "*/templates/*",
             "integrations/hub/*/*",
             "py.typed",
-        ]
+        ],
+        "caw_lab": ["training/*.jsonl"],
     },
     **compiled,
 )

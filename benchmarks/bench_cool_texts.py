@@ -24,11 +24,11 @@ import caw
 from caw import settings
 from caw.benchmark.machine import about
 from caw.decoding.prompts import encode_prompts
-from caw.evaluation.metrics.accuracy import wilson
-from caw.fitting.own_texts import EVERYDAY
 from caw.models import DEMO_MODEL
 from caw.models.facts import ModelFacts
 from caw.models.teacher import log_probs
+from caw_lab.evaluation.metrics.accuracy import wilson
+from caw_lab.training.own_texts import EVERYDAY
 
 TEMPERATURES, WARM, PROMPTS, TOKENS, LEVEL = (0.05, 0.1, 0.2, 0.29, 0.3, 0.4, 0.5, 0.6), 0.3, 8, 200, 1e-3
 

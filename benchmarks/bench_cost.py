@@ -6,7 +6,8 @@
 MODELS is a folder with the .gguf files of `SUBJECTS`. One text of at most 400 tokens for each everyday prompt and key;
 its beginnings give the shorter ones. A chunk is a model, a temperature, a method, a key and up to 100 prompts;
 finished chunks are skipped, so a run can be continued, and `PLAN` lists them by worth. Prompts of
-`caw/fitting/everyday_prompts.jsonl` from the 41st on, without those of bench_detection.py, which V was chosen with.
+`caw_lab/training/everyday_prompts.jsonl` from the 41st on, without those of bench_detection.py, which V was chosen
+with.
 
 Of each text are kept (no words):
 
@@ -38,9 +39,9 @@ from bench_detection import PROMPTS
 
 import caw
 from caw.benchmark.machine import about
-from caw.fitting.own_texts import EVERYDAY
 from caw.io.files import write_text
 from caw.models.teacher import log_probs, teacher_forced
+from caw_lab.training.own_texts import EVERYDAY
 
 TOKENS, LENGTHS, FIRST, GRAM = 400, (50, 100, 200, 300), 200, 4
 USED, SHARE = 40, 100  # prompts that earlier trials used, and prompts of a chunk

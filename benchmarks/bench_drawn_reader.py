@@ -33,7 +33,7 @@ from bench_detection import PROMPTS
 import caw
 from caw.benchmark.machine import about
 from caw.detection.family import alone
-from caw.fitting.own_texts import EVERYDAY
+from caw_lab.training.own_texts import EVERYDAY
 
 LENGTHS, LEVEL, VARIANTS, USED, DRAWS = (25, 50, 100), 1e-3, 64, 40, 4000
 OFF = (-0.3, -0.15, 0.15, 0.3)

@@ -3,8 +3,9 @@
     python benchmarks/bench_everyday_policies.py MODELS --models smollm2 qwen05 gemma270m --out r.json
 
 KGW, each text marked until its p-value would be 5e-4 (half of 0.1 %, as `caw.Recommended` asks), at most 200 tokens,
-found = at most 1e-3 by the detector without model or prompt. Prompts of `caw/fitting/everyday_prompts.jsonl` from the
-141st on. Nats: -log p a token of a whole text under the model that wrote it, mean over texts, and its rise over the
+found = at most 1e-3 by the detector without model or prompt. Prompts of
+`caw_lab/training/everyday_prompts.jsonl` from the 141st on. Nats: -log p a
+token of a whole text under the model that wrote it, mean over texts, and its rise over the
 unmarked text of the same prompt with a 95 % bootstrap interval over prompts, of whose keys the mean is taken.
 """
 

@@ -42,12 +42,12 @@ from caw.benchmark.machine import about
 from caw.detectable.search import Search
 from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
-from caw.evaluation.metrics.accuracy import interval, resampled, wilson
-from caw.evaluation.metrics.style import style_of
-from caw.evaluation.tasks.gsm8k import GSM8K
-from caw.fitting.own_texts import EVERYDAY
 from caw.io.json_files import compress, opened
 from caw.keeps import ANY_NUMBER, answer_of, same_number
+from caw_lab.evaluation.metrics.accuracy import interval, resampled, wilson
+from caw_lab.evaluation.metrics.style import style_of
+from caw_lab.evaluation.tasks.gsm8k import GSM8K
+from caw_lab.training.own_texts import EVERYDAY
 
 LONG = 90  # tokens
 OTHER_KEYS = 20

@@ -26,16 +26,16 @@ import torch
 import caw
 from caw.benchmark.machine import about
 from caw.decoding.prompts import encode_prompts
-from caw.evaluation.metrics.accuracy import wilson
-from caw.evaluation.tasks.gsm8k import GSM8K
-from caw.fitting.labels import LabelledText
-from caw.fitting.metrics import auroc, document_interval, gain_interval
-from caw.fitting.pipeline import default_specs, labelled, protect_line_ends, stored_positions, table_for
-from caw.fitting.positions import Positions
-from caw.fitting.settings import QUICK, LabelFile, Reading
-from caw.fitting.train import fit, predict, train
 from caw.models.facts import ModelFacts
 from caw.models.teacher import log_probs
+from caw_lab.evaluation.metrics.accuracy import wilson
+from caw_lab.evaluation.tasks.gsm8k import GSM8K
+from caw_lab.training.labels import LabelledText
+from caw_lab.training.metrics import auroc, document_interval, gain_interval
+from caw_lab.training.pipeline import default_specs, labelled, protect_line_ends, stored_positions, table_for
+from caw_lab.training.positions import Positions
+from caw_lab.training.settings import QUICK, LabelFile, Reading
+from caw_lab.training.train import fit, predict, train
 
 # each model's source, how its weights are read, and how many of the labelled documents
 MODELS: dict[str, tuple[str, str, str | None, int]] = {

@@ -38,12 +38,12 @@ from caw.benchmark.machine import about
 from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
 from caw.detection.token_scores import score_texts
 from caw.detection.weights import weighted_tails
-from caw.fitting.fit_calibration import fit_calibration
 from caw.models import DEMO_MODEL
 from caw.models.teacher import forward
 from caw.models.text_reading import first_row, reading
 from caw.policies import Policy, Target
 from caw.watermarks import EXP, KGW, Unigram, Watermark
+from caw_lab.training.fit_calibration import fit_calibration
 
 KEYS = tuple(f"model weights {n}" for n in range(4))
 LENGTHS, POWER_RATES, NULL_RATES = (25, 50, 100, 200), (1e-2, 1e-3), (1e-1, 1e-2, 1e-3)

@@ -19,9 +19,9 @@ import torch
 
 from caw.detection import Detector
 from caw.detection.null_rates import NullReport, null_report, plot_qq
-from caw.fitting.labels import strip_notes
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+from caw_lab.training.labels import strip_notes
 
 MAKERS: dict[str, Callable[[Any, int], Watermark]] = {
     "KGW lefthash": lambda key, size: KGW(key=key),

@@ -32,7 +32,7 @@ from caw.models import DEMO_MODEL, load_tokenizer
 
 COMMAND = "python benchmarks/bench_readings.py"
 ROOT = Path(__file__).resolve().parents[1]
-PROMPTS = ROOT / "caw" / "fitting" / "everyday_prompts.jsonl"
+PROMPTS = ROOT / "caw_lab" / "training" / "everyday_prompts.jsonl"
 TOKENS, PIECE, FPR, LEVELS = 200, 700, 1e-3, (1e-2, 1e-3)
 LOOKALIKE = str.maketrans("aeopcAEOPC", "аеорсАЕОРС")
 WORD_SIGNS = [("--", "—"), (" - ", " – "), ("...", "…"), ("'", "’"), ('"', "“")]

@@ -30,11 +30,11 @@ from universal_labels import KINDS, LABELLED, SHOTS, STOP, SUBJECTS, Subject, an
 from universal_training import LABELS, train
 
 import caw
-from caw.evaluation.tasks.grading import grade_number
-from caw.evaluation.tasks.gsm8k import GSM8K
-from caw.fitting.own_texts import EVERYDAY
 from caw.keeps import answer_of, same_number
 from caw.models.teacher import log_probs
+from caw_lab.evaluation.tasks.grading import grade_number
+from caw_lab.evaluation.tasks.gsm8k import GSM8K
+from caw_lab.training.own_texts import EVERYDAY
 
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
 KINDS_OF_TEXTS = {"maths": 0.01, "everyday": 0.001}  # level of the test, which is the target too

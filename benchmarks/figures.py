@@ -17,7 +17,7 @@ from typing import Any
 from bench_scaling import plot as plot_scaling
 
 from caw.benchmark.plot import plot as plot_benchmark
-from caw.fitting.ablation import plot as plot_ablation
+from caw_lab.training.ablation import plot as plot_ablation
 
 FIGURES: dict[str, Callable[[dict[str, Any], Path], None]] = {
     "generate_*.json": plot_benchmark,

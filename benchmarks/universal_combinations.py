@@ -21,9 +21,9 @@ from universal_training import KEY_DATA, SPEC, provenance_of
 
 from caw.evaluator import Evaluator
 from caw.evaluator.token_classes import class_table_of
-from caw.fitting.fit_damage import PENALTIES, regression
-from caw.fitting.universal import Examples, train_line
 from caw.models import load_tokenizer
+from caw_lab.training.fit_damage import PENALTIES, regression
+from caw_lab.training.universal import Examples, train_line
 
 HARMFUL = 0.1  # share of the changes of a set that count as harmful, those of the greatest harm
 KEY = "universal"
@@ -177,7 +177,7 @@ class Ranked:
     documents: np.ndarray
 
     def auroc(self, rows: np.ndarray) -> float:
-        """As `caw.fitting.metrics.auroc`, which is slower; NaN of one class only."""
+        """As `caw_lab.training.metrics.auroc`, which is slower; NaN of one class only."""
         key, score = self.key[rows], self.score[rows]
         others = np.sort(score[~key])
         below = sum(np.searchsorted(others, score[key], side) for side in ("left", "right"))

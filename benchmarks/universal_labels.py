@@ -1,7 +1,8 @@
 """Labels of `bench_universal.py`: what becomes of a model's texts behind changes that a mark would make.
 
-A change heals, or does not (`caw.fitting.healing`); it does harm, in nats (`caw.fitting.swaps`); and in maths it may
-lead to another answer, where the unmarked model goes on to the end. Files hold records, labels and ids of tokens.
+A change heals, or does not (`caw_lab.training.healing`); it does harm, in nats (`caw_lab.training.swaps`); and in maths
+it may lead to another answer, where the unmarked model goes on to the end. Files hold records, labels and ids
+of tokens.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import torch
 
 import caw
 from caw.decoding.prompts import encode_prompts
-from caw.evaluation.tasks.gsm8k import GSM8K
-from caw.fitting.healing import HealedText, HealSettings, measure_healing
-from caw.fitting.own_texts import EVERYDAY
-from caw.fitting.swaps import falls_behind
-from caw.fitting.text_reader import TextReader, reader_for
 from caw.keeps import answer_of, same_number
 from caw.models.facts import ModelFacts
 from caw.record import Record
+from caw_lab.evaluation.tasks.gsm8k import GSM8K
+from caw_lab.training.healing import HealedText, HealSettings, measure_healing
+from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.swaps import falls_behind
+from caw_lab.training.text_reader import TextReader, reader_for
 
 FAST = "file-fast"
 

@@ -16,14 +16,14 @@ from universal_labels import KINDS, SUBJECTS, around, changes_of
 from caw.defaults import THETA
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.token_classes import CLASSES, class_table_of
-from caw.fitting.metrics import auroc
-from caw.fitting.pipeline import protect_line_ends
-from caw.fitting.positions import Positions
-from caw.fitting.settings import TrainSettings
-from caw.fitting.train import predict
-from caw.fitting.universal import Examples, Scored, described, settle_strength, train_line, train_network
 from caw.models import load_tokenizer
 from caw.record import Record
+from caw_lab.training.metrics import auroc
+from caw_lab.training.pipeline import protect_line_ends
+from caw_lab.training.positions import Positions
+from caw_lab.training.settings import TrainSettings
+from caw_lab.training.train import predict
+from caw_lab.training.universal import Examples, Scored, described, settle_strength, train_line, train_network
 
 SPEC = FeatureSpec(k=10, transform="gap", classes=len(CLASSES), line_ends=True)
 NETWORK = TrainSettings(hidden=64, learning_rate=3e-3, max_epochs=40, patience=6)

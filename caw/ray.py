@@ -26,19 +26,19 @@ from typing import Any
 import numpy as np
 
 import caw
+from caw.bulk import generate_every
 from caw.decoding.plan_defaults import marks_eos
 from caw.decoding.prompts import prompt_digest
 from caw.detectable.attempts import UndetectedError
 from caw.detectable.efforts import check_early, refuse_idle
 from caw.detection import Detector, TokenWeights
-from caw.evaluation.bulk import generate_every
-from caw.evaluation.provenance import state_sha256
 from caw.guard import read_guard
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter
 from caw.models import load_model
 from caw.models.arithmetic import Arithmetic, model_digest
 from caw.models.conversations import is_conversation
+from caw.models.fingerprint import state_sha256
 from caw.models.quantization import check_name, usual_device
 from caw.policies import Policy
 from caw.requirements import require

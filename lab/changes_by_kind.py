@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import caw
-from caw.evaluation.config import Config
-from caw.evaluation.config_file import read_config
-from caw.evaluation.store import Generation, Store
-from caw.fitting.labels import EncodedText
-from caw.fitting.recording import record_encoded
 from caw.io.token_texts import token_texts
 from caw.models.ends import end_token_ids
+from caw_lab.evaluation.config import Config
+from caw_lab.evaluation.config_file import read_config
+from caw_lab.evaluation.store import Generation, Store
+from caw_lab.training.labels import EncodedText
+from caw_lab.training.recording import record_encoded
 
 
 def texts_of(store: Store, name: str) -> dict[str, Generation]:

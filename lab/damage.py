@@ -27,11 +27,11 @@ import transformers
 
 import caw
 from caw.capacity import class_mass
-from caw.evaluation.tasks import GSM8K
 from caw.evaluator import Evaluator
 from caw.evaluator.token_classes import CLASSES
-from caw.fitting.fit_damage import fit_damage
 from caw.record import Record
+from caw_lab.evaluation.tasks import GSM8K
+from caw_lab.training.fit_damage import fit_damage
 
 GAMMA = 0.25
 KEPT = "changes.npz"

@@ -41,9 +41,9 @@ from caw.decoding.reading import chunk_logits
 from caw.detectable import guarding
 from caw.detectable.search import Search
 from caw.detectable.splicing import spliced
-from caw.evaluation.metrics.accuracy import wilson
 from caw.models.shared_prefix import common_length
 from caw.record import Record
+from caw_lab.evaluation.metrics.accuracy import wilson
 
 LEVELS = (0.01, 0.001)
 SAME = 20  # tokens before a change that make it the same proposal

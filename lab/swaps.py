@@ -24,13 +24,13 @@ from sklearn.preprocessing import StandardScaler
 
 from caw.evaluator import FeatureSpec
 from caw.evaluator.token_classes import CLASSES
-from caw.fitting.metrics import auroc, document_interval, gain_interval
-from caw.fitting.pipeline import table_for
-from caw.fitting.positions import Positions
-from caw.fitting.self_training import POSITIVE
-from caw.fitting.settings import TrainSettings
-from caw.fitting.stored_swaps import MADE_FROM, SWAPS
-from caw.fitting.train import fit, predict
+from caw_lab.training.metrics import auroc, document_interval, gain_interval
+from caw_lab.training.pipeline import table_for
+from caw_lab.training.positions import Positions
+from caw_lab.training.self_training import POSITIVE
+from caw_lab.training.settings import TrainSettings
+from caw_lab.training.stored_swaps import MADE_FROM, SWAPS
+from caw_lab.training.train import fit, predict
 
 FOLDS = 5
 PENALTY = 0.01  # scikit-learn's C

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from caw.fitting.positions import Positions
 from caw.record import RECORD_SIZE, Record
+from caw_lab.training.positions import Positions
 
 
 def made_up_positions(folder: Path, *, documents: int = 60, tokens: int = 40, signal: float = 4.0) -> Positions:

@@ -21,10 +21,10 @@ from caw.benchmark import BenchmarkSettings, modes
 from caw.cli import options as opt
 from caw.cli.benchmark_command import benchmark
 from caw.cli.demo_command import demo
-from caw.cli.detection_weights_command import detection_weights
-from caw.cli.evaluate_run_command import evaluate_run_command
-from caw.evaluation.config_file import config_of, read_config
 from caw.evaluator import Evaluator, FeatureSpec
+from caw_lab.cli.detection_weights_command import detection_weights
+from caw_lab.cli.evaluate_run_command import evaluate_run_command
+from caw_lab.evaluation.config_file import config_of, read_config
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = sorted((ROOT / "benchmarks" / "evaluation").glob("*.yaml"))

@@ -24,17 +24,17 @@ from tiny import save_tiny
 import caw
 from caw import ray
 from caw.detection import Detector
+from caw.detection.edits import WordD
 from caw.detection.html_report import write_html
 from caw.detection.weights import TokenWeights
-from caw.evaluation.attacks.attacker import attack_texts
-from caw.evaluation.attacks.words import WordD
-from caw.evaluation.metrics import judge
-from caw.evaluation.metrics.perplexity import Perplexity
-from caw.evaluation.store import Generation, Store
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.fitting.positions import Positions
 from caw.io.figures import save_figure
 from caw.models import load_model
+from caw_lab.evaluation.attacks.attacker import attack_texts
+from caw_lab.evaluation.metrics import judge
+from caw_lab.evaluation.metrics.perplexity import Perplexity
+from caw_lab.evaluation.store import Generation, Store
+from caw_lab.training.positions import Positions
 
 pytestmark = pytest.mark.usefixtures("environment")
 COUNT = 24

@@ -15,7 +15,7 @@ PACKAGES = (
     "caw",
     "caw.benchmark",
     "caw.evaluator",
-    "caw.fitting.labelers",
+    "caw_lab.training.labelers",
     "caw.models",
     "caw.policies",
     "caw.watermarks",

@@ -66,7 +66,7 @@ def test_what_is_built_is_complete_without_the_checkout(tmp_path: Path) -> None:
     wanted = {name for name in tracked if name.endswith(".py")}
     data = (
         "caw/evaluator/weights/",
-        "caw/fitting/everyday_prompts.jsonl",
+        "caw_lab/training/everyday_prompts.jsonl",
         "caw/registry/templates/",
         "caw/serve/templates/",
     )

@@ -12,10 +12,10 @@ import torch
 from tiny import save_tiny
 
 import caw
-from caw.evaluation.config_file import config_of
-from caw.evaluation.run import Runner
-from caw.evaluation.store import Store
 from caw.requirements import PACKAGES, require
+from caw_lab.evaluation.config_file import config_of
+from caw_lab.evaluation.run import Runner
+from caw_lab.evaluation.store import Store
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -97,7 +97,7 @@ def refuse(*arguments: Any, **settings: Any) -> None:
 def test_a_run_asks_for_what_its_metrics_need(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caw.evaluation.run.load_model", refuse)
+    monkeypatch.setattr("caw_lab.evaluation.run.load_model", refuse)
     hide(monkeypatch, "scikit-learn")
     run = Runner(config_of(config), Store(tmp_path / "run"), progress=False)
     for call in (run.run, run.score):
@@ -110,7 +110,7 @@ def test_a_run_asks_for_every_model_before_the_first_text(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second model's package or file was found missing when the first model was done."""
-    monkeypatch.setattr("caw.evaluation.run.load_model", refuse)
+    monkeypatch.setattr("caw_lab.evaluation.run.load_model", refuse)
     monkeypatch.setenv("CAW_CACHE", str(tmp_path / "cache"))
     (tmp_path / "late.gguf").write_bytes(b"GGUF")
     config["models"]["late"] = {"source": str(tmp_path / "late.gguf")}
@@ -125,7 +125,7 @@ def test_a_run_asks_for_every_model_before_the_first_text(
 
 def test_fitting_damage_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
     from caw.evaluator import Evaluator, FeatureSpec
-    from caw.fitting.fit_damage import fit_damage
+    from caw_lab.training.fit_damage import fit_damage
 
     hide(monkeypatch, "scikit-learn")
     spec = FeatureSpec()
@@ -135,10 +135,10 @@ def test_fitting_damage_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evaluation.small_run import write_run
+    from lab.evaluation.small_run import write_run
 
-    from caw.evaluation.report.data import read_report_data
-    from caw.evaluation.report.document import write_report
+    from caw_lab.evaluation.report.data import read_report_data
+    from caw_lab.evaluation.report.document import write_report
 
     write_run(tmp_path / "run", ("kgw",), attacks=())
     data = read_report_data(tmp_path / "run", None)

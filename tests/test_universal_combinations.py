@@ -21,8 +21,8 @@ from universal_combinations import (
 from universal_labels import DEPTH
 from universal_training import SPEC
 
-from caw.fitting.metrics import auroc
-from caw.fitting.universal import Examples
+from caw_lab.training.metrics import auroc
+from caw_lab.training.universal import Examples
 
 FAMILIES = {"one": "a", "two": "b"}
 

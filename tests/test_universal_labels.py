@@ -12,12 +12,12 @@ import torch
 from tiny import tiny_model, tiny_tokenizer
 from universal_labels import DEPTH, LABELLED, SUBJECTS, ahead_of, around, changes_of, harm_of, prompts_of, write_texts
 
-from caw.fitting.healing import Healed, HealedText, HealSettings, measure_healing
-from caw.fitting.own_texts import EVERYDAY
-from caw.fitting.text_reader import reader_for
 from caw.models.facts import ModelFacts
 from caw.record import Record
 from caw.testing import assert_close
+from caw_lab.training.healing import Healed, HealedText, HealSettings, measure_healing
+from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.text_reader import reader_for
 
 SETTINGS = HealSettings(gamma=0.5, most_lost=6.0, places=6, horizon=12, rejoin=2, max_new_tokens=48, batch=5, ahead=8)
 PROMPTS = [[5, 77, 200], [9, 10], [300, 301, 12, 40], [8], [77, 78]]

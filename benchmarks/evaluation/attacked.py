@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from everyday import short
 
-from caw.evaluation.config_file import read_config
-from caw.evaluation.metrics.accuracy import wilson
-from caw.evaluation.metrics.scoring import MODEL, Scorer
-from caw.evaluation.store import Score, Store
 from caw.io.json_files import compress, read_json, replace_file
+from caw_lab.evaluation.config_file import read_config
+from caw_lab.evaluation.metrics.accuracy import wilson
+from caw_lab.evaluation.metrics.scoring import MODEL, Scorer
+from caw_lab.evaluation.store import Score, Store
 
 LEVEL = 1e-2
 PLAIN = "none"  # the attack that is none, and the policy of unmarked texts

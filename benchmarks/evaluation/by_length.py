@@ -14,7 +14,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from caw.evaluation.store import Score, Store
+from caw_lab.evaluation.store import Score, Store
 
 EDGES = (0, 80, 140, 1 << 30)
 

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from caw.evaluation.config import CellPlan
-from caw.evaluation.config_file import read_config
-from caw.evaluation.metrics.accuracy import wilson
-from caw.evaluation.metrics.judge import PERPLEXITY_FILE
-from caw.evaluation.metrics.scoring import MODEL, Scorer
-from caw.evaluation.metrics.style import SIZES
-from caw.evaluation.store import Score, Store
 from caw.io.json_files import compress, read_lines, replace_file
+from caw_lab.evaluation.config import CellPlan
+from caw_lab.evaluation.config_file import read_config
+from caw_lab.evaluation.metrics.accuracy import wilson
+from caw_lab.evaluation.metrics.judge import PERPLEXITY_FILE
+from caw_lab.evaluation.metrics.scoring import MODEL, Scorer
+from caw_lab.evaluation.metrics.style import SIZES
+from caw_lab.evaluation.store import Score, Store
 
 LEVEL = 1e-3
 PLAIN = "none"  # the attack that is none, and the policy of unmarked texts

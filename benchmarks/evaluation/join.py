@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation.publishing import ANSWERS_FILE, Published, write_cells, write_lines
-from caw.evaluation.store import SCORES_FILE
 from caw.io.json_files import read_lines, replace_file
+from caw_lab.evaluation.publishing import ANSWERS_FILE, Published, write_cells, write_lines
+from caw_lab.evaluation.store import SCORES_FILE
 
 Line = dict[str, Any]
 

@@ -20,14 +20,14 @@ from typing import Any
 from caw.detection import Detector
 from caw.detection.weight_estimates import estimate_weights
 from caw.detection.weights import TokenWeights
-from caw.evaluation.config import CellPlan
-from caw.evaluation.config_file import read_config
-from caw.evaluation.metrics.scoring import MODEL, Scorer
-from caw.evaluation.provenance import run_record
-from caw.evaluation.results import Results
-from caw.evaluation.store import Score, Store
 from caw.io.json_files import replace_file
 from caw.watermarks import Watermark
+from caw_lab.evaluation.config import CellPlan
+from caw_lab.evaluation.config_file import read_config
+from caw_lab.evaluation.metrics.scoring import MODEL, Scorer
+from caw_lab.evaluation.provenance import run_record
+from caw_lab.evaluation.results import Results
+from caw_lab.evaluation.store import Score, Store
 
 MEASURES = ("weighted_tpr_at_fpr_1e2", "weighted_tpr_at_fpr_1e3")
 

@@ -23,8 +23,8 @@ import torch
 
 import caw
 from caw.benchmark.machine import about
-from caw.evaluation.config_file import read_config
 from caw.models.teacher import teacher_forced
+from caw_lab.evaluation.config_file import read_config
 
 TEMPERATURE, TOGETHER, ROWS = 0.7, 100, 16
 

@@ -127,7 +127,7 @@ def makers(data: Data, capability: int) -> Iterator[Maker]:
 def own(data: Data, blocks: ProductBlocks) -> Maker:
     """Named by outputs and inputs of a tile, warps and stages."""
     name = f"{OWN} {blocks.block_o}x{blocks.block_k}/{blocks.num_warps}/{blocks.num_stages}"
-    return Maker(name, Choice(OWN, blocks), lambda rows, i: product(*data.arguments(rows, i), blocks=blocks))
+    return Maker(name, Choice(OWN, blocks), lambda rows, i: product(*data.arguments(rows, i), blocks=blocks))  # type: ignore[misc]
 
 
 def torch_makers(data: Data) -> Iterator[Maker]:

@@ -136,7 +136,7 @@ class RunSettings:
         network = getattr(self.policy, "network", None)
         if network is None:
             return {}
-        from caw.evaluation.provenance import state_sha256
+        from caw.models.fingerprint import state_sha256
 
         return {"evaluator_digest": state_sha256(network.state_dict())}
 

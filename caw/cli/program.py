@@ -2,52 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 import caw
-
-
-@dataclass(frozen=True)
-class LazyCommand:
-    """The location of a command's function, and the first paragraph of its docstring for the command list."""
-
-    module: str
-    function: str
-    summary: str
-
-    def load(self, name: str) -> Any:
-        """Import the module and return the command."""
-        alone = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
-        alone.command(name)(getattr(importlib.import_module(self.module), self.function))
-        return typer.main.get_command(alone)
-
-
-class LazyGroup(TyperGroup):
-    """Commands by name, each a placeholder with its summary until it is resolved."""
-
-    lazy: ClassVar[Mapping[str, LazyCommand]] = {}
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        listed: dict[str, Any] = {name: TyperCommand(name, help=command.summary) for name, command in self.lazy.items()}
-        self.commands = {**listed, **self.commands}
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in self.lazy:
-            self.commands[args[0]] = self.lazy[args[0]].load(args[0])
-        return super().resolve_command(ctx, args)
-
-
-def lazy_group(commands: Mapping[str, LazyCommand]) -> type[LazyGroup]:
-    """Return the group class of these commands, for `typer.Typer(cls=...)`."""
-    return type("Commands", (LazyGroup,), {"lazy": commands})
-
+from caw.cli.lazy_commands import CommandGroup, LazyCommand, installed_groups, lazy_group
 
 # copies of the commands' first docstring paragraphs, because importing the commands is slow; a test compares them
 COMMANDS = {
@@ -65,45 +25,8 @@ COMMANDS = {
     "serve": LazyCommand(
         "caw.cli.serve_command", "serve", "Run an OpenAI-compatible server that watermarks every response."
     ),
-    "detection-weights": LazyCommand(
-        "caw.cli.detection_weights_command", "detection_weights",
-        "Create a token-weight table for `caw detect --weights`, or a calibration for weights from a model.",
-    ),
-    "label": LazyCommand(
-        "caw.cli.label_command", "label",
-        "Label the key segments of reference answers, for `caw train-evaluator`.",
-    ),
-    "train-evaluator": LazyCommand(
-        "caw.cli.train_evaluator_command", "train_evaluator_command",
-        "Train an evaluator for a model, from labelled answers or from the model's own texts.",
-    ),
-    "tune": LazyCommand(
-        "caw.cli.tune_command", "tune_command",
-        "Choose theta and beta of the capacity policy on your own prompts.",
-    ),
     "benchmark": LazyCommand(
         "caw.cli.benchmark_command", "benchmark", "Measure the cost of watermarking on this machine."
-    ),
-}  # fmt: skip
-EVALUATIONS = {
-    "run": LazyCommand(
-        "caw.cli.evaluate_run_command", "evaluate_run_command",
-        "Generate answers with and without watermarks, grade them, and run detection on them.",
-    ),
-    "attack": LazyCommand(
-        "caw.cli.evaluate_attack_command", "evaluate_attack_command",
-        "Attack the texts of a run and run detection again.",
-    ),
-    "perplexity": LazyCommand(
-        "caw.cli.evaluate_perplexity_command", "evaluate_perplexity_command",
-        "Compute the perplexity of a run's texts under a second model, for the report.",
-    ),
-    "report": LazyCommand(
-        "caw.cli.evaluate_report_command", "evaluate_report_command", "Write the tables and figures of a run."
-    ),
-    "evaluator": LazyCommand(
-        "caw.cli.evaluate_evaluator_command", "evaluate_evaluator_command",
-        "Measure how well evaluators identify key tokens on held-out documents.",
     ),
 }  # fmt: skip
 KEYS = {
@@ -153,7 +76,12 @@ AUDITS = {
         "Measure the false-positive rate and the detection rate of the deployed keys on your own texts.",
     ),
 }  # fmt: skip
-GROUPS = {"evaluate": EVALUATIONS, "keys": KEYS, "audit": AUDITS}
+GROUPS = {
+    "keys": CommandGroup("Manage a service's keys: who may use it, and which keys mark its texts.", KEYS),
+    "audit": CommandGroup("Audit a service: export and verify its receipts, and measure its keys.", AUDITS),
+    **installed_groups(),
+}
+COMMANDS |= GROUPS.pop("", CommandGroup("", {})).commands
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS),
@@ -163,9 +91,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks can print local variables, the key among them
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-evaluate = typer.Typer(cls=lazy_group(EVALUATIONS), no_args_is_help=True, rich_markup_mode="markdown")
-keys = typer.Typer(cls=lazy_group(KEYS), no_args_is_help=True, rich_markup_mode="markdown")
-audit = typer.Typer(cls=lazy_group(AUDITS), no_args_is_help=True, rich_markup_mode="markdown")
 
 
 def _version(asked: bool) -> None:
@@ -194,21 +119,8 @@ def root(
     """
 
 
-@evaluate.callback()
-def measure() -> None:
-    """Measure watermarks and evaluators."""
-
-
-@keys.callback()
-def guard() -> None:
-    """Manage a service's keys: who may use it, and which keys mark its texts."""
-
-
-@audit.callback()
-def prove() -> None:
-    """Audit a service: export and verify its receipts, and measure its keys."""
-
-
-app.add_typer(evaluate, name="evaluate")
-app.add_typer(keys, name="keys")
-app.add_typer(audit, name="audit")
+for _name, _group in GROUPS.items():
+    app.add_typer(
+        typer.Typer(cls=lazy_group(_group.commands), no_args_is_help=True, rich_markup_mode="markdown"),
+        name=_name, help=_group.help,
+    )  # fmt: skip

@@ -2,8 +2,8 @@
 
 Such a reader is surprised by tokens that did not surprise the writer, so the probabilities derived from its
 distributions are wrong. A regression on them, on the token's class, its importance and its position predicts what was
-green (logistic) or the scores (gamma, log link), under keys that will not be tested. `caw.fitting.fit_calibration` fits
-it.
+green (logistic) or the scores (gamma, log link), under keys that will not be tested.
+`caw_lab.training.fit_calibration` fits it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A fast digest of a model's weights, from a sample of every tensor."""
+"""Digests of weights: a fast one, from a sample of every tensor, and one of every byte."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -21,3 +22,13 @@ def fingerprint(model: Any) -> str:
         values = flat[places].float().tolist() if flat.numel() else []
         found.update(repr((name, tuple(parameter.shape), str(parameter.dtype), values)).encode())
     return found.hexdigest()
+
+
+def state_sha256(state: Mapping[str, torch.Tensor]) -> str:
+    """Return SHA-256 of the names, dtypes, shapes and bytes of tensors, in order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

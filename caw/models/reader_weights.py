@@ -56,7 +56,7 @@ class ReaderWeights(TextWeights):
         factors: factor of the strength at each token, the last one from there on: means by position of a closed loop,
             learned under other keys.
         calibration: correction for a reader without the prompt, learned under other keys by
-            `caw.fitting.fit_calibration`, or its file.
+            `caw_lab.training.fit_calibration`, or its file.
         key_ids: of the texts that `factors` were learned from; the weights are rejected for these keys, and for those
             that the calibration names.
         temperature, top_k, top_p, min_p: how a text was drawn whose words the race at full strength marked
@@ -157,7 +157,7 @@ class ReaderWeights(TextWeights):
         if not isinstance(self.calibration, Calibration):
             raise TypeError(
                 f"calibration must be a Calibration or its file, got {type(self.calibration).__name__}; see "
-                "caw.fitting.fit_calibration"
+                "caw_lab.training.fit_calibration"
             )
         if self.prompt is not None:
             raise ValueError("a calibration is for texts whose prompt is unknown, got a prompt; leave one of them out")

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from caw.detectable.receipts import text_digest
 from caw.detection.detector import Detector
+from caw.detection.edits import WordD
 from caw.detection.null_rates import NullReport, null_report
 from caw.detection.power import PowerRow, power_table
-from caw.evaluation.attacks import parse_attack
 from caw.io.progress import Bar, watched
 from caw.registry import tables
 from caw.registry.audit import Verified, count_entries, export_lines, verify
@@ -28,7 +28,7 @@ from caw.watermarks.names import watermark_from
 
 LENGTHS = (200, 300, 400)
 COUNTED = ("begun", "open", "complete", "cancelled", "failed", "detected", "undetected")  # of receipts
-EDITS = ("", "word-d:0.1", "word-d:0.3")  # "" = as they left
+EDITS = {"": None, "word-d:0.1": WordD(rate=0.1), "word-d:0.3": WordD(rate=0.3)}  # "" = as they left
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,7 @@ def _power(texts: Sequence[str], detector: Detector, fpr: float, bar: Bar) -> tu
     if not texts:
         return ()
     out = []
-    for edits in EDITS:
-        attack = parse_attack(edits) if edits else None
+    for edits, attack in EDITS.items():
         edited = [attack(text, str(i)).text for i, text in enumerate(texts)] if attack is not None else texts
         out.append(Power(edits, tuple(power_table(edited, detector, LENGTHS, (fpr,)))))
         bar.finish(len(texts))

@@ -9,7 +9,7 @@ from typing import Any
 
 from result_files import as_table, read_result, source, with_ends
 
-from caw.evaluation.metrics.accuracy import wilson
+from caw_lab.evaluation.metrics.accuracy import wilson
 
 FILE = "cost.json.xz"
 LENGTHS = (50, 100, 200, 300)  # of beginnings, before the whole text

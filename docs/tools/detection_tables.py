@@ -9,7 +9,7 @@ import numpy as np
 from cost_tables import SUBJECTS
 from result_files import as_table, per_cent, read_result, share, source, with_ends
 
-from caw.evaluation.metrics.accuracy import wilson
+from caw_lab.evaluation.metrics.accuracy import wilson
 
 
 def null() -> str:

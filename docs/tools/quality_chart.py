@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation.metrics.accuracy import wilson
 from caw.io.figures import save_figure
 from caw.io.json_files import read_json
+from caw_lab.evaluation.metrics.accuracy import wilson
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "results" / "evaluation_qwen05target" / "results.json"

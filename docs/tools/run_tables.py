@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from result_files import RESULTS, as_table, per_cent, read_result, source
 
-from caw.evaluation.metrics.accuracy import difference_interval
-from caw.evaluation.report import tables as report_tables
-from caw.evaluation.report.data import ReportData, Setting, read_report_data
 from caw.io.json_files import read_lines
+from caw_lab.evaluation.metrics.accuracy import difference_interval
+from caw_lab.evaluation.report import tables as report_tables
+from caw_lab.evaluation.report.data import ReportData, Setting, read_report_data
 
 REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
 

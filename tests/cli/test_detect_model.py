@@ -16,7 +16,7 @@ from cli.running import KEY, assert_refused, generate, read, run
 import caw
 from caw.detection import Detector
 from caw.detection.calibration import Calibration
-from caw.fitting.fit_calibration import fit_calibration
+from caw_lab.training.fit_calibration import fit_calibration
 
 pytestmark = pytest.mark.usefixtures("environment")
 MARK = caw.KGW(key=KEY, delta=2.0)

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.fitting.ablation import FIGURES
-from caw.fitting.pipeline import train_evaluator
-from caw.fitting.positions import Positions
-from caw.fitting.settings import LabelFile, Reading, TrainSettings
+from caw_lab.training.ablation import FIGURES
+from caw_lab.training.pipeline import train_evaluator
+from caw_lab.training.positions import Positions
+from caw_lab.training.settings import LabelFile, Reading, TrainSettings
 
 
 @pytest.fixture(scope="module")

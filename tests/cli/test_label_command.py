@@ -18,9 +18,9 @@ from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.cli.label_command import _places
-from caw.fitting.labels import read_labels
 from caw.io import progress
+from caw_lab.cli.label_command import _places
+from caw_lab.training.labels import read_labels
 
 KEY = "sk-very-secret"
 

@@ -13,8 +13,8 @@ from cli.running import KEY, assert_refused, run
 
 import caw
 from caw import ops
-from caw.cli import evaluate_attack_command, evaluate_perplexity_command
-from caw.evaluation import config
+from caw_lab.cli import evaluate_attack_command, evaluate_perplexity_command
+from caw_lab.evaluation import config
 
 pytestmark = [
     pytest.mark.usefixtures("environment"),
@@ -25,14 +25,14 @@ LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
 COMMANDS = {
     "generate": ("caw.cli.generate_command", ["--prompt", "x"]),
     "demo": ("caw.cli.demo_command", ["--evaluator", "EVALUATOR"]),
-    "tune": ("caw.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
+    "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
     "serve": ("caw.cli.serve_command", []),
-    "evaluate perplexity": ("caw.cli.evaluate_perplexity_command", ["."]),
-    "evaluate evaluator": ("caw.fitting.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
-    "train-evaluator": ("caw.fitting.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
-    "train-evaluator --self": ("caw.fitting.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
+    "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
+    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
+    "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
+    "train-evaluator --self": ("caw_lab.training.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
     "label": (
-        "caw.cli.label_command",
+        "caw_lab.cli.label_command",
         ["--labeler", "counterfactual", "--data-dir", "FOLDER", "--dataset", "toy", "-o", "FOLDER/new.jsonl"],
     ),
     "detection-weights": (

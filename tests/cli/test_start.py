@@ -90,7 +90,7 @@ def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not {
         m for m in loaded if m.startswith(("scipy.stats", "scipy.optimize", "scipy.integrate", "torch._dynamo"))
     }
-    assert not {m for m in loaded if m.startswith(("caw.decoding", "caw.evaluation", "caw.entrance"))}
+    assert not {m for m in loaded if m.startswith(("caw.decoding", "caw_lab.evaluation", "caw.entrance"))}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import caw
 
 ROOT = Path(caw.__file__).parent
-FORBIDDEN = ("transformers", "caw.models", "caw.decoding", "caw.entrance", "caw.custom_generate", "caw.evaluation")
+FORBIDDEN = ("transformers", "caw.models", "caw.decoding", "caw.entrance", "caw.custom_generate", "caw_lab.evaluation")
 
 
 def file_of(module: str) -> Path | None:

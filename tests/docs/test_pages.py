@@ -19,7 +19,7 @@ from command_line import commands
 import caw
 from caw.cli import app
 from caw.cli.detect_config import read_key_list
-from caw.evaluation.config_file import read_config
+from caw_lab.evaluation.config_file import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

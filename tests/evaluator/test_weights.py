@@ -12,12 +12,12 @@ import caw
 from caw.evaluator import Evaluator, shipped, shipped_for, warn_of_other_model
 from caw.evaluator.network import UNIVERSAL, WEIGHTS_FOLDER
 from caw.evaluator.token_classes import LINE_BREAK
-from caw.fitting.labels import read_labels
-from caw.fitting.metrics import auroc
-from caw.fitting.pipeline import fitted
-from caw.fitting.positions import part_of
-from caw.fitting.recording import record_positions
-from caw.fitting.train import predict
+from caw_lab.training.labels import read_labels
+from caw_lab.training.metrics import auroc
+from caw_lab.training.pipeline import fitted
+from caw_lab.training.positions import part_of
+from caw_lab.training.recording import record_positions
+from caw_lab.training.train import predict
 
 NAMES = shipped()
 OF_DAMAGE = [name for name in NAMES if name.endswith("-damage")]

@@ -20,7 +20,8 @@ from integrations.vllm_environment import CASES, KEY, LONGEST, ROOT, Environment
 import caw
 from caw.models.facts import ModelFacts
 
-PROMPTS = [json.loads(line)["prompt"] for line in (ROOT / "caw" / "fitting" / "everyday_prompts.jsonl").open()][:20]
+EVERYDAY = ROOT / "caw_lab" / "training" / "everyday_prompts.jsonl"
+PROMPTS = [json.loads(line)["prompt"] for line in EVERYDAY.open()][:20]
 ENOUGH = 50  # tokens that count; a text that loops has fewer, and is found in no engine
 pytestmark = [pytest.mark.gate("vllm"), pytest.mark.timeout(3000)]
 

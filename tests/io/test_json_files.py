@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from caw.evaluation.publishing import write_lines
-from caw.evaluation.store import Score, Store
 from caw.io import json_files
 from caw.io.columns import to_columns
 from caw.io.json_files import read_lines
+from caw_lab.evaluation.publishing import write_lines
+from caw_lab.evaluation.store import Score, Store
 
 LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in range(50)]
 

@@ -19,11 +19,7 @@ from tiny import tiny_tokenizer
 import caw
 from caw import ops
 from caw.decoding.forward import layer_kinds
-from caw.evaluation.metrics.perplexity import perplexities
 from caw.evaluator import FeatureSpec
-from caw.fitting.labels import EncodedText
-from caw.fitting.recording import record_encoded
-from caw.fitting.train import TrainSettings, fit, predict
 from caw.models import device, gguf_file, rounding
 from caw.models.facts import ModelFacts
 from caw.models.gguf_file import GGUFFile
@@ -32,6 +28,10 @@ from caw.models.quantized import HalfLinear, QuantizedEmbedding, QuantizedLinear
 from caw.models.quantized_gguf import quantized_model
 from caw.ops_ref.block_types import BLOCK_TYPES
 from caw.testing import assert_close
+from caw_lab.evaluation.metrics.perplexity import perplexities
+from caw_lab.training.labels import EncodedText
+from caw_lab.training.recording import record_encoded
+from caw_lab.training.train import TrainSettings, fit, predict
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")

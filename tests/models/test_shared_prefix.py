@@ -8,9 +8,9 @@ import torch
 from decoding import architectures
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.fitting.labels import EncodedText, LabelledText, encode
-from caw.fitting.recording import record_encoded
 from caw.testing import assert_close
+from caw_lab.training.labels import EncodedText, LabelledText, encode
+from caw_lab.training.recording import record_encoded
 
 SOLUTIONS = ["5", "She has 7 * 6 = 42.\n#### 42", "Yes", "the sky is blue " * 6 + "1", "a 2"]
 PREFIX = "".join(f"Question: what is {i} + {i}?\nAnswer: {i} + {i} = {2 * i}\n#### {2 * i}\n\n" for i in (2, 3))

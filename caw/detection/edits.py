@@ -1,0 +1,141 @@
+"""Edits of a text, to measure detection behind them: seeded functions of a text and its id that count their changes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class AttackError(ValueError):
+    """One text could not be attacked; the others can."""
+
+
+class NeedsError(ValueError):
+    """A requirement of an attack is missing, such as human texts."""
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An attacked text.
+
+    text: the result. words: number of words before (for copy-paste: after). edited: how many of them the attack changed
+    or removed (for copy-paste: added).
+    """
+
+    text: str
+    edited: int
+    words: int
+
+    @property
+    def edit_rate(self) -> float:
+        """Share of words that the attack changed; may be less than requested."""
+        return self.edited / self.words if self.words else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """An attack with its parameters; call it with a text and the text's id.
+
+    The random draw depends only on the seed, the kind of attack (its `stream`) and the id. So texts may come in any
+    order and shard, words that change at a low rate also change at a higher rate, and marked texts and negatives meet
+    the same attack.
+
+    kind: its name in `ATTACKS`. stream: attacks of one stream choose the same words. parallel: whether calls from
+    several threads are safe and useful. seed: of the draw.
+    """
+
+    kind: ClassVar[str]
+    stream: ClassVar[str]
+    parallel: ClassVar[bool] = False
+    seed: int = 0
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Kind and strength, e.g. "word-d-0.1"; `Score.attack`."""
+
+    @abstractmethod
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        """Attack a text with this draw."""
+
+    def __call__(self, text: str, text_id: str) -> Attacked:
+        """Attack a text; an empty one is unchanged. Deterministic for (attack, text, text_id), except for endpoints.
+
+        Raises AttackError if this text cannot be attacked, though others can.
+        """
+        if not text.strip():
+            return Attacked(text, 0, 0)
+        digest = hashlib.sha256(f"{self.seed}\0{self.stream}\0{text_id}".encode()).digest()
+        return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the parameters, for attacks.json."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
+
+
+@dataclass(frozen=True)
+class RateAttack(Attack):
+    """An attack on this share of the words. Raises ValueError for a rate outside (0, 1]."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"an attack's rate must be above 0 and at most 1, got {self.rate}; give e.g. 0.1")
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.rate:g}"
+
+
+def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
+    """Return how many of `words` words to change: rate * words, randomly rounded, so that short texts get it on
+    average.
+    """
+    wanted = rate * words
+    whole = math.floor(wanted + 1e-9)
+    return whole + int(rng.random() < wanted - whole - 1e-9)
+
+
+def count_words(text: str) -> int:
+    """Return the number of parts between white space; every attack's rate is a share of it."""
+    return len(text.split())
+
+
+GAP_AND_WORD = re.compile(r"(\s*)(\S+)")
+SENTENCE_MARKS = ".,;:!?"
+
+
+@dataclass(frozen=True)
+class WordD(RateAttack):
+    """Deletes this share of the words (parts between white space).
+
+    The marks .,;:!? after a deleted word stay, after the word before it. Line breaks stay.
+    """
+
+    kind: ClassVar[str] = "word-d"
+    stream: ClassVar[str] = "word-d"
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        parts = GAP_AND_WORD.findall(text)
+        order = rng.permutation(len(parts))
+        gone = set(order[: draw_count(self.rate, len(parts), rng)].tolist())
+        out, pending = "", ""
+        for i, (gap, word) in enumerate(parts):
+            if "\n" not in pending:  # of two gaps that meet, the one with a line break stays
+                pending = gap
+            if i in gone:
+                marks = word[len(word.rstrip(SENTENCE_MARKS)) :]
+                if marks != word and out and out[-1] not in SENTENCE_MARKS:
+                    out += marks
+            else:
+                out += (pending if out else parts[0][0]) + word
+                pending = ""
+        return Attacked(out + text[len(text.rstrip()) :] if out else "", len(gone), len(parts))

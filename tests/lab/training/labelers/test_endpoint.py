@@ -1,0 +1,130 @@
+"""The labeler that asks a model, against a stand-in endpoint of the tests' own."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from stand_in_endpoint import completion, segments, serve
+
+from caw_lab.training.labelers.base import LabelError, label_documents
+from caw_lab.training.labelers.endpoint import EndpointLabeler, estimate_cost, parse_reply
+from caw_lab.training.labels import LabelledText
+
+pytest.importorskip("openai")
+SOLUTION = "He has 40-12=28 apples.\n#### 28"
+DOCUMENT = LabelledText("toy", "train", 3, "How many?", SOLUTION, ())
+
+
+def labeler(endpoint, **settings):
+    return EndpointLabeler("stand-in", "secret", endpoint.url, **{"retries": 0, "timeout": 30, **settings})
+
+
+def test_segments_become_spans_and_the_request_is_structured():
+    with serve(lambda body: segments("40-12=28 apples", "28")) as endpoint:
+        marker = labeler(endpoint)
+        spans = marker.label(DOCUMENT)
+    assert [SOLUTION[a:b] for a, b in spans] == ["40-12=28 apples", "28"] and spans[1] == (29, 31)
+    [request] = endpoint.requests
+    form = request["response_format"]
+    assert form["type"] == "json_schema" and form["json_schema"]["strict"] is True
+    assert form["json_schema"]["schema"]["required"] == ["segments"]
+    assert request["model"] == "stand-in" and SOLUTION in request["messages"][1]["content"]
+    assert endpoint.headers[0]["authorization"] == "Bearer secret"
+    assert marker.used == [7, 3]
+    assert "secret" not in json.dumps(marker.describe())
+
+
+def test_without_a_schema():
+    with serve(lambda body: completion('```json\n{"segments": ["28"]}\n```')) as endpoint:
+        assert labeler(endpoint, schema=False).label(DOCUMENT) == ((13, 15),)
+    assert "response_format" not in endpoint.requests[0]
+
+
+def test_a_reply_that_is_no_substring_is_asked_again():
+    replies = iter([segments("40 - 12"), segments("40-12")])
+    with serve(lambda body: next(replies)) as endpoint:
+        assert labeler(endpoint).label(DOCUMENT) == ((7, 12),)
+    again = endpoint.requests[1]["messages"]
+    assert [m["role"] for m in again] == ["system", "user", "assistant", "user"]
+    assert "segment 1 of 1" in again[3]["content"]
+
+
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (segments("nowhere"), r"segment 1 of 1 must be an exact, non-empty substring of the text.*asked 2 times"),
+        (segments(), "named none"),
+        (completion("I think that 28 matters."), "expected JSON"),
+        (completion('{"spans": []}'), "another object"),
+        (completion('{"segments": [1]}'), "another object"),
+        (completion('["28"]'), "another object"),
+        (completion(None, refusal="I cannot do that."), "refused this text"),
+        (completion('{"segm', finish="length"), r"cut off \(length\)"),
+        (completion("", finish="content_filter"), r"cut off \(content_filter\)"),
+        (completion(""), "empty one"),
+        ((200, b"<html>hello</html>"), "something else"),
+        ((200, {"hello": 1}), "something else"),
+        ((200, {"choices": []}), "something else"),
+        ((400, {"error": {"message": SOLUTION}}), r"refused the request \(400\); try --no-schema"),
+        ((429, {"error": {"message": "slow down"}}), "status 429"),
+        ((500, b"oops"), "status 500"),
+    ],
+)
+def test_what_is_no_answer_is_a_failure_of_the_document(answer, message):
+    with serve(lambda body: answer) as endpoint, pytest.raises(LabelError, match=message) as caught:
+        labeler(endpoint).label(DOCUMENT)
+    assert "40-12" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_every_document_would_meet_ends_the_run(status):
+    with serve(lambda body: (status, {"error": {"message": "key secret"}})) as endpoint:
+        marker = labeler(endpoint)
+        with pytest.raises(ValueError, match=str(status)) as caught:
+            list(label_documents(marker, [DOCUMENT] * 5, workers=2))
+    assert not isinstance(caught.value, LabelError) and "secret" not in str(caught.value)
+    assert len(endpoint.requests) < 5
+
+
+def test_retries_of_what_passes():
+    replies = iter([(429, {}), (503, {}), segments("28")])
+    with serve(lambda body: next(replies)) as endpoint:
+        assert labeler(endpoint, retries=2).label(DOCUMENT) == ((13, 15),)
+    assert len(endpoint.requests) == 3
+
+
+def test_a_slow_endpoint_times_out():
+    def slow(body):
+        time.sleep(1)
+        return segments("28")
+
+    with serve(slow) as endpoint, pytest.raises(LabelError, match="timed out, including retries"):
+        labeler(endpoint, timeout=0.05).label(DOCUMENT)
+
+
+def test_an_endpoint_that_is_not_there():
+    with serve(lambda body: segments("28")) as endpoint:
+        marker = labeler(endpoint)
+    with pytest.raises(LabelError, match="could not be reached"):
+        marker.label(DOCUMENT)
+
+
+def test_cost_estimate():
+    cost = estimate_cost([DOCUMENT] * 2, lambda text: len(text.split()), 10.0, 20.0)
+    assert cost.documents == 2 and cost.exact
+    assert cost.money == (cost.input_tokens * 10 + cost.output_tokens * 20) / 1e6
+    one = estimate_cost([DOCUMENT], lambda text: len(text.split()))
+    assert (2 * one.input_tokens, 2 * one.output_tokens) == (cost.input_tokens, cost.output_tokens)
+    assert one.money is None and "give --input-price" in str(one)
+    guessed = estimate_cost([DOCUMENT])
+    assert not guessed.exact and "about" in str(guessed) and guessed.input_tokens > 200
+
+
+def test_settings_and_replies_are_checked():
+    with pytest.raises(ValueError, match="retries"):
+        EndpointLabeler("m", "k", retries=-1)
+    with pytest.raises(ValueError, match="timeout"):
+        EndpointLabeler("m", "k", timeout=0)
+    assert parse_reply(' {"segments": ["a", "b"]} ') == ["a", "b"]

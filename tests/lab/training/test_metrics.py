@@ -1,0 +1,31 @@
+"""Figures of scores against their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+from sklearn.metrics import roc_auc_score
+
+from caw.testing import assert_close
+from caw_lab.training import metrics as m
+
+
+def test_best_threshold_is_the_best():
+    key, score = np.random.rand(300) < 0.6, np.random.randint(0, 20, 300) / 20
+    chosen = m.best_threshold(key, score)
+    f1 = {t: m.figures(key, score, t)["f1"] for t in np.unique(score)}
+    assert f1[chosen] == max(f1.values())
+
+
+def test_document_interval_uses_the_same_auroc():
+    key, score = np.random.rand(500) < 0.3, np.random.randint(0, 9, 500)
+    assert_close(m._fast_auroc(key, score), roc_auc_score(key, score), "float64")
+
+
+def test_reliability_of_a_calibrated_score():
+    capacity = expit(np.random.normal(size=50000))
+    found = m.reliability(np.random.rand(50000) < capacity, capacity)
+    assert found["expected_calibration_error"] < 0.01
+    assert sum(count for _, _, count in found["bins"]) == 50000
+    assert m.reliability(np.ones(100, dtype=bool), np.full(100, 0.25))["expected_calibration_error"] == 0.75
+    assert m.reliability(np.ones(1, dtype=bool), np.ones(1))["bins"] == [[1.0, 1.0, 1]]

@@ -1,0 +1,131 @@
+"""Thetas from capacities, and the search for the weakest setting that is found often enough."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_model, tiny_tokenizer
+
+import caw
+from caw.defaults import BETA
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.settings import Settings
+from caw.testing import margin
+from caw_lab.training.tuning import BETAS, SHARES, Point, Tuner, encode, plot, tune
+
+
+class Made(Tuner):
+    """A tuner over made-up capacities, whose power is a function of theta and beta; counts what it measures."""
+
+    def __init__(self, capacities, power=lambda theta, beta: 0.0, watermark=caw.KGW(key=1)):  # noqa: B008
+        self.capacities, self.prompts, self.power_of, self.calls = np.sort(capacities), [[1]], power, []
+        self.watermark, self.evaluator = watermark, Evaluator(FeatureSpec(k=3), hidden=4)
+
+    def measure(self, theta, beta):
+        self.calls.append((theta, beta))
+        return Point(theta, beta, self.protected(theta), self.power_of(theta, beta), 0.5, 0.4, 0.2)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.5, 0.77, 1.0])
+def test_theta_protects_at_least_the_wanted_share_and_hardly_more(share):
+    tuner = Made(np.random.default_rng(0).random(1013))
+    tuned = tune(tuner, share=share)
+    assert tuned.reached and tuner.calls == [] and tuned.tried == []
+    # 4 digits of theta are a tenth of a token of 1013
+    assert share <= tuner.protected(tuned.chosen.theta) <= share + 2 / 1013
+    assert tuned.chosen.theta == 1.0 if share == 0 else tuned.chosen.theta < 1.0
+
+
+def test_ties_are_protected_together():
+    tuner = Made(np.array([0.2, 0.5, 0.5, 0.5, 0.9]))
+    assert tuner.theta_for(0.4) == 0.5 and tuner.protected(0.5) == 0.8
+
+
+@pytest.mark.parametrize("needed", [*SHARES, 0.0])
+def test_power_finds_the_most_protection_in_five_runs(needed):
+    capacities = np.random.default_rng(1).random(2000)
+    tuner = Made(capacities)
+    least = tuner.theta_for(needed)  # from this theta on the mark is found
+    tuner.power_of = lambda theta, beta: 0.99 if theta >= least else 0.1
+    tuned = tune(tuner, power=0.95)
+    assert tuned.reached and tuned.chosen.theta == least and tuned.chosen.power == 0.99
+    assert len(tuner.calls) <= 5 and tuner.calls[0] == (1.0, BETA) and len(set(tuner.calls)) == len(tuner.calls)
+    assert sum(p.power is not None for p in tuned.curve) == len(tuner.calls)
+    assert [p.theta for p in tuned.curve] == sorted(p.theta for p in tuned.curve)
+
+
+def test_power_out_of_reach_takes_one_run():
+    tuner = Made(np.random.default_rng(1).random(200), lambda theta, beta: 0.3)
+    tuned = tune(tuner, power=0.95, beta=2.0)
+    assert not tuned.reached and tuner.calls == [(1.0, 2.0)] and tuned.chosen.power == 0.3
+
+
+@pytest.mark.parametrize("least", BETAS)
+def test_both_targets_choose_theta_then_the_least_beta(least):
+    tuner = Made(np.random.default_rng(1).random(2000), lambda theta, beta: 0.97 if beta >= least else 0.5)
+    tuned = tune(tuner, share=0.6, power=0.95)
+    assert tuned.reached and tuned.chosen.beta == least
+    assert tuned.chosen.theta == tuner.theta_for(0.6) and len(tuner.calls) <= 5
+
+
+def test_betas_that_the_watermark_refuses_are_left_out():
+    tuner = Made(np.random.default_rng(1).random(200), lambda theta, beta: 0.0, caw.EXP(key=1, top_k=50))
+    tune(tuner, share=0.5, power=0.9)
+    assert tuner.calls[0][1] == 2.0  # beta * top_k may not exceed 100
+
+
+def test_targets_are_checked():
+    tuner = Made(np.array([0.5]))
+    for arguments, message in (
+        ({}, "got neither"), ({"share": 1.5}, r"in \[0, 1\]"), ({"power": 1.0}, "between 0 and 1"),
+        ({"power": 0.0}, "between 0 and 1"), ({"share": -0.1}, r"in \[0, 1\]"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            tune(tuner, **arguments)
+
+
+@pytest.fixture(scope="module")
+def real():
+    """A tuner on a tiny model."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    torch.manual_seed(3)
+    evaluator = Evaluator(FeatureSpec(), hidden=8).eval().requires_grad_(False)
+    prompts = encode(model, tokenizer, ["the sky is", "a small text about", "blue light"])
+    return Tuner(model, tokenizer, prompts, evaluator, Settings(max_new_tokens=20), caw.KGW(key=5, delta=4.0), 1e-2, 20)
+
+
+def test_capacities_are_those_of_decoding(real):
+    """At theta 0 the text is the unwatermarked one, and decoding's own trace holds the capacities."""
+    policy = caw.CapacityPolicy(real.evaluator, theta=1e-9, beta=1.0)
+    out = caw.generate(
+        real.model, real.tokenizer, real.prompts, watermark=real.watermark, policy=policy, max_new_tokens=20
+    )
+    plain = caw.generate(real.model, real.tokenizer, real.prompts, max_new_tokens=20)
+    assert out.sequences == plain.sequences and len(real.capacities) == plain.num_tokens
+    seen = np.array([c for trace in out.trace for c in trace.capacity])
+    seen = seen[~np.isnan(seen)].clip(1e-4, 1 - 1e-4)
+    assert len(seen) > 10
+    for capacity in seen:  # each one is among ours
+        assert np.abs(real.capacities - capacity).min() <= margin("capacity", 1.0)
+
+
+def test_measure_on_a_tiny_model(real, tmp_path):
+    strong, weak = real.measure(1.0, 4.0), real.measure(0.0, 1.0)
+    assert weak.changed == 0.0 and strong.changed > 0.1
+    assert strong.score > weak.score and strong.power > weak.power
+    tuned = tune(real, share=0.3, power=0.5)
+    assert tuned.prompts == 3 and tuned.tokens == len(real.capacities)
+    plot(tuned, tmp_path / "beta.png")
+    plot(tune(real, power=0.5, beta=4.0), tmp_path / "theta.png")
+    plot(tune(real, share=0.5), tmp_path / "share.png")
+    assert all((tmp_path / f"{name}.png").stat().st_size > 5000 for name in ("beta", "theta", "share"))
+
+
+def test_prompts_that_end_at_once_are_named(real, monkeypatch):
+    monkeypatch.setattr("caw_lab.training.tuning.generate", lambda *a, **k: SimpleNamespace(sequences=[[], [], []]))
+    with pytest.raises(ValueError, match="wrote nothing"):
+        Tuner(real.model, real.tokenizer, real.prompts, real.evaluator, real.settings)
