@@ -14,6 +14,7 @@ import scipy  # its parts load when they are used: fft, integrate and optimize t
 from scipy import special
 
 MAX_LATTICE = 1 << 30
+NEGLIGIBLE = 45.0  # -log of what a transform's value may be left out at: e^-45 of the whole, 3e-20
 
 
 def weighted_binomial_tail(total: int, weights: np.ndarray, trials: np.ndarray, fraction: float) -> float:
@@ -42,13 +43,17 @@ def weighted_binomial_tail(total: int, weights: np.ndarray, trials: np.ndarray, 
     spread = float(np.sqrt((trials * weights.astype(np.float64) ** 2 * share * (1 - share)).sum()))
     reach = int(12 * spread) + 64 * int(weights.max())
     size = int(scipy.fft.next_fast_len(2 * reach, real=True)) if 2 * reach < most else most + 1
-    mass = np.maximum(_lattice_masses(weights, trials, share, size), 0)
-    scale = float(np.exp(log_norm - tilt * total))
+    scale = float(np.exp(log_norm - tilt * total)) / size
+    places, transform = _transform(weights, trials, share, size)
+    angle = 2j * np.pi * places / size
+    # angles beyond pi have the conjugates; 0 and pi are their own
+    at_total = np.where(2 * places % size == 0, 1, 2) * transform * np.exp(angle * total)
     if tilt >= 0:
-        above = np.arange(min(reach, most - total + 1))
-        return min(1.0, scale * float((mass[(total + above) % size] * np.exp(-tilt * above)).sum()))
-    below = np.arange(1, min(reach, total) + 1)
-    return max(0.0, 1.0 - scale * float((mass[(total - below) % size] * np.exp(tilt * below)).sum()))
+        above = _geometric(angle - tilt, min(reach, most - total) + 1)
+        return min(1.0, scale * float((at_total * above).real.sum()))
+    step = tilt - angle  # from the total down: e^step, e^(2 step), ...
+    below = np.exp(step) * _geometric(step, min(reach, total))
+    return max(0.0, 1.0 - scale * float((at_total * below).real.sum()))
 
 
 def weighted_binomial_bound(totals: np.ndarray, trials: np.ndarray, weights: np.ndarray, fraction: float) -> np.ndarray:
@@ -83,13 +88,27 @@ def _binomial_tilt(total: int, weights: np.ndarray, trials: np.ndarray, fraction
     return float(scipy.optimize.brentq(excess, min(0.0, far), max(0.0, far), xtol=1e-12))
 
 
-def _lattice_masses(weights: np.ndarray, trials: np.ndarray, share: np.ndarray, size: int) -> np.ndarray:
-    """Return probabilities of the sums modulo `size` for success probabilities `share` [J]: product of transforms."""
-    angle = -2j * np.pi * np.arange(size // 2 + 1) / size
-    log_transform = np.zeros(angle.shape[0], dtype=np.complex128)
+def _transform(weights: np.ndarray, trials: np.ndarray, share: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the transform of the sums modulo `size` for success probabilities `share` [J]: numbers k int64 [K] of the
+    angles 2 pi k / size in [0, pi] where it is not negligible, complex128 [K] what it is there.
+
+    |1 - p + p e^(i a)|^n <= exp(-2 n p (1 - p) sin^2(a / 2)), and sin^2(x / 2) = (1 - cos x) / 2: the bounds of all
+    angles are one real transform, and with many trials a few dozen angles are left.
+    """
+    spread = trials * share * (1 - share)
+    decay = spread.sum() - scipy.fft.rfft(np.bincount(weights % size, spread, size)).real
+    places = np.flatnonzero(decay < NEGLIGIBLE)
+    angle = -2j * np.pi * places / size
+    log_transform = np.zeros(len(places), dtype=np.complex128)
     for weight, count, p in zip(weights, trials, share, strict=True):
         log_transform += count * np.log(1 - p + p * np.exp(angle * weight))
-    return np.asarray(scipy.fft.irfft(np.exp(log_transform), n=size))
+    return places, np.exp(log_transform)
+
+
+def _geometric(step: np.ndarray, count: int) -> np.ndarray:
+    """1 + e^step + ... + e^((count - 1) step), for complex steps [K]."""
+    last = np.expm1(count * step)
+    return np.asarray(np.divide(last, np.expm1(step), out=np.full_like(last, count), where=step != 0))
 
 
 def weighted_gamma_tail(total: float, weights: np.ndarray, trials: np.ndarray) -> float:
