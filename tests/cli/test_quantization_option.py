@@ -31,10 +31,6 @@ COMMANDS = {
     "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
     "train-evaluator --self": ("caw_lab.training.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
-    "label": (
-        "caw_lab.cli.label_command",
-        ["--labeler", "counterfactual", "--data-dir", "FOLDER", "--dataset", "toy", "-o", "FOLDER/new.jsonl"],
-    ),
     "detection-weights": (
         "caw.models",
         ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],
@@ -84,7 +80,6 @@ def test_it_reaches_the_loading(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["label", "--data-dir", ".", "-o", "new.jsonl"], "--quantization is only for labeler counterfactual"),
         (["detection-weights", "--like", "x", "-o", "w.safetensors"], "--quantization require --reader"),
         (["detect", "--text", "x"], "--quantization requires --weights model:NAME; add it"),
     ],

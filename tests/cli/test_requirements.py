@@ -51,10 +51,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "openai",
         ["label", "--data-dir", ".", "--labeler", "openai", "--model", "m", "-o", "new.jsonl", "--yes"],
     ),
-    "label --compare": (
-        "gguf",
-        ["label", "--data-dir", ".", "--compare", "labels.jsonl", "--tokenizer", "late.gguf", "-o", "new.jsonl"],
-    ),
 }  # fmt: skip
 
 

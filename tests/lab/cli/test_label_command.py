@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from stand_in_endpoint import completion, segments, serve
-from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
@@ -96,27 +95,6 @@ def test_resume_does_what_is_missing(data: Path, tmp_path: Path) -> None:
     assert other.exit_code == 2 and "resume with the same options" in other.stderr
     output.with_suffix(".json").unlink()
     assert "unknown labeler" in run(data, output, "--resume").stderr
-
-
-def test_compare_with_another_file(data: Path, tmp_path: Path) -> None:
-    theirs, output = tmp_path / "theirs.jsonl", tmp_path / "mine.jsonl"
-    run(data, theirs, "--documents", "1,5")
-    model = str(save_tiny(tmp_path / "tiny"))
-    done = run(data, output, "--same-as", str(theirs), "--compare", str(theirs), "--tokenizer", model)
-    assert done.exit_code == 0, done.stderr
-    assert "agreement, 2 documents" in done.stdout and done.stdout.count("1.000") == 6
-    assert [t.index for t in read_labels(output, data)] == [1, 5]
-
-
-def test_counterfactual_with_a_tiny_model(data: Path, tmp_path: Path) -> None:
-    output, model = tmp_path / "labels.jsonl", str(save_tiny(tmp_path / "tiny"))
-    done = run(data, output, "--labeler", "counterfactual", "--model", model, "--limit", "2", "--alternatives", "1")
-    assert done.exit_code == 0, done.stderr
-    for text in read_labels(output, data):
-        start, end = text.spans[-1]
-        assert text.solution.endswith(text.solution[start:end]) and end == len(text.solution)
-    made = json.loads(output.with_suffix(".json").read_text())["made_by"]
-    assert made["model"] == model and made["alternatives"] == 1
 
 
 def test_endpoint_labels_failures_and_resume(data: Path, tmp_path: Path) -> None:
@@ -217,7 +195,6 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
         (("-o", "labels.json"), "must end in .jsonl"),
         (("--labeler", "human"), "labeler must be one of"),
         (("--labeler", "openai"), "requires --model"),
-        (("--labeler", "counterfactual"), "requires --model"),
         (("--kinds", "verbs"), "got 'verbs'"),
         (("--documents", "3-x"), "numbers and ranges"),
         (("--documents", "5-2"), "at least one document"),
