@@ -128,7 +128,7 @@ def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch:
     from caw_lab.evaluation.report.document import write_report
 
     write_run(tmp_path / "run", ("kgw",), attacks=())
-    data = read_report_data(tmp_path / "run", None)
+    data = read_report_data(tmp_path / "run")
     hide(monkeypatch, "matplotlib")
     with pytest.raises(ImportError, match="matplotlib is required for the figures of a report"):
         write_report(data, tmp_path / "report")
