@@ -28,7 +28,7 @@ COMMANDS = {
     "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
     "serve": ("caw.cli.serve_command", []),
     "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
-    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
+    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
     "train-evaluator --self": ("caw_lab.training.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
     "detection-weights": (

@@ -18,7 +18,6 @@ TRAINING = ["--model", "MODEL", "--labels", "labels.jsonl", "--data-dir", ".", "
 CASES: dict[str, tuple[str, list[str]]] = {
     "train-evaluator": ("scikit-learn", ["train-evaluator", *TRAINING, "-o", "weights.safetensors"]),
     "evaluate evaluator": ("scikit-learn", ["evaluate", "evaluator", *TRAINING, "--json", "out.json"]),
-    "evaluate evaluator --plot": ("matplotlib", ["evaluate", "evaluator", *TRAINING, "--plot", "out.svg"]),
     "evaluate run": ("scikit-learn", ["evaluate", "run", "--config", "run.yaml"]),
     "evaluate run --config": ("pyyaml", ["evaluate", "run", "--config", "run.yaml"]),
     "evaluate run, a .gguf file": ("gguf", ["evaluate", "run", "--config", "gguf.yaml"]),
