@@ -61,9 +61,9 @@ def evaluate_evaluator_command(
 ) -> None:
     """Measure how well evaluators identify key tokens on held-out documents.
 
-    "capacity" is the evaluator; baselines without training are entropy, logit delta, and "all tokens are key". Of a data
-    set that the evaluator was trained on, the documents are those that its training held out; of another one, every
-    third document chooses thresholds and the others are measured.
+    "capacity" is the evaluator; baselines without training are entropy, logit delta, and "all tokens are key". Of a
+    data set that the evaluator was trained on, the documents are those that its training held out; of another one,
+    every third document chooses thresholds and the others are measured.
 
     Examples:
 
