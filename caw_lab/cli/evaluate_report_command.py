@@ -43,7 +43,8 @@ def evaluate_report_command(
         from caw_lab.evaluation.store import Store
 
         page = output / "report.md"
-        check_paths({str(path): path for path in run_folder.glob("*") if path != page}, {str(page): page})
+        written = {str(page): page} if page.exists() else {}
+        check_paths({str(path): path for path in run_folder.glob("*") if path != page}, written)
         if anew:
             copy = Published(run_folder)
             Store(run_folder).write_results(Results(copy, copy.plans()).as_dict(), packed=True)
