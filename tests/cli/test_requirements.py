@@ -28,7 +28,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "evaluate perplexity": ("pyyaml", ["evaluate", "perplexity", "run", "--model", "MODEL"]),
     "evaluate report": ("matplotlib", ["evaluate", "report", "run", "-o", "report"]),
     "evaluate report --anew": ("scikit-learn", ["evaluate", "report", "run", "-o", "report", "--anew"]),
-    "tune --plot": ("matplotlib", ["tune", "--model", "MODEL", "--prompt", "x", "--protect", "0.5", "--plot", "x.svg"]),
     "benchmark --plot": ("matplotlib", ["benchmark", "--model", "MODEL", "--plot", "x.svg"]),
     "detection-weights": (
         "pyyaml",
