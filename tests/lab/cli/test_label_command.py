@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -140,31 +137,6 @@ def test_interrupted_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     assert done.exit_code == 130, done.stderr
     assert "continue with --resume" in done.stderr
     assert 0 < len(read_labels(output, data)) < 10
-
-
-@pytest.mark.slow
-def test_killed_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
-    output = tmp_path / "labels.jsonl"
-
-    def slow(body: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(0 if int(last_number(body)) < 8 else 60)
-        return segments(last_number(body))
-
-    with serve(slow) as endpoint:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "caw.cli", "label", "--data-dir", str(data), "--dataset", "toy", "-o", str(output),
-             "--labeler", "openai", "--model", "m", "--base-url", endpoint.url, "--workers", "1", "--yes"],
-            env={**os.environ, "OPENAI_API_KEY": KEY}, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and (not output.exists() or output.read_bytes().count(b"\n") < 4):
-            time.sleep(0.05)
-        process.kill()
-        process.communicate()
-    assert [t.index for t in read_labels(output, data)] == [0, 1, 2, 3]
-    with serve(lambda body: segments(last_number(body))) as endpoint:
-        assert ask(data, output, endpoint.url, "--resume").exit_code == 0
-        assert len(endpoint.requests) == 6
 
 
 def test_a_key_that_is_refused_ends_the_run(data: Path, tmp_path: Path) -> None:
