@@ -1,15 +1,12 @@
-"""One evaluator for every model: its labels, its training, and what it is worth in whole texts.
+"""One evaluator for every model: its training, and what it is worth in whole texts.
 
-    python benchmarks/bench_universal.py labels runs/universal --data DATA --models FOLDER
-    python benchmarks/bench_universal.py train runs/universal --models FOLDER --label healing --act-as 0.7 5
-    python benchmarks/bench_universal.py train runs/universal --models FOLDER --label key --name universal \\
-        --positions MODEL=POSITIONS ...
+    python benchmarks/bench_universal.py train runs/universal --models FOLDER --positions MODEL=POSITIONS ...
     python benchmarks/bench_universal.py texts runs/universal/texts.jsonl --data DATA --models FOLDER
     python benchmarks/bench_universal.py gather --trained runs/universal/*.json --texts runs/universal/texts.jsonl \\
         --output benchmarks/results/universal.json
 
-FOLDER holds the GGUF files that `universal_labels.py` names. Labels are made there, evaluators in
-`universal_training.py`. Every part can be stopped and continued. Results hold numbers and no texts.
+FOLDER holds the GGUF files that `universal_training.py` names; a MODEL's POSITIONS are those that `caw train-evaluator
+--positions` stored. `texts` can be stopped and continued. Results hold numbers and no texts.
 `gather --add` leaves what stands in the output and is not among what is gathered.
 """
 
@@ -25,9 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from universal_combinations import combine
-from universal_labels import KINDS, LABELLED, SHOTS, STOP, SUBJECTS, Subject, answers, labels
-from universal_training import LABELS, train
+from universal_training import SUBJECTS, Subject, train
 
 import caw
 from caw.keeps import answer_of, same_number
@@ -37,6 +32,9 @@ from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.training.own_texts import EVERYDAY
 
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
+LABELLED = 128  # everyday prompts; the others are for choices by whole texts
+SHOTS = 5
+STOP = "Question:"
 KINDS_OF_TEXTS = {"maths": 0.01, "everyday": 0.001}  # level of the test, which is the target too
 
 
@@ -300,7 +298,7 @@ def gather(asked: argparse.Namespace) -> None:
         "texts": _added(old.get("texts", []), summaries([row for row in rows if not GRID.match(row["policy"])])),
         "pairs": _added(old.get("pairs", []), pairs(rows)),
         "grid": _added(old.get("grid", []), grid(rows)),
-        "combinations": json.loads(asked.combined.read_text()) if asked.combined else old.get("combinations", {}),
+        "combinations": old.get("combinations", {}),
         "command": "python benchmarks/bench_universal.py gather",
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
@@ -319,37 +317,20 @@ def _added(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    loading, sources, changes = (argparse.ArgumentParser(add_help=False) for _ in range(3))
-    loading.add_argument("out", type=Path, help="folder of the labels, or JSONL of texts")
+    loading, sources = (argparse.ArgumentParser(add_help=False) for _ in range(2))
+    loading.add_argument("out", type=Path, help="folder of the evaluator, or JSONL of texts")
     loading.add_argument("--models", type=Path, required=True)
     sources.add_argument("--data", type=Path, required=True)
-    changes.add_argument("--texts", type=int, default=32, help="of a round")
-    changes.add_argument("--batch", type=int, default=48)
-    changes.add_argument("--only", nargs="*", choices=SUBJECTS)
     commands = parser.add_subparsers(dest="what", required=True)
-    own = commands.add_parser("labels", parents=[loading, sources, changes])
-    own.add_argument("--rounds", type=int, default=4)
-    own.add_argument("--places", type=int, default=24, help="the most changes of a text")
-    own.set_defaults(run=labels)
-    own = commands.add_parser(
-        "answers", parents=[loading, sources, changes], help="of the labels in maths: does the answer stay?"
-    )
-    own.add_argument("--tokens", type=int, default=160)
-    own.set_defaults(run=answers)
-    own = commands.add_parser("combine", parents=[loading], help="key segments, harm and healing alone and together")
-    own.set_defaults(run=combine)
     own = commands.add_parser("train", parents=[loading])
-    own.add_argument("--label", choices=LABELS, default="healing")
-    own.add_argument("--positions", nargs="*", default=[], help="MODEL=FOLDER of stored positions")
+    own.add_argument("--positions", nargs="+", required=True, help="MODEL=FOLDER of stored positions")
     own.add_argument("--previous", type=int, default=1)
     own.add_argument("--next", type=int, default=1)
-    own.add_argument("--name", help="of the file")
-    own.add_argument("--act-as", type=float, nargs=2, help="theta and beta that the defaults shall act as")
-    own.add_argument("--beside", nargs="*", default=["smollm2-135m", "qwen2.5-coder-0.5b"])
+    own.add_argument("--name", default="universal", help="of the file")
     own.set_defaults(run=train)
     own = commands.add_parser("texts", parents=[loading, sources])
     own.add_argument("--model", default="qwen2.5-coder-0.5b")
-    own.add_argument("--kind", choices=KINDS, default="maths")
+    own.add_argument("--kind", choices=KINDS_OF_TEXTS, default="maths")
     own.add_argument("--split", choices=("train", "test"), default="train")
     own.add_argument("--policies", nargs="+", required=True)
     own.add_argument("--judge", choices=SUBJECTS)
@@ -363,7 +344,6 @@ def main() -> None:
     own.add_argument("--trained", type=Path, nargs="*", default=[], help="JSON files that `train` wrote")
     own.add_argument("--texts", type=Path, nargs="*", default=[], help="files that `texts` wrote")
     own.add_argument("--policies", nargs="*", default=[], help="as for `texts`, to say what the names mean")
-    own.add_argument("--combined", type=Path, help="the JSON file that `combine` wrote")
     own.add_argument("--output", type=Path, required=True)
     own.add_argument("--add", action="store_true", help="keep what OUTPUT has and is not gathered")
     own.set_defaults(run=gather)

@@ -125,7 +125,7 @@ def everyday_rows(model: str = "m") -> list[dict[str, Any]]:
 def gathered(tmp_path: Path, rows: list[dict[str, Any]], *, add: bool = False, **more: Any) -> dict[str, Any]:
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     output = tmp_path / "new" / "universal.json"
-    asked = {"trained": [], "texts": [tmp_path / "texts.jsonl"], "policies": [], "combined": None, "output": output}
+    asked = {"trained": [], "texts": [tmp_path / "texts.jsonl"], "policies": [], "output": output}
     asked |= {"add": add, **more}
     bench_universal.gather(argparse.Namespace(**asked))
     return json.loads(output.read_text())
@@ -186,13 +186,12 @@ def test_rises_are_compared(tmp_path: Path) -> None:
 
 def test_a_grid_stands_apart(tmp_path: Path) -> None:
     rows = [row | {"policy": {"own": "t0.7b3"}.get(row["policy"], row["policy"])} for row in everyday_rows()]
-    (tmp_path / "combinations.json").write_text('{"sets": []}')
-    found = gathered(tmp_path, rows, combined=tmp_path / "combinations.json")
+    found = gathered(tmp_path, rows)
     [line] = found["grid"]
     assert (line["policy"], line["texts"], line["rise"]) == ("t0.7b3", 4, 0.4)
     assert {each["policy"] for each in found["texts"]} == {"none", "universal"}
     again = gathered(tmp_path, everyday_rows("n"), add=True)
-    assert again["grid"] == found["grid"] and again["combinations"] == {"sets": []}
+    assert again["grid"] == found["grid"]
 
 
 def test_texts_of_other_models_stay(tmp_path: Path) -> None:

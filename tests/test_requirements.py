@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from tiny import save_tiny
 
 import caw
@@ -123,17 +121,6 @@ def test_a_run_asks_for_every_model_before_the_first_text(
     assert files_in(tmp_path / "run") == []
 
 
-def test_fitting_damage_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.evaluator import Evaluator, FeatureSpec
-    from caw_lab.training.fit_damage import fit_damage
-
-    hide(monkeypatch, "scikit-learn")
-    spec = FeatureSpec()
-    features = torch.zeros(4, spec.size)
-    with pytest.raises(ImportError, match="fitting an evaluator of damage"):
-        fit_damage(Evaluator(spec, hidden=4), features, np.array([True, False] * 2), np.arange(4))
-
-
 def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lab.evaluation.small_run import write_run
 
@@ -141,7 +128,7 @@ def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch:
     from caw_lab.evaluation.report.document import write_report
 
     write_run(tmp_path / "run", ("kgw",), attacks=())
-    data = read_report_data(tmp_path / "run", None)
+    data = read_report_data(tmp_path / "run")
     hide(monkeypatch, "matplotlib")
     with pytest.raises(ImportError, match="matplotlib is required for the figures of a report"):
         write_report(data, tmp_path / "report")

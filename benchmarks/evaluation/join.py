@@ -2,7 +2,7 @@
 
     caw evaluate run --config qwen05others.yaml --scores-only --publish MORE
     python join.py ../results/evaluation_qwen05others MORE
-    caw evaluate report ../results/evaluation_qwen05others --output ../results/evaluation_qwen05others --anew --no-page
+    caw evaluate report ../results/evaluation_qwen05others --output ../results/evaluation_qwen05others --anew
 
 A published copy has no texts, so that its run cannot be gone on with elsewhere. Where both have a cell (of unmarked
 texts), the first one's answers stay, and the second one's scores count under the keys that the first one lacks. These

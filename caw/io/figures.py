@@ -38,7 +38,7 @@ def save_figure(figure: Any, path: str | Path) -> None:
         write_whole(place, drawn.getvalue())
 
 
-def svg_text(figure: Any, name: str, *, transparent: bool = False) -> str:
+def svg_text(figure: Any, name: str) -> str:
     """The figure as SVG text without a date, with letters as text; deterministic for one matplotlib version.
 
     name: makes the ids inside differ from another figure's, so that two may stand on one page.
@@ -50,7 +50,7 @@ def svg_text(figure: Any, name: str, *, transparent: bool = False) -> str:
         "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "font.sans-serif": FONTS,
     }  # fmt: skip
     with rc_context(settings):
-        figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None})
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     digest = base64.b32encode(hashlib.sha256(name.encode()).digest())
     return compact(out.getvalue(), "s" + digest[:4].decode().lower())
 

@@ -56,15 +56,22 @@ def figures(key: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, f
     return {name: round(float(value), 4) for name, value in found.items()}
 
 
-def compare(positions: Positions, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def third_of_documents(positions: Positions) -> np.ndarray:
+    """Return parts [N] for an evaluator that saw none of the documents: every third one chooses thresholds."""
+    return np.where(np.asarray(positions.arrays["document"]) % 3 == 0, "validation", "test")
+
+
+def compare(positions: Positions, scores: Mapping[str, np.ndarray], part: np.ndarray | None = None) -> dict[str, Any]:
     """Return metrics of each score [N] on the test part, with thresholds chosen on the validation part.
+
+    part: names [N]; None = `positions.part`.
 
     Adds the evaluators that need no training: entropy, logit_delta, and all_tokens_key (every score equal).
     Returns {"tokens", "base_rate", "evaluators": {name: figures}} for all tokens and, under "agree", for those whose
     reference token is the model's own choice (their thresholds chosen on such tokens too; no evaluators if a model
     agrees so seldom that these hold one class only).
     """
-    key, part = positions.key, positions.part
+    key, part = positions.key, positions.part if part is None else part
     everything = {**scores, **positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
     results: dict[str, Any] = {}
     for name, chosen in (("all", np.ones(len(positions), dtype=bool)), ("agree", positions.agree)):

@@ -25,11 +25,10 @@ from caw.op_indices import TRANSFORMS
 from caw.record import RECORD_SIZE
 from caw.requirements import require
 from caw_lab.training.labels import LabelledText, digest, read_labels, restate
-from caw_lab.training.metrics import compare, document_interval
 from caw_lab.training.positions import SPLIT, Positions
 from caw_lab.training.recording import record_positions
 from caw_lab.training.settings import LabelFile, Reading, TrainSettings
-from caw_lab.training.train import choose_transform, predict, train
+from caw_lab.training.train import choose_transform, train
 
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 
@@ -129,18 +128,6 @@ def labelled(labels: LabelFile) -> list[LabelledText]:
     """Return labelled texts as used in training."""
     texts = read_labels(labels.path, labels.data_dir)
     return texts if labels.statement is None else [restate(text, labels.statement) for text in texts]
-
-
-def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
-    """Return metrics of a trained evaluator on the test part of stored positions, by their labels (with
-    `protect_line_ends` if it was trained so); see `metrics.compare`.
-    """
-    every = np.arange(len(positions))
-    capacity = predict(evaluator, positions.features(evaluator.spec, every, evaluator.token_class))
-    return {
-        **compare(positions, {"capacity": capacity}),
-        "auroc_ci": document_interval(positions, capacity, "test"),
-    }
 
 
 def default_specs(

@@ -19,16 +19,8 @@ from caw.evaluator.network import Evaluator
 from caw.io.progress import doing, silent
 from caw.requirements import require
 from caw_lab.training import own_texts
-from caw_lab.training.fit_damage import fit_damage
 from caw_lab.training.metrics import auroc, document_interval, gain_interval
-from caw_lab.training.pipeline import (
-    checked_output,
-    evaluate_evaluator,
-    specs_given,
-    split_of,
-    train_best,
-    write_evaluator,
-)
+from caw_lab.training.pipeline import checked_output, specs_given, split_of, train_best, write_evaluator
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import OwnTexts, Reading, TrainSettings
 from caw_lab.training.stored_swaps import settings_of, stored_swaps
@@ -66,7 +58,7 @@ def train_on_own_texts(
     with stored_swaps(reading, texts, swaps, progress=progress) as (positions, harm):
         positions, bound = label_swaps(positions, harm)
         with silent(not progress):
-            evaluator, measured = train_network_or_line(positions, specs, settings, reading.model)
+            evaluator, measured = train_best(positions, specs, settings, reading.model)
             with doing("measuring on held-out prompts", announced=True):
                 measured |= figures_of(positions, harm, evaluator)
         even_odds(evaluator, float(positions.key.mean()))
@@ -95,26 +87,6 @@ def label_swaps(positions: Positions, harm: np.ndarray) -> tuple[Positions, floa
         raise ValueError("expected swaps of at least one prompt to train on, got none; give more prompts")
     bound = float(np.quantile(harm[train], 1 - POSITIVE))
     return positions.only(np.arange(len(positions)), harm > bound), bound
-
-
-def train_network_or_line(
-    positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None, model_name: str | Path
-) -> tuple[Evaluator, dict[str, Any]]:
-    """Return the network, or the regression on its inputs (`fit_damage`) if that ranks the validation part better: a
-    few thousand swaps are few for a network. "learner" in the metrics says which.
-    """
-    network, measured = train_best(positions, specs, settings, model_name)
-    features = positions.features(network.spec, np.arange(len(positions)), network.token_class)
-    train, validation = (positions.part == name for name in ("train", "validation"))
-    rows = torch.from_numpy(np.flatnonzero(train))
-    line, fitted = fit_damage(network, features[rows], positions.key[train], positions.group[train])
-    of_line = round(auroc(positions.key[validation], predict(line, features)[validation]), 4)
-    if of_line <= measured["validation_auroc"]:
-        return network, {"learner": "network", "validation_auroc_of_regression": of_line, **measured}
-    return line, {
-        "learner": "regression", "penalty": fitted["penalty"], "validation_auroc": of_line,
-        "validation_auroc_of_network": measured["validation_auroc"], **evaluate_evaluator(line, positions),
-    }  # fmt: skip
 
 
 def figures_of(positions: Positions, harm: np.ndarray, evaluator: Evaluator) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options of training an evaluator, and of the ablation; importing this needs no PyTorch."""
+"""Options of training an evaluator; importing this needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -98,15 +98,5 @@ class TrainSettings:
             )
 
 
-# previous and following tokens that each variant of the ablation reads
-WINDOWS = {
-    "no_context": (0, 0),
-    "previous_only": (1, 0),
-    "next_only": (0, 1),
-    "window_1": (1, 1),
-    "window_2_1": (2, 1),
-    "window_2": (2, 2),
-    "window_3": (3, 3),
-}
-# larger steps and fewer epochs than `caw train-evaluator` takes: dozens of trainings are compared, none is shipped
+# larger steps and fewer epochs than `caw train-evaluator` takes: for trainings that are compared and never shipped
 QUICK = TrainSettings(learning_rate=3e-3, max_epochs=30, patience=5)

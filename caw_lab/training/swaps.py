@@ -20,9 +20,8 @@ from caw.record import Record
 from caw.watermarks import KGW, Watermark
 from caw.watermarks.base import Position
 from caw_lab.training.labels import EncodedText
-from caw_lab.training.replacing import BATCH_TOKENS
 from caw_lab.training.settings import HORIZON, KEYS_PER_TEXT, PLACES_PER_TEXT
-from caw_lab.training.text_reader import TextReader
+from caw_lab.training.text_reader import BATCH_TOKENS, TextReader
 
 ROWS = 64  # rows of logits that get their noise at once
 KEYS = 2**63

@@ -28,13 +28,9 @@ COMMANDS = {
     "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
     "serve": ("caw.cli.serve_command", []),
     "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
-    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
+    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
     "train-evaluator --self": ("caw_lab.training.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
-    "label": (
-        "caw_lab.cli.label_command",
-        ["--labeler", "counterfactual", "--data-dir", "FOLDER", "--dataset", "toy", "-o", "FOLDER/new.jsonl"],
-    ),
     "detection-weights": (
         "caw.models",
         ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],
@@ -84,7 +80,6 @@ def test_it_reaches_the_loading(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["label", "--data-dir", ".", "-o", "new.jsonl"], "--quantization is only for labeler counterfactual"),
         (["detection-weights", "--like", "x", "-o", "w.safetensors"], "--quantization require --reader"),
         (["detect", "--text", "x"], "--quantization requires --weights model:NAME; add it"),
     ],

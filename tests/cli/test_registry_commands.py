@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.running import assert_refused
 from registry.samples import begun, closed
-from registry.test_upgrade import FORM_1
 from typer.testing import CliRunner
 
 from caw.cli import app
@@ -84,22 +81,6 @@ def test_a_list_fits_its_terminal(caw: Any, columns: str) -> None:
         assert f" {row['state']} " in line and "2090-01-02" in line and row["tenant"][:8] in line
         assert ("2090-01-02 00:00" in line) == (columns == "120")
     assert len(rows) == 4 and shown.count("may opt out") == shown.count("public") == 2
-
-
-def test_an_old_registry_is_upgraded(caw: Any, tmp_path: Path) -> None:
-    master = {"CAW_MASTER_KEY": base64.urlsafe_b64encode(bytes(range(32))).decode()}
-    with sqlite3.connect(tmp_path / "keys.db") as connection:
-        connection.executescript(FORM_1.read_text())
-    for command in (("keys", "list"), ("keys", "create", "acme"), ("audit", "export"), ("serve", "--model", "x")):
-        options = ("--registry", caw.url) if command[0] == "serve" else ()
-        assert_refused(caw(*command, *options, **master), "found format 1; back it up and run `caw keys upgrade`")
-    assert_refused(caw("keys", "upgrade", "--watermark", "none", **master), "a marking key requires a watermark")
-    done = caw("keys", "upgrade", "--gamma", "0.5", **master)
-    assert done.stdout.startswith("upgraded the registry from format 1 to 3; 2 keys mark with KGW(gamma=0.5"), (
-        done.output
-    )
-    assert caw("keys", "upgrade", **master).stdout == "the registry has format 3 already\n"
-    assert len(caw("keys", "list", "--json", **master).stdout.splitlines()) == 3
 
 
 def test_a_key_in_use_is_taken_over(caw: Any) -> None:

@@ -110,7 +110,7 @@ def test_published_copies_give_the_same_results(work: Runner, tmp_path: Path) ->
 def test_reports_leave_grades_out(work: Runner, tmp_path: Path) -> None:
     data = read_report_data(work.store.path)
     assert data.correct == {} and not any("grades" in line for line in data.missing)
-    write_report(data, tmp_path, page=False)
+    write_report(data, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "## Length and repetition" in text and "## Paired comparisons" not in text and "Trade-off" not in text
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {

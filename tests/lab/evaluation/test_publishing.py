@@ -36,9 +36,9 @@ def folder_of(name: str) -> Path:
 
 @pytest.mark.parametrize("name", [*QUICK, *LONG])
 def test_reports_come_from_published_results(name: str) -> None:
-    """`caw evaluate report FOLDER --output FOLDER --no-page` where this fails; qwen05 with --benchmarks."""
+    """`caw evaluate report FOLDER --output FOLDER` where this fails."""
     folder = folder_of(name)
-    data = read_report_data(folder, RESULTS if name == "qwen05" else None)
+    data = read_report_data(folder)
     made = [section for section in sections(data) if not section.empty]
     assert markdown(TITLE, made) == (folder / "report.md").read_text(encoding="utf-8")
     figures = {f"{figure}.svg" for section in made for figure, _ in section.figures}

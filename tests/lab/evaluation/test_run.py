@@ -14,7 +14,6 @@ from lab.evaluation.tiny_run import CELLS, runner, texts
 
 from caw.detectable.selection import Agreement
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.io.json_files import read_lines
 from caw_lab.evaluation import manifest
 from caw_lab.evaluation.attacks.attacker import Attacker
 from caw_lab.evaluation.run import Shard
@@ -130,19 +129,6 @@ def test_the_same_again_makes_nothing_and_changes_nothing(made: dict[str, Any], 
     assert {path: path.read_bytes() for path in whole.rglob("*.json*")} == before
 
 
-@pytest.mark.slow
-def test_processes_share_the_questions_and_make_the_same_texts(
-    made: dict[str, Any], whole: Path, tmp_path: Path
-) -> None:
-    for rank in (1, 0):
-        work = runner(made, tmp_path, shard=Shard(rank, 2))
-        work.run()
-        work.score()
-    assert texts(tmp_path) == texts(whole)
-    assert len(read_lines(tmp_path / "cells" / CELLS[0] / "generations.1.jsonl")) == 4
-    assert {**Store(tmp_path).results, "rows": []} == {**Store(whole).results, "rows": []}
-
-
 def test_what_one_process_left_another_finishes(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
     runner(made, tmp_path, shard=Shard(1, 3), only=("*.soft.*",)).run()
     path = tmp_path / "cells" / "tiny.mine.kgw.soft.0" / "generations.1.jsonl"
@@ -208,23 +194,6 @@ def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_pa
     assert rows["soft"]["found"] == pytest.approx(np.mean([line.found for line in made_soft]), abs=1e-5)
     assert rows["soft"]["attempts"] == pytest.approx(np.mean([line.attempts for line in made_soft]), abs=1e-5)
     assert "attempts" not in rows["hard"]
-
-
-def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: dict[str, Any], tmp_path: Path) -> None:
-    runner(made, tmp_path, limit=1, only=("*.none", "*.hard.0")).run()
-    for name, expected in (("tiny.mine.none", None), ("tiny.mine.kgw.hard.0", False)):
-        path = Store(tmp_path).cell(name).folder / "cell.json"
-        manifest = json.loads(path.read_text())
-        assert manifest["generation"].pop("mark_eos", None) is expected
-        path.write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match=r"hard.0 was made with generation .*'mark_eos': True.*'mark_eos': False"):
-        runner(made, tmp_path, only=("*.none", "*.hard.0")).run()
-    earlier = {**made, "generation": {**made["generation"], "mark_eos": True}}
-    work = runner(earlier, tmp_path, limit=2, only=("*.none", "*.hard.0"))
-    assert work.run() == 2
-    work.config = replace(work.config, text="now")
-    work.score(again=True)
-    assert (tmp_path / "config.yaml").read_text() == "now", "results belong to the config they were made by"
 
 
 def test_a_text_that_has_changed_is_scored_again(made: dict[str, Any], tmp_path: Path) -> None:

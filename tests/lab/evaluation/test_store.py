@@ -46,18 +46,6 @@ def test_a_line_cut_short_is_no_line_and_is_dropped_when_writing_goes_on(tmp_pat
     assert [g.id for g in cell.read()] == ["t/1", "t/2"]
 
 
-def test_a_line_that_lacks_only_its_end_counts_before_and_after_writing_goes_on(tmp_path: Path) -> None:
-    cell = Store(tmp_path).cell("m.t.none")
-    with cell.writer() as writer:
-        writer.write(lines("t/1")[0])
-    path = cell.folder / "generations.0.jsonl"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert cell.done() == {"t/1"}
-    with cell.writer() as writer:
-        writer.write(lines("t/2")[0])
-    assert cell.done() == {"t/1", "t/2"}
-
-
 def test_a_doubled_id_and_a_broken_line_are_errors(tmp_path: Path) -> None:
     cell = Store(tmp_path).cell("m.t.none")
     for rank in (0, 1):

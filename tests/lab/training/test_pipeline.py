@@ -15,15 +15,16 @@ from caw.evaluator.token_classes import class_table
 from caw.io.token_texts import token_texts
 from caw.models import load_tokenizer
 from caw_lab.training.labels import read_labels
+from caw_lab.training.metrics import compare
 from caw_lab.training.pipeline import (
     default_specs,
-    evaluate_evaluator,
     protect_line_ends,
     stored_positions,
     train_evaluator,
 )
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import LabelFile, Reading, TrainSettings
+from caw_lab.training.train import predict
 
 QUICK = TrainSettings(hidden=8, max_epochs=2)
 
@@ -69,7 +70,9 @@ def test_train_evaluator(setup, tmp_path):
     )
     assert set(written["metrics"]["choice"]) == {"raw", "log", "gap"}
     assert written["data"]["line_ends"] and evaluator.spec.line_ends
-    measured = evaluate_evaluator(evaluator, protect_line_ends(Positions.open(stored), model))
+    positions = protect_line_ends(Positions.open(stored), model)
+    every = positions.features(evaluator.spec, np.arange(len(positions)), evaluator.token_class)
+    measured = compare(positions, {"capacity": predict(evaluator, every)})
     assert measured["evaluators"] == written["metrics"]["evaluators"]
 
 

@@ -12,16 +12,13 @@ from stored_positions import made_up_positions
 from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
-from caw_lab.training import self_training as module
 from caw_lab.training import stored_swaps as stored
-from caw_lab.training.fit_damage import fit_damage
 from caw_lab.training.metrics import auroc, document_interval, gain_interval
 from caw_lab.training.positions import Positions
 from caw_lab.training.self_training import (
     even_odds,
     figures_of,
     label_swaps,
-    train_network_or_line,
     train_on_own_texts,
 )
 from caw_lab.training.settings import OwnTexts, Reading, TrainSettings
@@ -108,33 +105,6 @@ def test_an_interrupted_run_continues(setup, tmp_path, when, monkeypatch):
     assert made["measuring"] == made["storing"] == (48 if when == "writing" else 40)
     for name, array in Positions.open(whole.folder).arrays.items():
         assert np.array_equal(array, Positions.open(broken.folder).arrays[name]), name
-
-
-@pytest.mark.parametrize("learner", ["network", "regression"])
-def test_the_learner_is_that_which_ranks_validation_better(learner, tmp_path, monkeypatch):
-    positions = made_up_positions(tmp_path, documents=60, tokens=12)
-    spec, settings = FeatureSpec(0, 0, 5), TrainSettings(hidden=8, max_epochs=60, learning_rate=1e-2)
-    trained = module.train_best
-
-    def poor_network(*given):
-        network, measured = trained(*given)
-        return network, {**measured, "validation_auroc": 0.2}
-
-    def contrary_line(evaluator, features, changed, questions):
-        return fit_damage(evaluator, features, ~changed, questions)
-
-    if learner == "network":
-        monkeypatch.setattr(module, "fit_damage", contrary_line)
-    else:
-        monkeypatch.setattr(module, "train_best", poor_network)
-    evaluator, measured = train_network_or_line(positions, [spec], settings, "none")
-    assert measured["learner"] == learner
-    (loser,) = {"validation_auroc_of_network", "validation_auroc_of_regression"} & set(measured)
-    assert measured["validation_auroc"] > 0.8 > measured[loser]
-    score = evaluator(positions.features(spec, np.arange(len(positions)))).detach().numpy()
-    test = positions.part == "test"
-    of_test = measured["evaluators"]["capacity"]["auroc"]
-    assert of_test == pytest.approx(auroc(positions.key[test], score[test]), abs=1e-4) and of_test > 0.8
 
 
 def test_capacity_is_at_even_odds():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +11,6 @@ from typing import Any
 
 import pytest
 from stand_in_endpoint import completion, segments, serve
-from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
@@ -98,27 +94,6 @@ def test_resume_does_what_is_missing(data: Path, tmp_path: Path) -> None:
     assert "unknown labeler" in run(data, output, "--resume").stderr
 
 
-def test_compare_with_another_file(data: Path, tmp_path: Path) -> None:
-    theirs, output = tmp_path / "theirs.jsonl", tmp_path / "mine.jsonl"
-    run(data, theirs, "--documents", "1,5")
-    model = str(save_tiny(tmp_path / "tiny"))
-    done = run(data, output, "--same-as", str(theirs), "--compare", str(theirs), "--tokenizer", model)
-    assert done.exit_code == 0, done.stderr
-    assert "agreement, 2 documents" in done.stdout and done.stdout.count("1.000") == 6
-    assert [t.index for t in read_labels(output, data)] == [1, 5]
-
-
-def test_counterfactual_with_a_tiny_model(data: Path, tmp_path: Path) -> None:
-    output, model = tmp_path / "labels.jsonl", str(save_tiny(tmp_path / "tiny"))
-    done = run(data, output, "--labeler", "counterfactual", "--model", model, "--limit", "2", "--alternatives", "1")
-    assert done.exit_code == 0, done.stderr
-    for text in read_labels(output, data):
-        start, end = text.spans[-1]
-        assert text.solution.endswith(text.solution[start:end]) and end == len(text.solution)
-    made = json.loads(output.with_suffix(".json").read_text())["made_by"]
-    assert made["model"] == model and made["alternatives"] == 1
-
-
 def test_endpoint_labels_failures_and_resume(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "labels.jsonl"
     broken = {"6": completion(None, refusal="no"), "10": (500, {}), "14": completion("nonsense")}
@@ -164,31 +139,6 @@ def test_interrupted_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     assert 0 < len(read_labels(output, data)) < 10
 
 
-@pytest.mark.slow
-def test_killed_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
-    output = tmp_path / "labels.jsonl"
-
-    def slow(body: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(0 if int(last_number(body)) < 8 else 60)
-        return segments(last_number(body))
-
-    with serve(slow) as endpoint:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "caw.cli", "label", "--data-dir", str(data), "--dataset", "toy", "-o", str(output),
-             "--labeler", "openai", "--model", "m", "--base-url", endpoint.url, "--workers", "1", "--yes"],
-            env={**os.environ, "OPENAI_API_KEY": KEY}, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and (not output.exists() or output.read_bytes().count(b"\n") < 4):
-            time.sleep(0.05)
-        process.kill()
-        process.communicate()
-    assert [t.index for t in read_labels(output, data)] == [0, 1, 2, 3]
-    with serve(lambda body: segments(last_number(body))) as endpoint:
-        assert ask(data, output, endpoint.url, "--resume").exit_code == 0
-        assert len(endpoint.requests) == 6
-
-
 def test_a_key_that_is_refused_ends_the_run(data: Path, tmp_path: Path) -> None:
     with serve(lambda body: (401, {"error": {"message": f"bad key {KEY}"}})) as endpoint:
         done = ask(data, tmp_path / "labels.jsonl", endpoint.url)
@@ -217,7 +167,6 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
         (("-o", "labels.json"), "must end in .jsonl"),
         (("--labeler", "human"), "labeler must be one of"),
         (("--labeler", "openai"), "requires --model"),
-        (("--labeler", "counterfactual"), "requires --model"),
         (("--kinds", "verbs"), "got 'verbs'"),
         (("--documents", "3-x"), "numbers and ranges"),
         (("--documents", "5-2"), "at least one document"),
