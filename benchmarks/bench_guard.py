@@ -67,7 +67,7 @@ def main() -> None:
         own = commands.add_parser(name)
         own.add_argument("out", type=Path, help="JSONL of results, continued if it exists")
         own.add_argument("--model", required=True)
-        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b-cot")
+        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b")
         own.add_argument("--quantization")
         own.add_argument("--first", type=int, default=0)
         own.add_argument("--count", type=int, default=100)
@@ -84,7 +84,7 @@ def main() -> None:
         )
         if name in ("gsm8k", "unspliced"):
             own.add_argument("--data", help="folder with gsm8k/SPLIT.jsonl")
-            own.add_argument("--weights", default="qwen2.5-coder-0.5b-cot")
+            own.add_argument("--weights", default="qwen2.5-coder-0.5b")
             own.add_argument("--split", default="train")
             own.add_argument("--shots", type=int, default=5)
         else:

@@ -183,12 +183,12 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
-OWN = ("own", "own1", "own-cot")  # own1: at beta 1, the default of the demo model's
+OWN = ("own", "own1")  # own1: at beta 1, the default of the demo model's
 PAIRS = (  # unseen: `universal-answers` trained without the model's family
     *((one, other) for one in ("answers", "answers3", "unseen") for other in ("universal", *OWN, "fixed")),
     *((one, other) for one in ("universal", "universal3") for other in (*OWN, "fixed")),
     *((one, "fixed") for one in OWN),
-    *(("universal", other) for other in ("window10", "window00")),
+    ("universal", "window00"),
 )
 
 

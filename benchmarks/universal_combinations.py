@@ -27,7 +27,7 @@ from caw_lab.training.universal import Examples, train_line
 
 HARMFUL = 0.1  # share of the changes of a set that count as harmful, those of the greatest harm
 KEY = "universal"
-PENALTY = 0.01  # that of `universal-healing`
+PENALTY = 0.01  # that was best on changes of other families
 DEPTHS = (0, 1, 2, 4, 8)
 RESAMPLES = 300
 WIDTH = 128  # of a merged network: one that kernels are compiled for

@@ -80,7 +80,6 @@ from step_tables import no_look_ahead, step_parts, synthid_steps
 from swap_tables import swaps
 from universal_tables import (
     everyday_policies,
-    universal,
     universal_beside,
     universal_combinations,
     universal_combined,
@@ -258,7 +257,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
     "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
-    "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
+    "universal-key": universal_key, "universal-texts": universal_texts,
     "universal-judged": universal_judged, "universal-combinations": universal_combinations,
     "universal-deeper": universal_deeper, "universal-grid": universal_grid, "universal-combined": universal_combined,
     "universal-beside": universal_beside, "universal-windows": universal_windows,
