@@ -30,9 +30,8 @@ from universal_labels import KINDS, LABELLED, SHOTS, STOP, SUBJECTS, Subject, an
 from universal_training import LABELS, train
 
 import caw
-from caw.keeps import answer_of, same_number
 from caw.models.teacher import log_probs
-from caw_lab.evaluation.tasks.grading import grade_number
+from caw_lab.evaluation.tasks.grading import answer_of, grade_number, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.training.own_texts import EVERYDAY
 

@@ -19,9 +19,9 @@ import torch
 
 import caw
 from caw.decoding.prompts import encode_prompts
-from caw.keeps import answer_of, same_number
 from caw.models.facts import ModelFacts
 from caw.record import Record
+from caw_lab.evaluation.tasks.grading import answer_of, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.training.healing import HealedText, HealSettings, measure_healing
 from caw_lab.training.own_texts import EVERYDAY

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from caw.content import content_of
 from caw.keeps import Content, Keeps, Results, reads
+from caw.keeps.parts import content_of
 
 REJECTED = "keeps must return True for the unmarked text as both, got False; compare the texts"
 

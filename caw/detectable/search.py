@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
 
-from caw.content import names_in
-from caw.decoding.along import MarkedChoice, TextReading
+from caw.decoding.along import MarkedChoice
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
@@ -32,6 +31,7 @@ from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
+from caw.keeps.parts import names_in
 from caw.settings import Settings
 
 NORMAL = NormalDist()
@@ -145,7 +145,9 @@ class Search:
     # The search -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Asked:
-        whole = yield from self._answer(self._ask(self._fork(saves=True)))
+        asked = self.asked
+        first = Fork(asked.ids, asked.budget, asked.row, asked.occurrence, stem=self.stem, saves=True)
+        whole = yield from self._answer(self._ask(first))
         self.unmarked = whole
         base = self._version(whole.tokens)
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
@@ -155,7 +157,9 @@ class Search:
         self.keeping = Keeping(self.guard.reader, base.text, names)
         if self.keeping.lost:
             return self._ended(base, _Progress(base))
-        reading = yield from self._read(base.tokens)
+        answer = yield from self._answer(self._ask(self._reading(base.tokens)))
+        assert isinstance(answer, ReadSequence) and answer.reading is not None
+        reading = answer.reading
         state = _Progress(base)
         for proposals in (reading.choices, reading.others, reading.beyond):
             yield from self._try(base, state, self._ordered(base, proposals) if not state.over else [])
@@ -230,11 +234,6 @@ class Search:
             return version, trial
         return best, taken
 
-    def _read(self, tokens: Sequence[int]) -> Generator[list[Request], Numbered, TextReading]:
-        answer = yield from self._answer(self._ask(self._reading(tokens)))
-        assert isinstance(answer, ReadSequence) and answer.reading is not None
-        return answer.reading
-
     # What is asked of the decoder -------------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> int:
@@ -250,10 +249,6 @@ class Search:
             other, sequence = yield asking
             self.arrived[other] = sequence
         return self.arrived.pop(number)
-
-    def _fork(self, **fields: Any) -> Fork:
-        asked = self.asked
-        return Fork(asked.ids, asked.budget, asked.row, asked.occurrence, stem=self.stem, **fields)
 
     def _rollout(self, base: Version, choice: MarkedChoice) -> Rollout:
         asked = self.asked

@@ -2,7 +2,7 @@
 
 At a place of a greedy text some key leaves the likeliest token out, and the best token on its list takes the place. The
 unmarked model goes on behind it. The change **heals** if this comes back to the text that it left within a horizon, and
-numbers, names and code on the way are the same (`caw.content`). One short rollout a change; those of all
+numbers, names and code on the way are the same (`caw.keeps.parts`). One short rollout a change; those of all
 texts share a batch, as in a guard's search (`caw.detectable.search`), whose forks they are.
 
 Texts that loop come back wherever they are left: places behind the beginning of a loop are left out.
@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from caw.checks import require_int, require_number
-from caw.content import names_in, same_content
 from caw.decoding.forks import Fork, ForkDecoder, Stem
 from caw.decoding.plan import make_plan
 from caw.decoding.request import Request, Workload, requests_for
@@ -29,6 +28,7 @@ from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import StepResult
 from caw.defaults import BETA, DELTA, GAMMA
 from caw.detectable.splicing import hopeless, rejoined
+from caw.keeps.parts import names_in, same_content
 from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
 from caw.record import Record

@@ -13,12 +13,12 @@ from decoding.architectures import build, prompt, tokenizer
 from decoding.test_evidence import MARKS
 
 import caw
-from caw.content import same_content
 from caw.decoding.forks import Stem
 from caw.detectable import search
 from caw.detectable.attempts import UndetectedError
 from caw.detectable.damage import broken
 from caw.detectable.splicing import spliced
+from caw.keeps.parts import same_content
 
 PROMPTS = [prompt(9, seed) for seed in range(4)]
 MARK = caw.KGW(key=1, delta=6.0)
