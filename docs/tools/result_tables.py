@@ -43,14 +43,9 @@ from goal_tables import speed_goals
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import (
     guard,
-    guard_curve,
-    guard_equal,
     guard_everyday,
     guard_json,
-    guard_limits,
     guard_null,
-    guard_searches,
-    guard_unspliced,
 )
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
@@ -244,10 +239,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "readings": readings,
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
     "mixed-load": mixed_load, "drawn-reader": drawn_reader, "short-texts": short_texts, "guard": guard,
-    "guard-curve": guard_curve, "guard-limits": guard_limits, "guard-json": guard_json,
-    "guard-everyday": guard_everyday,
-    "guard-unspliced": guard_unspliced, "guard-equal": guard_equal, "guard-null": guard_null,
-    "guard-searches": guard_searches,
+    "guard-json": guard_json, "guard-everyday": guard_everyday, "guard-null": guard_null,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
