@@ -132,18 +132,6 @@ def universal_combinations() -> str:
     return f"{table}\n\n{_counted(found)}"
 
 
-def universal_deeper() -> str:
-    """Healing foreseen from the first tokens behind the change."""
-    found = read_result("universal.json")["combinations"]
-    rows = [(row["depth"], *(_auroc(row["auroc"][kind]) for kind in ("maths", "everyday"))) for row in found["deeper"]]
-    [first, *_] = found["deeper"]
-    header = ("tokens read behind the changed one", *(
-        f"AUROC of \"does not heal\", {kind} (95 % interval; {first[f'{kind} changes']} changes)"
-        for kind in ("maths", "everyday")
-    ))  # fmt: skip
-    return f"{as_table(header, rows)}\n\n*From `benchmarks/results/universal.json`, made by `{COMBINE}`.*"
-
-
 def universal_combined() -> str:
     """Whole texts on prompts of the train split, under the combination as well."""
     found = read_result("universal.json")
