@@ -34,7 +34,6 @@ def policies(own: str | None) -> dict[str, caw.CapacityPolicy | caw.FixedStrengt
     named: dict[str, Any] = {
         "fixed": caw.FixedStrength(target=TARGET),
         "universal": caw.CapacityPolicy("universal", target=TARGET),
-        "universal-healing": caw.CapacityPolicy("universal-healing", target=TARGET),
     }
     return named if own is None else {**named, "own": caw.CapacityPolicy(own, target=TARGET)}
 

@@ -1,4 +1,4 @@
-"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "healed".
+"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "content".
 
     python benchmarks/bench_guard.py gsm8k runs/guard-1e2.jsonl --model MODEL.gguf --data DATA --split test --alone
     python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
@@ -43,9 +43,9 @@ from caw.detectable.search import Search
 from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
 from caw.io.json_files import compress, opened
-from caw.keeps import ANY_NUMBER, answer_of, same_number
 from caw_lab.evaluation.metrics.accuracy import interval, resampled, wilson
 from caw_lab.evaluation.metrics.style import style_of
+from caw_lab.evaluation.tasks.grading import ANY_NUMBER, answer_of, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.training.own_texts import EVERYDAY
 
@@ -67,7 +67,7 @@ def main() -> None:
         own = commands.add_parser(name)
         own.add_argument("out", type=Path, help="JSONL of results, continued if it exists")
         own.add_argument("--model", required=True)
-        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b-cot")
+        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b")
         own.add_argument("--quantization")
         own.add_argument("--first", type=int, default=0)
         own.add_argument("--count", type=int, default=100)
@@ -84,7 +84,7 @@ def main() -> None:
         )
         if name in ("gsm8k", "unspliced"):
             own.add_argument("--data", help="folder with gsm8k/SPLIT.jsonl")
-            own.add_argument("--weights", default="qwen2.5-coder-0.5b-cot")
+            own.add_argument("--weights", default="qwen2.5-coder-0.5b")
             own.add_argument("--split", default="train")
             own.add_argument("--shots", type=int, default=5)
         else:
@@ -125,7 +125,7 @@ class Setting:
             "watermark": mark, "policy": policy, "detector": self.detector, "detectable_at": asked.level,
             "edits": asked.edits,
         }  # fmt: skip
-        keeps = {"gsm8k": "results", "everyday": "healed", "json": KEEPS["json"]}[self.what]
+        keeps = {"gsm8k": "results", "everyday": "content", "json": KEEPS["json"]}[self.what]
         self.guard = caw.Guard(**{"keeps": keeps, **json.loads(asked.guard)})
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:

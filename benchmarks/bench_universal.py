@@ -25,9 +25,8 @@ import torch
 from universal_training import SUBJECTS, Subject, train
 
 import caw
-from caw.keeps import answer_of, same_number
 from caw.models.teacher import log_probs
-from caw_lab.evaluation.tasks.grading import grade_number
+from caw_lab.evaluation.tasks.grading import answer_of, grade_number, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.training.own_texts import EVERYDAY
 
@@ -181,12 +180,12 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
-OWN = ("own", "own1", "own-cot")  # own1: at beta 1, the default of the demo model's
+OWN = ("own", "own1")  # own1: at beta 1, the default of the demo model's
 PAIRS = (  # unseen: `universal-answers` trained without the model's family
     *((one, other) for one in ("answers", "answers3", "unseen") for other in ("universal", *OWN, "fixed")),
     *((one, other) for one in ("universal", "universal3") for other in (*OWN, "fixed")),
     *((one, "fixed") for one in OWN),
-    *(("universal", other) for other in ("window10", "window00")),
+    ("universal", "window00"),
 )
 
 

@@ -53,12 +53,12 @@ def test_commands_take_them(command: Any) -> None:
 
 @pytest.mark.parametrize(
     ("evaluator", "beta"),
-    [("smollm2-135m", 1.0), ("smollm2-135m-raw", 1.0), ("qwen2.5-coder-0.5b", 2.0), ("qwen2.5-coder-1.5b-cot", 2.0)],
+    [("smollm2-135m", 1.0), ("smollm2-135m-paper", 1.0), ("qwen2.5-coder-0.5b", 2.0), ("qwen2.5-coder-1.5b", 2.0)],
 )
 def test_beta_is_that_of_the_evaluators_model(evaluator: str, beta: float) -> None:
     assert caw.CapacityPolicy(evaluator).beta == caw.CapacityPolicy(Evaluator.load(evaluator)).beta == beta
     assert caw.CapacityPolicy(evaluator, beta=3).beta == 3
-    assert beta == defaults.BETA_BY_MODEL.get(evaluator.removesuffix("-raw"), defaults.BETA)
+    assert beta == defaults.BETA_BY_MODEL.get(evaluator.removesuffix("-paper"), defaults.BETA)
 
 
 def test_an_evaluator_of_another_model_takes_everybodys_beta() -> None:

@@ -22,7 +22,6 @@ COMMANDS = {
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
     "guard.json.xz": "python benchmarks/bench_guard.py gather runs/guard-*.jsonl",
-    "guard_searches.json": "python lab/left_to_right.py runs/searches.jsonl --model MODEL.gguf --data DATA",
     "everyday_policies.json": (
         "python benchmarks/bench_everyday_policies.py MODELS --models smollm2 qwen05 gemma270m --out FILE"
     ),

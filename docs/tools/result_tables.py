@@ -43,14 +43,9 @@ from goal_tables import speed_goals
 from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
 from guard_tables import (
     guard,
-    guard_curve,
-    guard_equal,
     guard_everyday,
     guard_json,
-    guard_limits,
     guard_null,
-    guard_searches,
-    guard_unspliced,
 )
 from llama_cpp_tables import llama_cpp
 from loading_tables import loading, prefill
@@ -80,11 +75,9 @@ from step_tables import no_look_ahead, step_parts, synthid_steps
 from swap_tables import swaps
 from universal_tables import (
     everyday_policies,
-    universal,
     universal_beside,
     universal_combinations,
     universal_combined,
-    universal_deeper,
     universal_grid,
     universal_judged,
     universal_key,
@@ -245,10 +238,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "readings": readings,
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
     "mixed-load": mixed_load, "drawn-reader": drawn_reader, "short-texts": short_texts, "guard": guard,
-    "guard-curve": guard_curve, "guard-limits": guard_limits, "guard-json": guard_json,
-    "guard-everyday": guard_everyday,
-    "guard-unspliced": guard_unspliced, "guard-equal": guard_equal, "guard-null": guard_null,
-    "guard-searches": guard_searches,
+    "guard-json": guard_json, "guard-everyday": guard_everyday, "guard-null": guard_null,
     "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
@@ -258,9 +248,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
     "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
-    "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
+    "universal-key": universal_key, "universal-texts": universal_texts,
     "universal-judged": universal_judged, "universal-combinations": universal_combinations,
-    "universal-deeper": universal_deeper, "universal-grid": universal_grid, "universal-combined": universal_combined,
+    "universal-grid": universal_grid, "universal-combined": universal_combined,
     "universal-beside": universal_beside, "universal-windows": universal_windows,
     "everyday-policies": everyday_policies,
     "top-k": top_k, "own-weights": own_weights,

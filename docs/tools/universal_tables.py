@@ -8,31 +8,10 @@ from typing import Any
 from result_files import as_table, read_result, share, source, with_ends
 
 TRAIN = "python benchmarks/bench_universal.py train runs/universal --models FOLDER"
-HEALING = f"{TRAIN} --label healing --act-as 0.7 5"
 KEYS = f"{TRAIN} --label key --name universal --positions MODEL=POSITIONS ..."
 COMBINE = "python benchmarks/bench_universal.py combine runs/changes --models FOLDER"
 _CASE = ("model", "split", "policy", "than")
-WINDOWS = {"universal": "(1, 1)", "window10": "(1, 0)", "window00": "(0, 0)"}
-
-
-def universal() -> str:
-    """The evaluator of healing on changes of every model and kind of text, beside others."""
-    found = read_result("universal.json")["trained"]
-    rows = []
-    for row in found["healing"]["sets"]:
-        low, high = row["unseen_ci"]
-        own = "smollm2-135m" if row["family"] == "smollm2" else "qwen2.5-coder-0.5b"
-        rows.append((
-            row["model"], row["kind"], row["examples"], row["documents"], share(1 - row["share"]), f"{row['seen']:.3f}",
-            f"{row['unseen']:.3f} ({low:.2f} - {high:.2f})", f"{row['unseen, no digits']:.3f}",
-            f"{row[own]:.3f}; {row[own + ', no digits']:.3f}", f"{row['entropy']:.3f}",
-            "; ".join(share(row["first"][name]) for name in ("unseen", own, "fixed")),
-        ))  # fmt: skip
-    header = ("model", "texts", "changes", "documents", "healed with the same content", "`universal-healing`",
-              "the same, family unseen (95 % interval)", "the same, no digits", "trained on key segments; no digits",
-              "entropy",
-              "of the quarter marked first, healed: the same, unseen; key segments; fixed strength")  # fmt: skip
-    return f"{as_table(header, rows)}\n\n{_said(HEALING)}"
+WINDOWS = {"universal": "(1, 1)", "window00": "(0, 0)"}
 
 
 def universal_key() -> str:
@@ -153,18 +132,6 @@ def universal_combinations() -> str:
     return f"{table}\n\n{_counted(found)}"
 
 
-def universal_deeper() -> str:
-    """Healing foreseen from the first tokens behind the change."""
-    found = read_result("universal.json")["combinations"]
-    rows = [(row["depth"], *(_auroc(row["auroc"][kind]) for kind in ("maths", "everyday"))) for row in found["deeper"]]
-    [first, *_] = found["deeper"]
-    header = ("tokens read behind the changed one", *(
-        f"AUROC of \"does not heal\", {kind} (95 % interval; {first[f'{kind} changes']} changes)"
-        for kind in ("maths", "everyday")
-    ))  # fmt: skip
-    return f"{as_table(header, rows)}\n\n*From `benchmarks/results/universal.json`, made by `{COMBINE}`.*"
-
-
 def universal_combined() -> str:
     """Whole texts on prompts of the train split, under the combination as well."""
     found = read_result("universal.json")
@@ -235,8 +202,7 @@ def everyday_policies() -> str:
     found = read_result("everyday_policies.json")
     models = {"smollm2": "SmolLM2-135M", "qwen05": "Qwen2.5-Coder-0.5B", "qwen15": "Qwen2.5-Coder-1.5B",
               "gemma270m": "Gemma 3 270M (base)"}  # fmt: skip
-    names = {"fixed": "fixed strength 1", "own": "CAW, the model's own", "universal": "CAW, `universal`",
-             "universal-healing": "CAW, `universal-healing`"}  # fmt: skip
+    names = {"fixed": "fixed strength 1", "own": "CAW, the model's own", "universal": "CAW, `universal`"}
     rows = [
         (models[row["model"]], names[row["policy"]], f"{row['found']} of {row['texts']}", f"{row['unmarked']:.2f}",
          f"{row['rise']:.2f} ({row['rise_ci'][0]:.2f} - {row['rise_ci'][1]:.2f})")

@@ -6,15 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from caw.io.json_files import read_json
 
 ROOT = Path(__file__).parents[2]
-POLICIES = {
-    "unmarked": "none", "soft": "soft", "mid": "mid", "hard": "hard", "hard + entropy (0.9 nats)": "hard+entropy",
-    "**hard + CAW** (the default setting)": "hard+caw",
-}  # fmt: skip
 
 
 def results(name: str) -> Any:
@@ -27,52 +21,6 @@ def table(page: str, first: str) -> list[list[str]]:
     [start] = [i for i, line in enumerate(lines) if line.startswith(first)]
     end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 2 : end]]
-
-
-def per_cent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
-def gain(found: dict[str, Any]) -> str:
-    """In percentage points, with its interval."""
-    low, high = (f"{100 * end:.0f}" for end in found["difference_ci"])
-    return f"{100 * found['difference']:+.1f} ({low} to {high})"
-
-
-def test_maths_under_five_keys() -> None:
-    found = results("evaluation_qwen05keys/results.json")
-    cells = {row["policy"]: row for row in found["rows"] if row["keys"] in (0, 5)}
-    gains = {(row["policy"], row["measure"]): gain(row) for row in found["equal_detection"]}
-    rows = table("choosing-settings.md", "| setting | accuracy |")
-    assert [row[0] for row in rows] == list(POLICIES)
-    for name, accuracy, share, *over in rows:
-        policy = POLICIES[name]
-        cell = cells[policy]
-        assert accuracy.strip("*") == per_cent(cell["accuracy"], 1)
-        if policy != "none":
-            weighted = cell["weighted"]["tpr_at_fpr_1e2"]
-            assert share == f"{per_cent(cell['tpr_at_fpr_1e2'])} ({per_cent(weighted)})"
-        measures = ("tpr_at_fpr_1e2", "weighted_tpr_at_fpr_1e2")
-        assert [text.strip("*") for text in over] == [gains.get((policy, measure), "") for measure in measures]
-
-
-@pytest.mark.parametrize(
-    ("start", "run", "task"),
-    [("| 0.5B, 300", "qwen05", "gsm8k"), ("| 1.5B, 150", "qwen15", "gsm8k")],
-)
-def test_right_and_found_under_one_key(start: str, run: str, task: str) -> None:
-    cells = {
-        row["policy"]: row
-        for row in results(f"evaluation_{run}/results.json")["rows"]
-        if row["task"] == task and row["watermark"] in ("none", "kgw")
-    }
-    [row] = [row for row in table("choosing-settings.md", "| KGW | unmarked |") if start in f"| {row[0]}"]
-    assert row[1] == per_cent(cells["none"]["accuracy"], 1)
-    for said, policy in zip(row[2:], ("soft", "mid", "hard", "hard+entropy", "hard+cot"), strict=True):
-        cell = cells[policy]
-        weighted = cell["weighted"]["tpr_at_fpr_1e2"]
-        shares = f"{per_cent(cell['tpr_at_fpr_1e2'])} ({per_cent(weighted)})"
-        assert said == f"{per_cent(cell['accuracy'], 1)}; {shares}"
 
 
 def test_what_beta_does() -> None:

@@ -6,7 +6,6 @@ import ast
 import json
 import lzma
 import re
-import runpy
 import statistics
 from pathlib import Path
 from typing import Any
@@ -110,19 +109,24 @@ def test_everyday_texts() -> None:
 
 
 def test_maths_with_a_target() -> None:
-    rows = {
-        row["policy"]: row for row in results("evaluation_qwen05target/results.json")["rows"] if row["keys"] in (0, 3)
-    }
-    assert result_of("`target` of 1 %") == per_cent(rows["closed-0.01"]["accuracy"])
-    assert f"(unmarked {per_cent(rows['none']['accuracy'])})" in README
-    assert f"on {rows['caw']['n']} questions of GSM8K ({rows['none']['n']} unmarked)" in README
+    texts = results("universal.json")["texts"]
+    rows = {row["policy"]: row for row in texts if row["model"] == "qwen2.5-coder-1.5b" and row["kind"] == "maths"}
+    assert result_of("`target` of 1 %") == per_cent(rows["answers"]["right"], 0)
+    found, unmarked = (per_cent(row, 0) for row in (rows["answers"]["found"], rows["none"]["right"]))
+    assert f"{found} detected (unmarked {unmarked})" in README
+    left = f"{unmarked} accuracy became {per_cent(rows['answers']['right'], 0)}"
+    assert left in README
 
 
-@pytest.mark.slow(seconds=6)
-def test_the_chart_is_that_of_the_published_run(tmp_path: Path) -> None:
-    done = runpy.run_path(str(ROOT / "docs" / "tools" / "quality_chart.py"))
-    done["main"](["--out", str(tmp_path / "quality.svg")])
-    assert (tmp_path / "quality.svg").read_text() == (ROOT / "docs" / "quality.svg").read_text()
+def test_guarded_texts() -> None:
+    [run] = [
+        run
+        for run in results("guard.json")["runs"]
+        if (run["what"], run["model"][:18], run.get("tokens")) == ("everyday", "qwen2.5-coder-0.5b", 200)
+    ]
+    [row] = [row for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "all")]
+    assert f"{row['count'] * row['both']:.0f} of {row['count']} everyday texts of Qwen2.5-Coder-0.5B" in README
+    assert f"at the cost of {row['cost']:.0f} unmarked decodes" in README
 
 
 def test_false_alarms() -> None:

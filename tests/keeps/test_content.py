@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caw.content import content_of, names_in, same_content
+from caw.keeps.parts import content_of, names_in, same_content
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
-from caw.equations import NUMBER_WORDS, TITLES
+from caw.keeps.equations import NUMBER_WORDS, TITLES
 
 # "second" is mostly no number
 WORDS = rf"{NUMBER_WORDS}|hundreds?|thousands?|millions?|billions?|trillions?|dozens?"
@@ -32,40 +31,26 @@ LOOKED_BACK = 16  # characters before a word that tell whether it begins a sente
 KINDS = ("number", "name", "code", "negation", "answer")
 
 
-@dataclass(frozen=True)
-class Part:
-    """A piece of content. said: what must stay. start, end: the characters that it is in."""
-
-    kind: str
-    said: str
-    start: int
-    end: int
-
-
 def names_in(text: str) -> set[str]:
     """Return the words with a capital that do not begin a sentence or an item."""
-    return {part.said for part, begins in _capitalised(text) if not begins}
+    return {word for word, begins in _capitalised(text) if not begins}
 
 
-def parts_of(text: str, names: Collection[str] = ()) -> list[Part]:
-    """Return the content of a text, by kind, in the order of the text.
+def content_of(text: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> tuple[tuple[str, ...], ...]:
+    """Return the content of a text by kind (numbers, names, ...), each in the order of the text.
 
     names: words that are names even where they begin a sentence. Numbers are without thousands separators and currency
     signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. All
     negations are alike. An answer is what follows "answer is" in its sentence.
     """
-    found = [Part("number", _plain(each[0]), *each.span()) for each in NUMBER.finditer(text)]
-    found += [part for part, begins in _capitalised(text) if not begins or part.said in names]
-    found += _code(text)
-    found += [Part("negation", "not", *each.span()) for each in NEGATION.finditer(text)]
-    said = [(" ".join(each[1].lower().split()), each) for each in ANSWER.finditer(text)]
-    return found + [Part("answer", words, *each.span(1)) for words, each in said]
-
-
-def content_of(text: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> tuple[tuple[str, ...], ...]:
-    """Return the content of a text by kind (numbers, names, ...), each in its order; names: as in `parts_of`."""
-    parts = parts_of(text, names)
-    return tuple(tuple(part.said for part in parts if part.kind == kind) for kind in kinds)
+    parts = {
+        "number": [_plain(each) for each in NUMBER.findall(text)],
+        "name": [word for word, begins in _capitalised(text) if not begins or word in names],
+        "code": _code(text),
+        "negation": ["not" for _ in NEGATION.finditer(text)],
+        "answer": [" ".join(words.lower().split()) for words in ANSWER.findall(text)],
+    }
+    return tuple(tuple(parts[kind]) for kind in kinds)
 
 
 def same_content(one: str, other: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> bool:
@@ -77,21 +62,17 @@ def _plain(number: str) -> str:
     return re.sub("[,$€£¥]", "", number).replace("−", "-").lower()
 
 
-def _capitalised(text: str) -> Iterator[tuple[Part, bool]]:
+def _capitalised(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each word with a capital, and whether it begins a sentence."""
     for match in NAME.finditer(text):
         word = match[0].replace("’", "'")
         if word[0].isupper() and word not in NO_NAMES:
             before = text[max(match.start() - LOOKED_BACK, 0) : match.start()]
-            yield Part("name", word, *match.span()), bool(BEGINS.search(before))
+            yield word, bool(BEGINS.search(before))
 
 
-def _code(text: str) -> list[Part]:
-    found, at = [], 0
+def _code(text: str) -> list[str]:
+    code = list[str]()
     for number, part in enumerate(text.split(FENCE)):
-        if number % 2:
-            found.append(Part("code", part.strip(), at, at + len(part)))
-        else:
-            found += [Part("code", each[1], at + each.start(), at + each.end()) for each in INLINE.finditer(part)]
-        at += len(part) + len(FENCE)
-    return found
+        code += [part.strip()] if number % 2 else INLINE.findall(part)
+    return code

@@ -4,7 +4,7 @@
     results()           the answer, and every equation, both sides, in order; fenced code as it is
     json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
-    content()           numbers, names, code, negations and stated answers (`content.py`): the wording is free
+    content()           numbers, names, code, negations and stated answers (`parts.py`): the wording is free
 
 A reader of its own is any function of two texts:
 
@@ -28,15 +28,12 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from caw.checks import require_choice
-from caw.content import names_in, same_content
-from caw.equations import CHOICES, Tokens, answers_of, equations_of, has_number, may_go_on
 from caw.io.show import shown
+from caw.keeps.equations import CHOICES, Tokens, answers_of, equations_of, has_number, may_go_on
+from caw.keeps.parts import names_in, same_content
 
 Keeps = Callable[[str, str], bool]
 
-NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
-STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
-ANY_NUMBER = re.compile(NUMBER)
 FENCED = re.compile(r"^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 BRACKET = re.compile(r"[{[]")
@@ -46,28 +43,6 @@ CACHED = 64  # texts whose results or values are known
 FREE_WORDS = 4  # a string of as many words is free text, where no fields are named
 LANGUAGES = ("python",)
 PYTHON = ("python", "python3", "py", "")  # tags of fenced blocks
-
-
-def plain_number(text: str) -> str:
-    """Return a number without thousands separators and dollar signs."""
-    return text.replace(",", "").replace("$", "")
-
-
-def same_number(one: str, other: str) -> bool:
-    """Tell whether two texts are the same number: "1,200.00" is "1200"."""
-    try:
-        return Decimal(plain_number(one)) == Decimal(plain_number(other))
-    except InvalidOperation:
-        return False
-
-
-def answer_of(text: str) -> str | None:
-    """Return the stated number of a text, otherwise its last one; None if it has none."""
-    stated = STATED_NUMBER.search(text)
-    if stated:
-        return stated[1]
-    found = ANY_NUMBER.findall(text)
-    return found[-1] if found else None
 
 
 @dataclass(frozen=True)
