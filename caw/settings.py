@@ -205,11 +205,8 @@ class Settings(Running, Detectability, Sampling):
 
 
 def check_speculate(speculate: Any) -> None:
-    """Raise TypeError or ValueError for an invalid source of drafts; whether a model fits is checked later, in the
-    plan.
-    """
-    model = callable(speculate) and hasattr(speculate, "config")
-    if speculate is None or model or callable(getattr(speculate, "follow", None)):
+    """Raise TypeError or ValueError for an invalid source of drafts."""
+    if speculate is None or callable(getattr(speculate, "follow", None)):
         return
     if isinstance(speculate, str):
         require_choice("speculate", speculate, WHERE_IT_PAYS, "auto")
@@ -217,7 +214,7 @@ def check_speculate(speculate: Any) -> None:
         require_int("speculate", speculate, 1, MAX_DRAFTS)
     else:
         raise TypeError(
-            "speculate must be 'auto', 'own', None, a number of tokens, a drafter or a small model, got "
+            "speculate must be 'auto', 'own', None, a number of tokens or a drafter, got "
             f"{type(speculate).__name__}; leave it out"
         )
 

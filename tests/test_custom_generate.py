@@ -10,7 +10,7 @@ import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
 from decoding.brute_force import BruteForce, agree
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -180,7 +180,6 @@ def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
 def test_drafts_change_nothing(llama: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """With processors that remember nothing; stopping criteria are asked between drafted tokens too."""
     saw: list[int] = []
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr("caw.decoding.drafts.proposer.Proposer.saw", lambda self, *counts: saw.append(counts[2]))
     options: dict[str, Any] = {
         "plain": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},

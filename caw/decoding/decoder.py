@@ -121,7 +121,7 @@ class Decoder:
         if isinstance(self.step, FixedStep):
             rounds = DraftRounds if self.plan.drafts else RunAhead
             return rounds(self.step, self.state, self.cache, self.report, self.kept)
-        return self.step.caller(self.state, self.cache, lambda: bool(self.waiting) or self.plan.keep_rows)
+        return self.step.caller(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Make the model's device the current one, on which kernels are launched."""

@@ -196,10 +196,8 @@ def graph_drafts(settings: Settings, why_not: str, captured: bool) -> int:
 
 
 def _fixed(speculate: Any) -> bool:
-    """Tell whether captured steps draft with it: with a number or a drafter, not where it drafts only if that pays, nor
-    with a model, whose guesses on the CPU a GPU would wait for."""
-    own = isinstance(speculate, str) and speculate in WHERE_IT_PAYS
-    return speculate is not None and not own and not hasattr(speculate, "config")
+    """Tell whether captured steps draft with it: with a number or a drafter, not where it drafts only if that pays."""
+    return speculate is not None and not isinstance(speculate, str)
 
 
 def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:

@@ -16,7 +16,6 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
-from caw.decoding.drafts.small_model import ModelDrafter
 
 pytestmark = [
     pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension"),
@@ -33,17 +32,6 @@ def test_every_mark_and_policy(llama: Any, watermark: str | None, batch: int) ->
     chosen = MARKS[watermark] if watermark else None
     for policy in POLICIES if watermark else ["full"]:
         same(llama, chosen, POLICIES[policy](llama) if chosen else None, MIXED, batch)
-
-
-@pytest.mark.parametrize("watermark, policy, guesser", pairwise(MARKS, POLICIES, ["llama", "qwen3"]))
-def test_a_small_model_guesses(llama: Any, watermark: str, policy: str, guesser: str) -> None:
-    """Texts with keys, factors and sampling of their own; one drafter is as good as the model, the other is not."""
-    mark, law = MARKS[watermark], POLICIES[policy](llama)
-    drafter = ModelDrafter(copy.deepcopy(build(guesser)), mark, law, cost=0.01)
-    plain, done = (decoded(llama, mark, law, ROWS, speculate=speculate) for speculate in (None, drafter))
-    assert texts(done) == texts(plain)
-    assert [(t.candidates, t.choice) for t in done.traces] == [(t.candidates, t.choice) for t in plain.traces]
-    assert sum(trace.drafts.drafted for trace in done.traces) > 0
 
 
 @pytest.mark.parametrize("watermark", [None, *MARKS])
