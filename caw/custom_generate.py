@@ -248,7 +248,7 @@ def _settings(
         branching=branching,
         do_sample=bool(config.do_sample),
         seed=seed,
-        slots=max(1, min(candidate_slots(watermark, policy, most, policy.greatest), rungs)),
+        slots=max(1, min(candidate_slots(watermark, policy, most, policy.max_strength), rungs)),
         return_trace=False,
         mark_eos=mark_eos,
         speculate=speculate,

@@ -342,7 +342,7 @@ def generate(
             how = opt.build_policy(chosen, of_policy, model)
             marking = "" if mark is None else what_marks(mark, how, remark)
         if family is not None:
-            family.check_strength(how.greatest)
+            family.check_strength(how.max_strength)
         elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos require a watermark, got none; leave them out")
         settings = Settings(

@@ -97,7 +97,7 @@ def make_plan(
     _ext.warn_without_cuda(facts.device)
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
-    max_strength = limits.greatest(checked(policy).greatest)
+    max_strength = limits.greatest(checked(policy).max_strength)
     recommended = watermark if isinstance(watermark, Recommended) else None
     watermark = watermark if recommended is None else recommended.greedy
     if watermark is not None:

@@ -14,7 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import caw
 from caw.integrations.transformers import FOLDER, LogitsProcessor
-from caw.policies import Deficit, Target
+from caw.policies import Target
 
 NEW = 12
 PROMPTS = [prompt(9), prompt(3, 2)]
@@ -27,7 +27,7 @@ MARKS = {
 }
 DRAWN = {"do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 7}
 SETTINGS: dict[str, dict[str, Any]] = {"greedy": {}, "drawn": DRAWN}
-TARGET = Target(0.01, law=Deficit(tokens=NEW))
+TARGET = Target(0.01)
 
 
 def padded(prompts: list[list[int]] = PROMPTS) -> dict[str, torch.Tensor]:

@@ -43,11 +43,11 @@ from caw.decoding.forward import fused_layers, fused_stack
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.row_settings import RowLimits
 from caw.detection.weights import TokenWeights
-from caw.policies import Lagrangian, Target
+from caw.policies import Target
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
 # marks until 1 % is reached, tokens of weight 0 never
-TARGET = Target(0.01, margin=0, law=Lagrangian(tokens=10), weights=TokenWeights(np.arange(500) % 4))
+TARGET = Target(0.01, margin=0, weights=TokenWeights(np.arange(500) % 4))
 POLICIES = {
     "fixed": lambda model: caw.FixedStrength(1.0),
     "entropy": lambda model: caw.EntropyThreshold(3.6),

@@ -19,7 +19,6 @@ from pairwise import pairwise
 import caw
 from caw import ops
 from caw.decoding.plan_defaults import exact_rows
-from caw.policies import Deficit, Target
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
@@ -145,7 +144,7 @@ def test_stop_strings_and_streams(looks_ahead: bool) -> None:
 @pytest.mark.parametrize("watermark", ["lefthash", "top_k", "synthid"])
 def test_with_a_target(llama: Any, watermark: str) -> None:
     """The evidence of the text so far decides how strongly the next token is marked."""
-    policy = caw.FixedStrength(1.0, target=Target(1e-2, law=Deficit()))
+    policy = caw.FixedStrength(1.0, target=1e-2)
     for chosen in (policy, caw.CapacityPolicy(POLICIES["window11"](llama).network, theta=0.8, beta=1.5, target=0.05)):
         same(llama, MARKS[watermark], chosen, MIXED, rows=ROWS[:1] * 3)
 

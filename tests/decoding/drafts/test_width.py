@@ -33,13 +33,13 @@ def test_each_token_is_likely_to_earn_its_row(share: float, batch: int) -> None:
 
 
 def test_where_nothing_repeats_few_rows_are_lost() -> None:
-    """Guesses of a single matching token that are always wrong: a hundredth of the forwards carries one, at most."""
+    """Guesses of a single matching token that are always wrong: of a hundred forwards three carry one, at most."""
     width, rows = Earned(MOST, EXPECTED), 0
     for _ in range(1000):
         if number := width.of(0, 1):
             width.saw(0, number, 0)
             rows += number
-    assert 0 < rows <= 20, "and it is tried again"
+    assert 0 < rows <= 30, "and it is tried again"
 
 
 def test_a_bad_start_is_forgotten() -> None:

@@ -241,11 +241,6 @@ def test_one_spelling_of_the_secret_gives_one_set_of_keys(monkeypatch: pytest.Mo
         ("policies/caw/target", {"margin": 1}, "policy caw with .*: target must have p_value, found none"),
         ("policies/caw/target", {"p_value": 0.1, "at": 1}, "policy caw with .*: target has an unknown field 'at'; kno"),
         (
-            "policies/caw/target",
-            {"p_value": 0.1, "law": {"name": "go"}},
-            "policy caw with .*: law.name must be one of stop, deficit, lagrangian, got 'go'",
-        ),
-        (
             "generation",
             {"on_undetected": "drop"},
             "generation has an unknown field 'on_undetected'; known: max_new_tokens",
