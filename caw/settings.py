@@ -128,7 +128,8 @@ class Running:
         chat: apply the tokenizer's chat template to each prompt: a str as a user message, a conversation as it is.
         stop: strings that end a sequence; they are not part of its text.
         return_trace: record capacity, strength, candidates and choice of every token.
-        branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines); equal text.
+        branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines, run
+            eagerly and without drafts); equal text.
         slots: candidates per forward pass; None = 2 for green lists, up to 8 for EXP.
         speculate: speculative decoding, which changes no text: "auto" = n-gram lookup in all texts of the call where it
             pays, on a CPU; "own" = lookup within each text only; None = off; a number = always that many tokens; or a

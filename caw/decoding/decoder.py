@@ -262,7 +262,7 @@ def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
     facts = plan.facts
     cache = (SpreadCache if facts.spread else SiblingCache)(
         facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots + plan.drafts, facts.device,
-        plan.copies, plan.kernels, plan.settings.prefill_attention,
+        plan.kernels, plan.settings.prefill_attention,
     )  # fmt: skip
     if kept is not None:
         cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths

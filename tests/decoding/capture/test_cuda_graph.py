@@ -196,10 +196,9 @@ def same_results(a: Any, b: Any) -> None:
 # Memory and replay ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
 @pytest.mark.parametrize("watermark", [None, *WATERMARKS])
-def test_addresses_stay(llama: Any, watermark: str | None, branching: str) -> None:
-    decoder, step = started(llama, PROMPTS, kept(watermark), capacity_policy(llama), branching=branching, slots=2)
+def test_addresses_stay(llama: Any, watermark: str | None) -> None:
+    decoder, step = started(llama, PROMPTS, kept(watermark), capacity_policy(llama), slots=2)
     before = {name: (t.data_ptr(), t.shape, t.stride()) for name, t in tensors(step).items()}
     with torch.inference_mode(), decoder.attention:
         for _ in range(5):
