@@ -25,14 +25,13 @@ class Knowing:
     texts: (prompt, new tokens) of each.
     """
 
-    expected = {1: 0.95}  # so that drafts are long, and go on behind mistakes
-
     def __init__(
         self, texts: Sequence[tuple[Sequence[int], Sequence[int]]], mistakes: Sequence[str] = ("right",)
     ) -> None:
         self.texts = [(list(prompt), list(new)) for prompt, new in texts]
         self.mistakes, self.asked = [MISTAKES[name] for name in mistakes], count()
         self.learned: list[list[int]] = []
+        self.expected = {1: 0.95}  # so that drafts are long, and go on behind mistakes
 
     def follow(self, prompt: Sequence[int]) -> Following:
         return Following(self, [new for own, new in self.texts if own == list(prompt)])
