@@ -9,8 +9,7 @@ and without drafts are compared token by token. What was measured lies in --raw,
 --minutes 5 makes a part, and the same command again the next one. In --json a row takes the place of an older one of
 the same case, unless that is of more texts.
 
-Times are those of the texts without their prompts. A small model (--drafter) guesses once with the marks and once
-without ("unmarked drafts"); its own reading of the prompt counts.
+Times are those of the texts without their prompts.
 """
 
 from __future__ import annotations
@@ -31,34 +30,17 @@ from draft_prompts import prompts
 import caw
 from caw.benchmark.machine import about, best_instructions, processor
 from caw.decoding.drafts.ngrams import NgramDrafter
-from caw.decoding.drafts.small_model import ModelDrafter, share_of
 
 TOKENS = {"GSM8K": 160, "rewriting": 100, "chat": 100, "code editing": 120}  # most of a text
 KEY, WARM = 15_485_863, 2
 IN_TURN = "GSM8K, one after the other"  # drafts also from the texts before; all else is as for each by itself
-DRAFTS, UNMARKED = " + drafts", " + unmarked drafts"
-CASE = ("model", "drafter", "dtype", "weights", "batch", "prompts", "variant")
-LASTING = ("model", "weights", "drafter", "evaluator", "delta", "dtype", "batch", "tokens")  # the same in all parts
+DRAFTS = " + drafts"
+CASE = ("model", "dtype", "weights", "batch", "prompts", "variant")
+LASTING = ("model", "weights", "evaluator", "delta", "dtype", "batch", "tokens")  # the same in all parts
 Measured = dict[str, Any]
 
 
-def guessers(args: argparse.Namespace, model: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What `speculate` is in each variant of decoding with a mark."""
-    if not args.drafter:
-        return lambda mark: {"": None, DRAFTS: "auto"}
-    small = caw.load_model(args.drafter, dtype=args.dtype)[0]
-    unmarked = ModelDrafter(small, None, None, share_of(small, model))
-
-    def of(mark: dict[str, Any]) -> dict[str, Any]:
-        if not mark:
-            return {"": None, DRAFTS: unmarked}
-        expecting = ModelDrafter(small, mark["watermark"], mark["policy"], unmarked.cost)
-        return {"": None, DRAFTS: expecting, UNMARKED: unmarked}
-
-    return of
-
-
-def variants(args: argparse.Namespace, model: Any) -> dict[str, dict[str, Any] | None]:
+def variants(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
     """Arguments of `caw.generate`; None = transformers."""
     policy = caw.CapacityPolicy(args.evaluator or args.model)
     marks: dict[str, dict[str, Any]] = {
@@ -66,10 +48,9 @@ def variants(args: argparse.Namespace, model: Any) -> dict[str, dict[str, Any] |
         "KGW, CAW": {"watermark": caw.KGW(key=KEY, delta=args.delta), "policy": policy},
         "EXP, CAW": {"watermark": caw.EXP(key=KEY), "policy": policy},
     }
-    guessing = guessers(args, model)
     found: dict[str, dict[str, Any] | None] = {
         f"{name}{said}": {**given, "speculate": how, "batch_size": args.batch}
-        for name, given in marks.items() for said, how in guessing(given).items()
+        for name, given in marks.items() for said, how in (("", None), (DRAFTS, "auto"))
     }  # fmt: skip
     theirs = dict.fromkeys(("transformers", "transformers + look-up")) if args.batch == 1 and args.theirs else {}
     return {**found, **theirs}
@@ -110,7 +91,7 @@ def measure(call: Callable[[int], Any], most: int, read: Callable[[], Any] | Non
 
 def samples(model: Any, tokenizer: Any, args: argparse.Namespace, kept: Measured) -> Iterator[tuple[str, Any]]:
     """(what was measured, figures) of all that is not in `kept`: of each kind the first texts, then the next ones."""
-    chosen = variants(args, model)
+    chosen = variants(args)
     encoded = {kind: [encode(tokenizer, *one) for one in asked] for kind, asked in prompts(args.gsm8k).items()
                if not args.kinds or kind in args.kinds}  # fmt: skip
     shared = {name: NgramDrafter() for name in chosen if name.endswith(DRAFTS)}
@@ -127,7 +108,7 @@ def samples(model: Any, tokenizer: Any, args: argparse.Namespace, kept: Measured
                     asked = {**given, **cache}
                     read = partial(ours, model, tokenizer, {**asked, "speculate": None}, ids, 1)
                     yield from once(kept, kind, first, name, partial(ours, model, tokenizer, asked, ids), most, read)
-                if kind == "GSM8K" and name in shared and not args.drafter and args.batch == 1:
+                if kind == "GSM8K" and name in shared and args.batch == 1:
                     again = partial(ours, model, tokenizer, {**asked, "speculate": shared[name]}, ids)
                     yield from once(kept, IN_TURN, first, name, again, most, read)
                     shared[name].learn(kept[json.dumps([IN_TURN, first, name])]["texts"][0])
@@ -197,7 +178,6 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--weights", help="as in caw.load_model")
-    parser.add_argument("--drafter", help="a smaller model that guesses, in place of look-up")
     parser.add_argument("--evaluator", help="its name or file; without it, the model's name")
     parser.add_argument("--delta", type=float, default=2.5, help="of KGW")
     parser.add_argument("--dtype", default="auto")
@@ -227,8 +207,12 @@ def main() -> None:
             if time.monotonic() - start > 60 * args.minutes:
                 print("time is up; the same command goes on behind it")
                 break
-    names = {"model": Path(args.model).name, "drafter": Path(args.drafter).name if args.drafter else None}
-    own_row = {**names, "dtype": str(model.dtype).removeprefix("torch."), "weights": args.weights, "batch": args.batch}
+    own_row = {
+        "model": Path(args.model).name,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": args.weights,
+        "batch": args.batch,
+    }
     ran_on = {"instructions": best_instructions(processor())}
     rows = [{**own_row, **row, **ran_on} for row in rows_of(kept)]
     for row in rows:
@@ -277,9 +261,9 @@ def merged(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict
             print("the older row stays, as it is of more texts:", *case)
     places: dict[Any, int] = {}
     for case in found:
+        places.setdefault(case[:4], len(places))
         places.setdefault(case[:5], len(places))
-        places.setdefault(case[:6], len(places))
-    return [found[case] for case in sorted(found, key=lambda case: (places[case[:5]], places[case[:6]]))]
+    return [found[case] for case in sorted(found, key=lambda case: (places[case[:4]], places[case[:5]]))]
 
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ from caw.decoding.closed_loop import ClosedLoop
 from caw.ladder import Ladder
 
 LOOP = "loop"
-# all that a step does for its loop, `weigh` only where the law has a strength of its own; besides, in a ladder, what
-# each row's factor leaves of it (`select`, then `first`)
-METHODS = [(ClosedLoop, name) for name in ("steer", "weigh", "aim", "count")] + [(Ladder, "first")]
+# all that a step does for its loop; besides, in a ladder, what each row's factor leaves of it (`select`, then `first`)
+METHODS = [(ClosedLoop, name) for name in ("steer", "aim", "count")] + [(Ladder, "first")]
 MARKS = {"kgw": caw.KGW(key=1, delta=2.5), "exp": caw.EXP(key=1)}
 
 

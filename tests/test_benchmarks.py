@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import save_tiny, tiny_model
+from tiny import save_tiny
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
@@ -290,16 +290,16 @@ def test_parts_of_drafts_become_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         counts = [{"passes": passes, "rows": 12, "drafted": 8, "accepted": 6}] if passes else []
         return {"texts": [[1, 2, 3, 4]], "seconds": seconds, "counts": counts}
 
-    made = {("KGW, CAW + unmarked drafts", 0): figures(2, 4), ("KGW, CAW + drafts", 0): figures(1, 2),
-            ("KGW, CAW", 0): figures(4), ("plain", 0): figures(3), ("plain", 1): figures(9),
-            ("transformers", 1): figures(9)}  # fmt: skip
+    made = {("EXP, CAW + drafts", 0): figures(2, 4), ("EXP, CAW", 0): figures(4),
+            ("KGW, CAW + drafts", 0): figures(1, 2), ("KGW, CAW", 0): figures(4), ("plain", 0): figures(3),
+            ("plain", 1): figures(9), ("transformers", 1): figures(9)}  # fmt: skip
     found = {
         row["variant"]: row
         for row in bench.rows_of({json.dumps(["chat", first, name]): one for (name, first), one in made.items()})
     }
     assert set(found) == {name for name, _ in made} - {"transformers"}
     speeds = {name: (row["speed_over_plain"], row["speed_over_without"]) for name, row in found.items()}
-    assert speeds["KGW, CAW + drafts"] == (3, 4) and speeds["KGW, CAW + unmarked drafts"] == (1.5, 2)
+    assert speeds["KGW, CAW + drafts"] == (3, 4) and speeds["EXP, CAW + drafts"] == (1.5, 2)
     assert found["KGW, CAW + drafts"]["tokens_per_pass"] == 2 and found["plain"]["texts"] == 1
     case = dict.fromkeys(bench.CASE, "x")
     old = [{**case, "variant": variant, "texts": texts} for variant, texts in (("a", 1), ("b", 4))]
@@ -310,26 +310,22 @@ def test_parts_of_drafts_become_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.gate("rehearsal")
-def test_drafts_in_two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: Any) -> None:
-    """The second one goes on where time was up; a small model guesses with the marks and without."""
+def test_drafts_in_two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one goes on where time was up."""
     monkeypatch.syspath_prepend(str(FOLDER))
     bench = importlib.import_module("bench_drafts")
-    small, raw, out = tmp_path / "small", tmp_path / "raw.jsonl", tmp_path / "drafts.json"
-    tiny_model(len(demo_tokenizer)).save_pretrained(small)
-    demo_tokenizer.save_pretrained(small)
-    options = ["bench_drafts", "--drafter", str(small), "--tokens", "6", "--most", "1", "--kinds", "chat",
-               "--raw", str(raw), "--json", str(out)]  # fmt: skip
-    for more, lines in ((["--minutes", "0"], 2), ([], 1 + 8 + 2)):
+    raw, out = tmp_path / "raw.jsonl", tmp_path / "drafts.json"
+    options = ["bench_drafts", "--tokens", "6", "--most", "1", "--kinds", "chat", "--raw", str(raw), "--json", str(out)]
+    for more, lines in ((["--minutes", "0"], 2), ([], 1 + 6 + 2)):
         monkeypatch.setattr(sys, "argv", [*options, *more])
         bench.main()
         assert len(raw.read_text().splitlines()) == lines
     found = json.loads(out.read_text())
     rows = {row["variant"]: row for row in found["rows"]}
-    assert len(rows) == 8 + 2 and {"EXP, CAW + unmarked drafts", "transformers + look-up"} <= rows.keys()
+    assert len(rows) == 6 + 2 and {"EXP, CAW + drafts", "transformers + look-up"} <= rows.keys()
     assert all(row["same_tokens"] for name, row in rows.items() if "transformers" not in name)
-    assert {row["drafter"] for row in rows.values()} == {"small"}
     assert list(found["commands"].values()) == [
-        "python benchmarks/bench_drafts.py --model smollm2-135m --drafter small --delta 2.5 --dtype auto --batch 1 "
+        "python benchmarks/bench_drafts.py --model smollm2-135m --delta 2.5 --dtype auto --batch 1 "
         "--tokens 6 --most 1 --theirs 2 --kinds chat --raw FILE --json FILE"
     ]
     monkeypatch.setattr(sys, "argv", [*options, "--delta", "3"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
 from decoding.brute_force import BruteForce, agree
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -121,12 +121,11 @@ def test_theta_zero_is_stock_generate(model: Any) -> None:
 
 
 @pytest.mark.parametrize("watermark", [caw.KGW(key=1), caw.EXP(key=2, top_k=60)])
-@pytest.mark.parametrize("branching", ["tree", "batch"])
-def test_same_tokens_as_caw_generate(model: Any, watermark: Any, branching: str) -> None:
+def test_same_tokens_as_caw_generate(model: Any, watermark: Any) -> None:
     policy = caw.CapacityPolicy(spread_evaluator(model), theta=1.0, beta=1.5)
     expected = caw.generate(model, tokenizer(), PROMPTS, watermark=watermark, policy=policy, max_new_tokens=NEW)
     ours = model.generate(**left_padded(), max_new_tokens=NEW, do_sample=False, custom_generate=caw.decode,
-                          watermark=watermark, policy=policy, branching=branching)  # fmt: skip
+                          watermark=watermark, policy=policy)  # fmt: skip
     reference = BruteForce(model, watermark, policy, eos=(2,))
     for ids, row, wanted in zip(PROMPTS, ours[:, 9:].tolist(), expected.sequences, strict=True):
         agree(row[: len(wanted)], wanted, reference, ids, f"custom_generate {watermark.name}")
@@ -180,7 +179,6 @@ def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
 def test_drafts_change_nothing(llama: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """With processors that remember nothing; stopping criteria are asked between drafted tokens too."""
     saw: list[int] = []
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr("caw.decoding.drafts.proposer.Proposer.saw", lambda self, *counts: saw.append(counts[2]))
     options: dict[str, Any] = {
         "plain": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
@@ -326,7 +324,6 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
         ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),
         ({"watermark": "kgw"}, "watermark must be a caw watermark"),
         ({"policy": 1.0}, "policy must be a caw policy"),
-        ({"branching": "forest"}, "branching must be one of"),
         ({"caw_streamer": Recorder()}, "a streamer requires a batch of 1, got 3"),
         ({"thtea": 0.5}, "thtea"),
         ({"detectable_at": 1e-3}, "detectable_at"),

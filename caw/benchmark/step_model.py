@@ -203,7 +203,7 @@ def model_of_step(
     config = facts.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    keys = torch.empty(decoder.cache.rows, heads, 1, dim, dtype=facts.dtype, device=facts.device)
+    keys = torch.empty(decoder.cache.batch, heads, 1, dim, dtype=facts.dtype, device=facts.device)
     decoder.cache.allocate(keys, keys)
     steps = decoder.steps()
     assert isinstance(steps, RunAhead) and isinstance(steps.step, DeviceStep)

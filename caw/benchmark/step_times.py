@@ -95,7 +95,7 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
     config = facts.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    keys = torch.empty(decoder.cache.rows, heads, 1, dim, dtype=facts.dtype, device=device)
+    keys = torch.empty(decoder.cache.batch, heads, 1, dim, dtype=facts.dtype, device=device)
     decoder.cache.allocate(keys, keys)
     state, cache = decoder.state, decoder.cache
     logits = torch.randn(batch, facts.vocab_size, generator=torch.Generator().manual_seed(0)).to(device)

@@ -20,7 +20,7 @@ FILES = ("drawn", "synthid_steps", "no_look_ahead", "parts", "row_invariance", "
 def speed_goals() -> str:
     """Goals of speed on a CPU beside the committed measurements."""
     header = ("goal", "measured", "met or missed", "what bounds it")
-    lines = [*_drawn(), *_synthid(), *_rows(), *_servers(), *_gemma(), *_start(), *_drafts()]
+    lines = [*_drawn(), *_synthid(), *_rows(), *_servers(), *_gemma(), *_start()]
     return f"{as_table(header, lines)}\n\n*From {', '.join(f'`{name}`' for name in FILES)} in `benchmarks/results`.*"
 
 
@@ -222,20 +222,3 @@ def _start() -> list[Line]:
         ("`generate` before prefill, model loaded: <= 3 ms", _said(calls, 2), _judged(calls, 3),
          "Python: checks, tokenizer, caches, states; under CAW the evaluator too" if max(calls.values()) > 3 else ""),
     ]  # fmt: skip
-
-
-def _drafts() -> list[Line]:
-    """On AMX, in float32; what bfloat16 reached there beside it."""
-    lines = []
-    for kind, name, goal in (("GSM8K", "maths", 1.4), ("rewriting", "rewriting", 1.7)):
-        found: dict[str, dict[str, float]] = {"float32": {}, "bfloat16": {}}
-        for r in read_result("drafts.json.xz")["rows"]:
-            if (r["instructions"], r["model"], r["batch"], r["drafter"], r["prompts"]) == (
-                "amx_bf16", "smollm2-135m", 1, None, kind
-            ) and r["variant"] in ("KGW, CAW + drafts", "EXP, CAW + drafts"):  # fmt: skip
-                found[r["dtype"]][r["variant"].split(",")[0]] = r["speed_over_plain"]
-        own, other = found["float32"], found["bfloat16"]
-        said = _said(own, 2) if own else NOT + (f" (bfloat16: {_said(other, 2)})" if other else "")
-        lines.append((f"Drafts on AMX, float32, {name}, over unmarked without: >= {goal}", said,
-                      _judged(own, goal, most=False) if own else NOT, "" if own else NO_AMX))  # fmt: skip
-    return lines

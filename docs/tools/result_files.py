@@ -58,7 +58,6 @@ COMMANDS = {
         f"evaluation_{run}/results.json.xz": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
         for run in (
             "qwen05",
-            "qwen05laws",
             "qwen05keys",
             "qwen05ends",
             "qwen05target",

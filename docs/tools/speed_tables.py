@@ -1,4 +1,4 @@
-"""Tables of speed: servers, drafts, the decode loop, products, operators."""
+"""Tables of speed: servers, the decode loop, products, operators."""
 
 from __future__ import annotations
 
@@ -72,57 +72,6 @@ def _threads(row: dict[str, Any]) -> str:
     """Those that the side was told to use; vLLM one before it could be told."""
     count = row.get("vllm_threads", 1) if row["side"].startswith("vLLM") else row["threads"]
     return f" ({count} thread{'s' * (count > 1)})"
-
-
-UNMARKED = {"unmarked drafts": ", unmarked guesses"}
-
-
-def drafts() -> str:
-    """Throughput with drafts and without, relative to plain decoding without them."""
-    found = read_result("drafts.json.xz")
-    rows = {(r["model"], r["drafter"], r["dtype"], r["batch"], r["prompts"], r["variant"]): r for r in found["rows"]}
-    lines = []
-    for (*case, variant), r in rows.items():
-        without, _, guessed = variant.partition(" + ")
-        if not guessed:
-            continue
-        model, drafter, dtype, batch, prompts = case
-        before = rows.get((*case, without), rows.get((*case[:4], prompts.split(",")[0], without)))
-        said = model.split(".Q")[0] + (f", drafts of {drafter.split('.Q')[0]}" if drafter else "")
-        lines.append((
-            said, dtype, batch, f"{prompts} ({r['texts']})", without + UNMARKED.get(guessed, ""),
-            f"{before['speed_over_plain']:.2f}", f"{r['speed_over_plain']:.2f}",
-            *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
-            "" if r["acceptance"] is None else share(r["acceptance"]), r["instructions"],
-        ))  # fmt: skip
-    header = ("model", "dtype", "batch", "prompts (texts)", "decoding", "throughput without", "with drafts",
-              "tokens per pass", "rows", "drafts accepted", "best instruction set")  # fmt: skip
-    commands = "\n".join(found["commands"].values())
-    return f"{as_table(header, lines)}\n\n{source('drafts.json.xz')} Its commands:\n\n```bash\n{commands}\n```"
-
-
-# speed over plain decoding without drafts, with CAW on, at batch 1, in bfloat16; float32's are in goal_tables.py
-GOALS = {
-    "smollm2-135m": {"GSM8K": 1.4, "rewriting": 1.7, "chat": 1.0},
-    "qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf": {"GSM8K": 1.25, "rewriting": 1.3, "code editing": 1.3, "chat": 1.0},
-}
-
-
-def draft_goals() -> str:
-    """What was to be reached with drafts under CAW, and what was."""
-    rows = {(r["model"], r["prompts"], r["variant"]): r for r in read_result("drafts.json.xz")["rows"]
-            if (r["batch"], r["drafter"], r["dtype"]) == (1, None, "bfloat16")}  # fmt: skip
-    lines = []
-    for model, kinds in GOALS.items():
-        for kind, goal in kinds.items():
-            own = [rows[model, kind, f"{mark}, CAW + drafts"] for mark in ("KGW", "EXP")]
-            reached = [
-                f"{r['speed_over_plain']:.2f}" + ("" if r["speed_over_plain"] >= goal else " (missed)") for r in own
-            ]
-            about = (model.split(".Q")[0], own[0]["dtype"], kind)
-            lines.append((*about, f"{goal:.2f}", *reached, own[0]["instructions"]))
-    header = ("model", "dtype", "prompts", "goal", "KGW, CAW", "EXP, CAW", "best instruction set")
-    return f"{as_table(header, lines)}\n\n{source('drafts.json.xz')}"
 
 
 def floor() -> str:

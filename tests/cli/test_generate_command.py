@@ -15,7 +15,6 @@ from tiny import save_tiny, tiny_tokenizer
 from transformers import GenerationConfig
 
 import caw
-from caw.cli import generate_command
 from caw.cli.generate_command import sampling_settings
 from caw.models.sampling import sampling_of_source
 
@@ -127,40 +126,14 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_speculate(model: str, tmp_path: Path) -> None:
-    """Look-up, or a model of the same vocabulary; the texts stay the same."""
-    hows = ("auto", "own", "none", "3", str(save_tiny(tmp_path / "small")))
-    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in hows]
+def test_speculate(model: str) -> None:
+    """The texts stay the same."""
+    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in ("auto", "own", "none", "3")]
     assert len(set(text)) == 1 and text[0]
-    other = save_tiny(tmp_path / "other")
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["unheard"])
-    tokenizer.save_pretrained(other)
-    refused = {str(other): "--speculate must name a model with the vocabulary of", "": "--speculate must be",
-               str(tmp_path / "none"): "none", "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
+    refused = {"": "--speculate must be auto, own, none or a number, got ''", "small": "--speculate must be",
+               "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
     for wrong, said in refused.items():
         assert_refused(generate(model, "--prompt", "the sky", "--speculate", wrong), said)
-
-
-def test_a_drafter_of_fewer_bits(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its own weights, and the text stays the same."""
-    drafter, asked = str(save_tiny(tmp_path / "small")), list[tuple[str, Any]]()
-
-    def loading(name: str, **given: Any) -> Any:
-        asked.append((name, given["quantization"]))
-        return caw.load_model(name, **given)
-
-    monkeypatch.setattr(generate_command, "load_model", loading)
-    common = ("--prompt", "the sky", "--device", "cpu", "--max-new-tokens", "30")
-    plain = generate(model, *common, "--speculate", "none").stdout
-    fewer = generate(model, *common, "--speculate", drafter, "--drafter-quantization", "int4")
-    assert fewer.stdout == plain and fewer.exit_code == 0 and asked[1:] == [(model, None), (drafter, "int4")]
-    refused = {
-        ("--speculate", "3"): "--drafter-quantization is for the model given by --speculate, got none; leave it",
-        ("--speculate", drafter, "--dtype", "bfloat16"): "--drafter-quantization='int4' computes in float32 on a CPU",
-    }
-    for options, said in refused.items():
-        assert_refused(generate(model, *common, *options, "--drafter-quantization", "int4"), said)
 
 
 @pytest.fixture

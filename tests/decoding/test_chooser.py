@@ -18,13 +18,13 @@ import caw
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.row_tensors import MOST_KEYS
-from caw.policies import Deficit, Target
+from caw.policies import Target
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
 ENDS = (2,)
 OTHERS = ("transformers", "dual", "synthid")  # reads the prompt, has two races, has layers
 LENGTHS = (16, 5, 11, 16)
-TARGET = Target(0.01, law=Deficit(tokens=16))
+TARGET = Target(0.01, margin=0)
 MARKS = {**WATERMARKS, **{name: FOREIGN[name] for name in OTHERS}, "none": None}
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3}
 SETTINGS = {

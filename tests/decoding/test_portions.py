@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, policy_of, prompt
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from decoding.running import make_decoder
 
 import caw
@@ -75,7 +75,6 @@ def test_portions_beside_drafts_change_no_text(monkeypatch: pytest.MonkeyPatch) 
     expected = texts_of(decoder_of(model, 3, False), prompts, budgets, False)
     right = list[int]()
     drafter = Knowing(list(zip(prompts, expected, strict=True)), ["right", "last wrong", "too long"])
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     monkeypatch.setattr(Portions, "size", lambda self: 16)
     monkeypatch.setattr(Portions, "later", lambda self, prompts, busy: [True] * len(prompts))

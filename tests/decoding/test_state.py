@@ -31,38 +31,28 @@ def marks(state: DecodeState) -> list[list[float]]:
     return [state.current.logsumexp.tolist(), *(r.logsumexp.tolist() for r in state.history)]
 
 
-def test_advance_moves_records_along_where_asked() -> None:
-    state = started(2)
-    assert marks(state) == [[0, 1], [100, 101], [200, 201]]
-    logits = torch.randn(2, 7)
-    before = state.logits.clone()
-    state.advance(torch.tensor([True, False]), logits, record(2, 900))
-    assert marks(state) == [[900, 1], [0, 101], [100, 201]]
-    assert torch.equal(state.logits, torch.stack([logits[0], before[1]]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [[3, 0], [3, 4], [0, 2]])
-def test_advancing_all_is_advancing_each(dtype: torch.dtype, rows: list[int]) -> None:
-    states, logits = [started(2) for _ in range(2)], torch.randn(5, 7).to(dtype)
-    states[0].advance(torch.tensor([True, True]), logits[rows], record(2, 900))
-    states[1].advance_all(logits, torch.tensor(rows), record(2, 900))
-    assert marks(states[1]) == [[900, 901], [0, 1], [100, 101]]
-    each, every = ([state.logits, *state.records] for state in states)
-    assert all(map(torch.equal, each, every))
+def test_advancing_all(dtype: torch.dtype, rows: list[int]) -> None:
+    state, logits = started(2), torch.randn(5, 7).to(dtype)
+    assert marks(state) == [[0, 1], [100, 101], [200, 201]]
+    state.advance_all(logits, torch.tensor(rows), record(2, 900))
+    assert marks(state) == [[900, 901], [0, 1], [100, 101]]
+    assert torch.equal(state.logits, logits[rows].float())
 
 
 @pytest.mark.parametrize("places", [[], [1], [0, 2]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_advancing_some_is_advancing_where_asked(places: list[int], dtype: torch.dtype) -> None:
-    states, logits, rows = [started(3) for _ in range(2)], torch.randn(5, 7).to(dtype), [3, 0, 1]
-    states[1].logits.copy_(states[0].logits)
+def test_advancing_some_leaves_the_others(places: list[int], dtype: torch.dtype) -> None:
+    state, logits, rows = started(3), torch.randn(5, 7).to(dtype), torch.tensor([3, 0, 1])
     moved = torch.tensor([place in places for place in range(3)])
-    states[0].advance(moved, logits[rows].float(), record(3, 900))
+    expected = torch.where(moved[:, None], logits[rows].float(), state.logits)
     some = torch.tensor(places, dtype=torch.int64)
-    states[1].advance_some(some, logits, torch.tensor(rows)[some], record(3, 900))
-    each, every = ([state.logits, *state.records] for state in states)
-    assert all(map(torch.equal, each, every))
+    state.advance_some(some, logits, rows[some], record(3, 900))
+    assert torch.equal(state.logits, expected)
+    shown = [[[900, 901, 902], [0, 1, 2], [100, 101, 102]], [[0, 1, 2], [100, 101, 102], [200, 201, 202]]]
+    assert marks(state) == [[(new if move else old) for new, old, move in zip(*each, moved, strict=True)]
+                            for each in zip(*shown, strict=True)]  # fmt: skip
 
 
 def test_start_resets_only_its_rows() -> None:

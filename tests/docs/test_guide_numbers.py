@@ -75,12 +75,10 @@ def test_time_over_plain() -> None:
     ]  # fmt: skip
     ways = [row for row in results("generate_cpu_branching_b8.json")["rows"] if row["mode"] != "plain"]
     assert [row["mode"].removeprefix("kgw+caw") for row in ways] == ["", "/sequential", "/batch"]
-    assert rows["KGW, `branching` as tree; sequential; batch, 32 tokens after 128"] == [
-        "", "; ".join(f"{row['ratio']['median']:.2f}" for row in ways),
+    assert rows["KGW, `branching` as tree; sequential, 32 tokens after 128"] == [
+        "", "; ".join(f"{row['ratio']['median']:.2f}" for row in ways[:2]),
     ]  # fmt: skip
-    memory = [f"{row['peak_ratio']:.2f}" for row in ways]
-    page = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
-    assert f"there is {memory[0]} for the tree, {memory[1]} sequentially and {memory[2]} as a batch" in page
+    assert {f"{row['peak_ratio']:.2f}" for row in ways[:2]} == {"1.00"}
 
 
 def test_products_over_those_of_blocks() -> None:

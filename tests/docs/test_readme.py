@@ -139,16 +139,6 @@ def test_false_alarms() -> None:
     assert result_of(said) == str(len(above))
 
 
-def test_drafts() -> None:
-    [row] = [
-        row
-        for row in results("drafts.json")["rows"]
-        if (row["model"], row["dtype"], row["variant"], row["batch"], row["prompts"])
-        == ("smollm2-135m", "bfloat16", "KGW, CAW + drafts", 1, "GSM8K")
-    ]
-    assert result_of("drafts") == f"{row['speed_over_plain']:.1f}"
-
-
 def test_drawn_text() -> None:
     chunks = [row for row in results("cost.json")["rows"] if row["method"] == "race" and row["temperature"] >= 0.7]
     found = [p[2] >= 3 for chunk in chunks for n, p in zip(chunk["n"], chunk["p"], strict=True) if n >= 200]

@@ -18,7 +18,6 @@ from caw.detection import Detector, TokenWeights, null_report
 from caw.detection.html_report import write_html
 from caw.models import ReaderWeights
 from caw.policies import Target
-from caw.policies.target import Deficit
 
 PROMPTS = ["the sky is blue because", "a small text about", "which knows a few words", "red light"]
 MARKS = {
@@ -127,19 +126,6 @@ def test_half_of_a_mark_is_a_mark_of_half_the_strength(loaded: tuple[Any, Any]) 
         for strength, factors in ((1.0, []), (0.5, []), (1.0, [0.5]))
     )
     assert by_factor == half != whole
-
-
-def test_a_law_that_may_mark_more_explains_tokens_beyond_the_policys_own_reach(loaded: tuple[Any, Any]) -> None:
-    """Its greatest strength is a setting; what the text had shown under its key is not asked."""
-    text, law = np.array(written(loaded, caw.KGW(key="w", delta=4.5))[0]), Target(1e-3, law=Deficit(most=3.0))
-    alone, steered = (
-        ReaderWeights(*loaded, PROMPTS[0], policy) for policy in (caw.FixedStrength(), caw.FixedStrength(target=law))
-    )
-    gap = alone.reading(text).gap
-    beyond = (gap > 1.6) & (gap < 4.4)
-    assert beyond.sum() > 3
-    [own], [more] = (weights.text_levels([text], MARKS["kgw"]) for weights in (alone, steered))
-    assert not own[beyond].any() and more[beyond].all() and (own == more)[gap <= 1.4].all()
 
 
 def test_prompts_are_read_as_generation_does(loaded: tuple[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from serve.serving import KEY, MARK, NAME, OTHER, Kept, alone, parts, running, until
 
 import caw
@@ -82,7 +82,6 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
         known.append((parts()[1](one["prompt"])["input_ids"], made.sequences[0]))
     drafter, right = Knowing(known, ["right", "last wrong", "too long"]), []
     monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     for drafts in (True, False):
         with running(batch=3, drafts=drafts) as served, ThreadPoolExecutor(7) as pool:

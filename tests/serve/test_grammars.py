@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 import torch
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from serve.serving import DIRECTORY, KEY, MARK, NAME, OTHER, Directory, Running, alone, parts, running
 
 import caw
@@ -126,7 +126,6 @@ def test_drafts_change_no_text_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     drafter = Knowing(known, ["right", "last wrong", "first wrong", "unknown ids", "too long"])
     monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     assert texts(True) == expected
     assert sum(right) > 40

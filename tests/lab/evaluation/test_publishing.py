@@ -25,7 +25,7 @@ from caw_lab.evaluation.store import Store
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
-QUICK = ("qwen05ends", "qwen05laws", "qwen15target")
+QUICK = ("qwen05ends", "qwen15target")
 LONG = ("qwen05", "qwen05keys", "qwen05target", "qwen05others", "qwen15", "qwen15ends")
 TITLE = "Watermarks: accuracy and detection"  # of `caw evaluate report`
 
