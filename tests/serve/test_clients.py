@@ -1,4 +1,4 @@
-"""Real clients against `caw serve` with the demo model, in a process of its own: lm-eval and openai."""
+"""lm-eval against `caw serve` with the demo model, in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,19 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from serve.serving import NAME as TINY
-from serve.serving import Running, parts
-from serve.test_messages import CALLS_TEMPLATE
 
 LM_EVAL = ("lm-eval==0.4.13", "aiohttp", "tenacity", "requests", "tqdm")
 NAME, QUESTIONS = "smollm2-135m", 20
-HELLO: Any = [{"role": "user", "content": "Why is the sky blue?"}]
-PARAMETERS = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"],
-              "additionalProperties": False}  # fmt: skip
-TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": PARAMETERS}}]
-LOOK: Any = {"type": "function", "function": {"name": "look"}}
 TASK = """\
 task: sums
 dataset_path: json
@@ -46,9 +37,6 @@ class Demo:
 
     url: str
     receipts: Path
-
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=120)
 
     def closed(self) -> list[dict[str, Any]]:
         """The closing lines so far."""
@@ -134,63 +122,3 @@ def test_lm_eval_has_every_question_answered(
     assert len(answers) == QUESTIONS and all(isinstance(answer, str) and answer.strip() for answer in answers)
     closed = demo_server.closed()[before:]
     assert len(closed) == QUESTIONS and all(line["ending"] == "complete" for line in closed)
-
-
-@pytest.mark.gate("clients")
-def test_openai_is_answered(demo_server: Demo) -> None:
-    """Whole, streamed and completed; every answer says that it is marked."""
-    client = demo_server.client()
-    asked: dict[str, Any] = {"model": NAME, "max_tokens": 24, "temperature": 0}
-    whole = client.chat.completions.create(messages=HELLO, **asked)
-    text = whole.choices[0].message.content
-    assert text and whole.to_dict()["caw"]["marked"]  # type: ignore[index]
-    chunks = list(client.chat.completions.create(messages=HELLO, stream=True, **asked))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
-    said = whole.choices[0].message.model_dump()
-    again = client.chat.completions.create(messages=[*HELLO, said, *HELLO], **asked)
-    assert again.choices[0].message.content and again.usage and whole.usage
-    assert again.usage.prompt_tokens > whole.usage.prompt_tokens + 24
-    completed = client.completions.create(prompt="The sky is", **asked)
-    assert completed.choices[0].text and completed.to_dict()["caw"]["marked"]  # type: ignore[index]
-
-
-@pytest.mark.gate("clients")
-def test_openai_is_told_what_is_not_served(demo_server: Demo) -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    content: Any = [{"type": "text", "text": "what is this?"}, image]
-    with pytest.raises(openai.BadRequestError, match="content parts of type 'image_url' are not supported") as caught:
-        demo_server.client().chat.completions.create(model=NAME, messages=[{"role": "user", "content": content}])
-    assert caught.value.param == "messages.0.content"
-
-
-def streamed_call(client: openai.OpenAI, name: str) -> dict[str, Any]:
-    """The message of a call, put together from a stream."""
-    asked: dict[str, Any] = {"model": name, "temperature": 0, "max_tokens": 60, "tools": TOOLS, "tool_choice": LOOK}
-    calls: list[dict[str, Any]] = []
-    for chunk in client.chat.completions.create(messages=HELLO, stream=True, **asked):
-        for call in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
-            calls.append(call.model_dump())
-    assert [call["index"] for call in calls] == [0] and isinstance(json.loads(calls[0]["function"]["arguments"]), dict)
-    return {"role": "assistant", "content": None, "tool_calls": calls}
-
-
-@pytest.mark.gate("clients")
-def test_openai_sends_a_streamed_call_back(demo_server: Demo) -> None:
-    """The demo model's template has no place for calls, and that is what the client is told."""
-    client = demo_server.client()
-    said: Any = streamed_call(client, NAME)
-    result: Any = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "rain"}
-    with pytest.raises(openai.BadRequestError, match="the chat template has no place for calls"):
-        client.chat.completions.create(model=NAME, messages=[*HELLO, said, result], max_tokens=8)
-
-
-@pytest.mark.gate("clients")
-def test_openai_sends_a_streamed_call_back_to_a_model_that_reads_it(
-    served: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts()[1], "chat_template", CALLS_TEMPLATE)
-    client = served.client()
-    said: Any = streamed_call(client, TINY)
-    result: Any = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "rain"}
-    answer = client.chat.completions.create(model=TINY, messages=[*HELLO, said, result], max_tokens=8, temperature=0)
-    assert answer.choices[0].finish_reason == "length"

@@ -179,15 +179,6 @@ def test_a_text_that_the_client_wrote_is_no_context(served: Running) -> None:
     assert claimed == new
 
 
-def test_interleaved_texts_do_not_mix(served: Running) -> None:
-    """Each token belongs to one text; the other text's end is refused, and pieces of both are no text."""
-    one, two = (served.complete(prompt, max_tokens=6) for prompt in (PROMPT, "a small text"))
-    first, second = one.choices[0].text, two.choices[0].text
-    refused(served, PROMPT + second, token_of(one), "ends with its text|belongs to another prompt")
-    refused(served, PROMPT + first + second, token_of(one), "ends with its text")
-    refused(served, PROMPT + first + second, token_of(two), "belongs to another prompt")
-
-
 def test_a_replayed_token_gives_the_same_text(served: Running, short: Any) -> None:
     """It says where a text stood: used again it goes on from there again, and a later token from later."""
     text, extra = short.choices[0].text, {"continuation": token_of(short)}

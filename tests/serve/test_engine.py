@@ -8,12 +8,10 @@ from typing import Any
 
 import openai
 import pytest
-from decoding.drafts.guessing import Knowing, keep_price_steady
-from serve.serving import KEY, MARK, NAME, OTHER, Kept, alone, parts, running, until
+from serve.serving import NAME, OTHER, Kept, alone, running, until
 
 import caw
 from caw import ops
-from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.portions import Portions
 from caw.serve.contracts import MarkRules
@@ -60,36 +58,6 @@ def test_a_test_that_fails_fails_its_text_alone(monkeypatch: pytest.MonkeyPatch)
         assert served.complete("the sky", max_tokens=5).choices[0].text
         served.idle()
         assert [one.ending for one in served.log.closed] == ["failed", "complete"]
-
-
-@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some are sampled, some stop early; a row of the batch is free at other times than without drafts."""
-    asked: list[dict[str, Any]] = [
-        {
-            "prompt": f"text {n}", "max_tokens": 10 + 5 * n, "key": ("one", "two")[n % 2], "seed": n,
-            "temperature": (0, 0.8)[n % 3 == 2], "stop": [["e"], ["\n\n"]][n % 2],
-        } for n in range(7)
-    ]  # fmt: skip
-    expected, known = [], []
-    for one in asked:
-        sampling = {"do_sample": True, "temperature": one["temperature"]} if one["temperature"] else {}
-        made = caw.generate(
-            *parts(), [one["prompt"]], watermark=MARK.with_key({"one": KEY, "two": OTHER}[one["key"]]), progress=False,
-            max_new_tokens=one["max_tokens"], seed=one["seed"], stop=one["stop"], speculate=None, **sampling,
-        )  # fmt: skip
-        expected.append(made.texts[0])
-        known.append((parts()[1](one["prompt"])["input_ids"], made.sequences[0]))
-    drafter, right = Knowing(known, ["right", "last wrong", "too long"]), []
-    monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
-    keep_price_steady(monkeypatch)
-    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
-    for drafts in (True, False):
-        with running(batch=3, drafts=drafts) as served, ThreadPoolExecutor(7) as pool:
-            done = list(pool.map(lambda one, served=served: served.complete(**one), asked))
-        assert [answer.choices[0].text for answer in done] == expected
-        assert (sum(right) > 20) is drafts
-        right.clear()
 
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 
 import openai
 import pytest
 from serve.serving import Kept, Running, running
 
 from caw.serve.log_lines import LINES, SECONDS, LogLines
-from caw.serve.receipt_files import JsonlReceipts
 
 LOG = logging.getLogger("caw.serve")
 PROMPT = "the sky is blue because"
@@ -29,24 +27,6 @@ def test_a_tenant_without_a_key_is_a_line(served: Running, caplog: pytest.LogCap
     assert written(caplog) == [
         "a tenant could not be looked up: tenant lost must have an active marking key, found none"
     ]
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_is_a_line(tmp_path: os.PathLike[str], caplog: pytest.LogCaptureFixture) -> None:
-    """A real one: everything that is written to the file fails for want of room."""
-    receipts = JsonlReceipts(os.path.join(tmp_path, "receipts.jsonl"))
-    full = os.open("/dev/full", os.O_RDWR)
-    with running(log=receipts) as server:
-        number = receipts._lines._file.fileno()
-        before = os.dup(number)
-        os.dup2(full, number)
-        try:
-            with pytest.raises(openai.InternalServerError, match="no receipt can be written, so no text is generated"):
-                server.complete(PROMPT)
-        finally:
-            os.dup2(before, number)
-    [line] = written(caplog)
-    assert line.startswith("a receipt could not be written: cannot write receipts to receipts.jsonl: the disk is full")
 
 
 def test_a_receipt_that_cannot_be_closed_is_a_line(caplog: pytest.LogCaptureFixture) -> None:

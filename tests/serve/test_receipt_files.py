@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disks import FullFile, fill, inject, mounted
+from small_disks import FullFile, inject
 
 from caw.serve.contracts import Begun, Closed
 from caw.serve.receipt_files import JsonlReceipts, NoReceipts
@@ -68,22 +68,6 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeyp
     monkeypatch.setattr(FullFile, "room", 10**6)
     log.begin(begun("c"))
     assert [json.loads(line)["id"] for line in (tmp_path / "r.jsonl").read_text().splitlines()] == ["a", "c"]
-
-
-def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "256k") as disk:
-        log = JsonlReceipts(disk / "r.jsonl")
-        ballast, wrote = fill(disk, 8192), 0
-        with pytest.raises(OSError, match="the disk is full"):
-            while True:
-                log.begin(begun(str(wrote)))
-                wrote += 1
-        with pytest.raises(OSError, match="the disk is full"):
-            log.check()
-        ballast.unlink()
-        log.begin(begun("last"))
-        names = [json.loads(line)["id"] for line in (disk / "r.jsonl").read_text().splitlines()]
-        assert names == [*map(str, range(wrote)), "last"] and wrote > 10
 
 
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:

@@ -59,9 +59,16 @@ def test_tests_receipts_and_rules_of_each_family() -> None:
         assert tested is not None and tested["strength_factor"] == 1
 
 
-def test_a_policy_beside_it_is_refused() -> None:
+def test_what_leaves_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="brings its own policies"), running(MARK, caw.FixedStrength(1.0)):
         pass
+    race = caw.EXP(key=1, strength="scale", context_width=2, variants=16)
+    with pytest.raises(ValueError, match="it takes no target"), running(race, caw.FixedStrength(1.0, target=1e-3)):
+        pass
+    with running(race) as server:
+        with pytest.raises(openai.InternalServerError, match="race has one strength, this API key's rules another"):
+            server.complete(PROMPTS[0], key="half", temperature=1.0, max_tokens=60)
+        assert not server.log.begun
 
 
 def test_greedy_texts_are_guarded_and_drawn_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
