@@ -94,22 +94,16 @@ PARITY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("what", PARITY)
-def test_greedy_parity(model: Any, what: str, ends: bool) -> None:
+def test_greedy_parity(llama: Any, what: str) -> None:
     """Left-padded rows of different lengths, with and without rows that end early."""
-    options = {**PARITY[what], **({"eos_token_id": frequent_ends(model)} if ends else {})}
-    if "generation_config" in options:
-        options = {**options, "max_new_tokens": 5}
-    ours, theirs = both(model, **options)
+    options = {**PARITY[what], **({"max_new_tokens": 5} if what == "config" else {})}
+    ours, theirs = both(llama, **options)
     assert torch.equal(ours, theirs)
-
-
-def test_parity_would_notice(llama: Any) -> None:
-    base = both(llama)[0]
-    for what in ("repetition penalty", "bad words", "processor"):
-        assert not torch.equal(base, both(llama, **PARITY[what])[0])
-    assert both(llama, eos_token_id=frequent_ends(llama))[0].eq(0).any(), "some row must be padded"
+    ended, theirs = both(llama, **options, eos_token_id=frequent_ends(llama))
+    assert torch.equal(ended, theirs)
+    plain = {"greedy", "max_length", "config", "minimum"}
+    assert what in plain or ours.shape != both(llama)[0].shape or not torch.equal(ours, both(llama)[0])
 
 
 def test_theta_zero_is_stock_generate(model: Any) -> None:
@@ -272,17 +266,6 @@ def test_dict_output(llama: Any) -> None:
     ours, theirs = both(llama, return_dict_in_generate=True)
     assert isinstance(ours, GenerateDecoderOnlyOutput)
     assert torch.equal(ours.sequences, theirs.sequences)
-
-
-def test_partial_carries_the_arguments(llama: Any) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
-    watermark = caw.KGW(key=1)
-    ours = llama.generate(
-        **left_padded(), custom_generate=functools.partial(caw.decode, watermark=watermark), **options
-    )
-    assert torch.equal(
-        ours, llama.generate(**left_padded(), custom_generate=caw.decode, watermark=watermark, **options)
-    )
 
 
 def test_pipeline(llama: Any) -> None:

@@ -68,15 +68,6 @@ def test_receipts_say_what_marked_a_text_found_or_not(model: Any) -> None:
     assert {(r.family, r.variant, r.variants) for r in cool.receipts or [] if r} == {("kgw", None, None)}
 
 
-def test_a_receipt_has_the_generators_variants_and_not_the_detectors(model: Any) -> None:
-    wider = caw.detection.Detector(None, caw.Recommended(5, variants=64))
-    options = {"max_new_tokens": 60, "detectable_at": 1e-9, "max_attempts": 1, **DRAWN}
-    told = [generate(model, watermark=MARK, detector=d, **options).receipts for d in (None, wider)]
-    assert [[(r.variant, r.variants) for r in each if r] for each in told] == [
-        [(r.variant, 16) for r in told[0] if r]
-    ] * 2
-
-
 def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
     with pytest.raises(ValueError, match="a Recommended brings its own policies, got FixedStrength as well"):
         generate(model, watermark=MARK, policy=caw.FixedStrength(1.0))

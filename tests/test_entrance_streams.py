@@ -94,14 +94,6 @@ def test_bad_input_ends_the_stream_too(model: Any) -> None:
     assert list(streamer) == [""]
 
 
-def test_closing_early_frees_the_model(model: Any) -> None:
-    recorder = Recorder()
-    iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=3, streamer=recorder)
-    assert next(iterator).index == 0
-    iterator.close()
-    assert (model.config._attn_implementation, recorder.ended) == ("sdpa", 1)
-
-
 def test_a_stream_ends_though_nobody_asked_for_a_result(model: Any) -> None:
     for drop in (lambda iterator: iterator.close(), lambda iterator: None):
         streamer = TextIteratorStreamer(tokenizer(), timeout=1)
