@@ -1,5 +1,4 @@
-"""Writers of lines, on a disk that takes part of a write or is full: nothing is lost without a word, no half line stays,
-and going on gives the file of an uninterrupted run."""
+"""Writers of lines on a full disk: nothing is lost without a word, no half line stays, and going on gives the whole file."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -148,22 +147,6 @@ def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
         assert_refused(result, f"{out} is being written by another process")
     assert generate(model, "-i", str(prompts), "-o", str(out), "--resume").exit_code == 0
     assert len(read(out)) == 2
-
-
-@posix
-def test_two_processes_on_one_label_file(tmp_path: Path) -> None:
-    from caw.io.jsonl import JsonlWriter
-
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "train.jsonl").write_text(json.dumps({"question": "?", "answer": "It is 4\n#### 4"}) + "\n")
-    out = tmp_path / "labels.jsonl"
-    given = ("label", "--data-dir", str(tmp_path), "--dataset", "toy", "-o", str(out), "--resume")
-    with JsonlWriter(out):
-        assert_refused(run(*given), "is being written by another process")
-    assert run(*given).exit_code == 0
-    line = out.read_bytes()
-    out.write_bytes(line * 2)
-    assert_refused(run(*given), "line 2 repeats")
 
 
 def test_a_model_that_is_not_there_leaves_no_output(tmp_path: Path) -> None:

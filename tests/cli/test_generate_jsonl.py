@@ -6,10 +6,6 @@ import errno
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,36 +174,6 @@ def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     assert generate(model, *arguments, "--resume").exit_code == 0
     assert sorted(line["id"] for line in read(out)) == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_cut_short_is_resumed(model: str, tmp_path: Path, how: signal.Signals) -> None:
-    source, out = write_prompts(tmp_path / "prompts.jsonl", 120), tmp_path / "out.jsonl"
-    command = [
-        sys.executable, "-m", "caw.cli", "generate", "--model", model, "--input", str(source), "--output", str(out),
-        "--max-new-tokens", "30", "--batch-size", "2", "--threads", "1",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "CAW_KEY": KEY},
-        # shells start background jobs with Ctrl-C ignored, and children inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while (not out.exists() or out.read_bytes().count(b"\n") < 3) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == (130 if how == signal.SIGINT else -how), errors
-    assert "Traceback" not in errors
-    kept = out.read_bytes()
-    assert 3 <= kept.count(b"\n") < 120
-    arguments = ["--input", str(source), "--output", str(out), "--resume", "--max-new-tokens", "30", "--threads", "1"]
-    assert generate(model, *arguments).exit_code == 0
-    assert out.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
-    assert sorted(line["id"] for line in read(out)) == list(range(1, 121))
 
 
 def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, environment: None) -> None:

@@ -57,22 +57,6 @@ def test_the_line_says_which_family_marks_and_why(
     assert read(out)[0]["policy"]["name"] == ("fixed" if "exp" in kind else "capacity")
 
 
-def test_a_model_without_an_evaluator_is_said_to_have_the_universal_one(model: str, tmp_path: Path) -> None:
-    result = generate(model, "--prompt", "the sky", "-o", str(tmp_path / "out.jsonl"), *MARK)
-    assert result.exit_code == 0 and "policy capacity (evaluator universal" in result.stderr
-    [line] = read(tmp_path / "out.jsonl")
-    assert line["policy"]["evaluator"] == "universal"
-
-
-def test_a_run_that_was_cut_short_goes_on(model: str, tmp_path: Path) -> None:
-    source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
-    make = ("-i", str(source), "-o", str(out), *MARK, "--sample")
-    assert generate(model, *make).exit_code == 0
-    whole = out.read_bytes()
-    out.write_bytes(b"\n".join(whole.split(b"\n")[:1]) + b"\n")
-    assert generate(model, *make, "--resume").exit_code == 0 and out.read_bytes() == whole
-
-
 # Lines that say how their texts were made ------------------------------------------------------------------------
 
 

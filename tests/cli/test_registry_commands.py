@@ -102,18 +102,6 @@ def test_an_old_registry_is_upgraded(caw: Any, tmp_path: Path) -> None:
     assert len(caw("keys", "list", "--json", **master).stdout.splitlines()) == 3
 
 
-def test_a_key_in_use_is_taken_over(caw: Any) -> None:
-    made = caw("keys", "create", "acme", "--key-env", "OLD_KEY", OLD_KEY="correct horse")
-    assert made.exit_code == 0
-    opened = open_registry(caw.url, MasterKeys.read({"CAW_MASTER_KEY": MASTER}))
-    _, token = opened.api.create("acme")
-    tenant = opened.directory.tenant_for(token)
-    from caw.watermarks import KGW
-
-    assert tenant is not None and KGW(key=tenant.key.key) == KGW(key="correct horse")
-    opened.close()
-
-
 def test_texts_are_tested_under_the_keys_of_a_registry(caw: Any, model: str, tmp_path: Path) -> None:
     """A key says how: no watermark option is given. Old keys read, waiting ones and other tenants' do not."""
     options = ("--watermark", "kgw", "--gamma", "0.5", "--key-env", "OLD")
