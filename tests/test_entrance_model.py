@@ -41,16 +41,6 @@ def test_model_is_its_own_between_results(model: Any) -> None:
         assert a.tokens == b.tokens == alone[index]
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_the_models_own_attention_comes_back(model: Any, implementation: str) -> None:
-    model.set_attn_implementation(implementation)
-    try:
-        generate(model)
-        assert model.config._attn_implementation == implementation
-    finally:
-        model.set_attn_implementation("sdpa")
-
-
 @pytest.mark.parametrize("native", [True, False])
 def test_a_model_cast_after_loading_is_read_anew(native: bool) -> None:
     """No packed or fused weight outlives the tensors it was made from."""

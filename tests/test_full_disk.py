@@ -1,4 +1,4 @@
-"""Writers of lines on a full disk: nothing is lost without a word, no half line stays, and going on gives the whole file."""
+"""Lines on a full disk: nothing is lost without a word, no half line stays, and going on gives the whole file."""
 
 from __future__ import annotations
 

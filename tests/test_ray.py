@@ -140,14 +140,6 @@ def test_actors_load_what_the_job_says(model: str, tmp_path: Path, monkeypatch: 
         assert asked[-1] == {"device": place, "dtype": "float32", "quantization": quantization}
 
 
-def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
-    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
-    write(model, made, path, PROMPTS[:2])
-    path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(ValueError, match="must hold each id once, line 3 repeats"):
-        write(model, made, path, PROMPTS)
-
-
 def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Path) -> None:
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     write(model, made, tmp_path / "before.jsonl", PROMPTS[:1])
@@ -224,22 +216,6 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
     for change in others:
         with pytest.raises(ValueError, match=r"was made with \w+ .*or another folder"):
             scale.begin(replace(made, **change))  # type: ignore[arg-type]
-
-
-def test_a_folder_from_before_the_choice_about_ends_marked_them(model: str, tmp_path: Path) -> None:
-    for mark, asked, same in ((caw.KGW(key=1), True, False), (None, None, True)):
-        made = job(model, tmp_path, watermark=mark)
-        made = replace(made, output=str(tmp_path / repr(asked)))
-        Path(made.output).mkdir()
-        scale.begin(replace(made, options={**OPTIONS, **({} if asked is None else {"mark_eos": asked})}))
-        known = Path(made.output) / "run.json"
-        label = json.loads(known.read_text())
-        assert label.pop("mark_eos", None) is asked
-        known.write_text(json.dumps(label))
-        scale.begin(replace(made, options={**OPTIONS, "mark_eos": True}))
-        if not same:
-            with pytest.raises(ValueError, match="was made with mark_eos True, this run has False"):
-                scale.begin(made)
 
 
 def test_options_are_checked_before_anything_starts(model: str, tmp_path: Path) -> None:

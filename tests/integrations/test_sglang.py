@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, tokenizer
+from decoding.architectures import EOS, VOCAB, build, prompt, tokenizer
 
 import caw
 from caw.integrations import sglang
@@ -168,28 +168,6 @@ def test_texts(llama: Any, profile: str, own: dict[str, Any]) -> None:
     assert own or profile == "exp" or list(one.output_ids) != unmarked
 
 
-@pytest.mark.parametrize("window", [(0, 0), (1, 0)])
-def test_an_evaluator_of_what_an_engine_knows(
-    llama: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, window: tuple[int, int]
-) -> None:
-    path, network = tmp_path / "own.safetensors", spread_evaluator(llama, *window)
-    network.save(path)
-    said = {"name": "capacity", "evaluator": str(path), "theta": 0.8, "beta": 1.5}
-    marks = tmp_path / "capacity.json"
-    marks.write_text(json.dumps({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": said}}, "default": "kgw"}))
-    monkeypatch.setenv("CAW_SGLANG_CONFIG", str(marks))
-    own = Req([5], {"caw_profile": "kgw"}, max_new_tokens=14)
-    scheduler = Scheduler(llama)
-    while not own.finished():
-        scheduler.step([own])
-    expected = caw.generate(
-        llama, tokenizer(), [[5]], watermark=MARKS["kgw"], max_new_tokens=14,
-        policy=caw.CapacityPolicy(network, 0.8, 1.5), return_trace=True,
-    )  # fmt: skip
-    assert list(own.output_ids) == expected.sequences[0]
-    assert 0 < sum(choice > 0 for choice in expected.trace[0].choice) < len(own.output_ids)
-
-
 def test_more_requests_than_rows(llama: Any) -> None:
     """Those that wait give their rows to those that run, and go on from their ids."""
     scheduler, every = Scheduler(llama), [request(number % 3, "kgw") for number in range(7)]
@@ -208,18 +186,6 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
     scheduler.step([last])
     held = engine()
     assert len(held._requests) == 1 and [len(own.started) for own in held.texts.choosers.values()] == [1, 0, 0, 0]
-
-
-def test_requests_without_a_seed_draw_their_own(llama: Any) -> None:
-    def made() -> list[list[int]]:
-        sglang._engine.cache_clear()
-        scheduler, every = Scheduler(llama), [request(0, "kgw", temperature=1.0, top_k=WHOLE) for _ in range(2)]
-        for _ in range(6):
-            scheduler.step(every)
-        return [list(own.output_ids) for own in every]
-
-    one, two = made()
-    assert one != two and made() == [one, two]
 
 
 @pytest.mark.parametrize(

@@ -460,16 +460,6 @@ def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, t
     assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
 
 
-def test_v1_the_evaluator_of_a_recommended_does_so_too(installed: Path, tmp_path: Path) -> None:
-    said = {"key": "house", "watermark": {"name": "recommended", "evaluator": "universal-window00"}}
-    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
-    config = engine()
-    config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
-    [chooser] = choosers(vllm.LogitsProcessor(config, torch.device("cpu"), False))
-    expected = caw.CapacityPolicy("universal-window00").serving(tiny_tokenizer()).network.token_class
-    assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[union-attr, arg-type]
-
-
 def test_v1_the_tokenizer_is_loaded_at_the_engines_revision(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
     installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))

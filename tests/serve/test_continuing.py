@@ -115,22 +115,6 @@ def test_how_many_tokens_a_marked_text_has_at_the_least() -> None:
         assert least == 1 or (least - 1) - mark.window < 0.75 * (least - 1)
 
 
-@pytest.mark.parametrize("name", MARKS)
-def test_texts_of_the_shortest_marked_answers_are_found(name: str) -> None:
-    """150 tokens put together from answers without proof, each as short as one that is called marked may be."""
-    mark, step = MARKS[name].with_key(KEY), fewest_marked(MARKS[name])
-    known = mark.with_vocabulary(parts()[0].config.vocab_size)
-    start = parts()[1](PROMPT)["input_ids"]
-    ids = list(start)
-    while len(ids) < len(start) + 150:
-        out = caw.generate(
-            *parts(), [ids], watermark=mark, max_new_tokens=step, min_new_tokens=step, progress=False,
-            return_trace=False, do_sample=True, seed=len(ids),
-        )  # fmt: skip
-        ids += out.sequences[0]
-    assert caw.detect(ids[len(start) :], None, known).p_value <= 1e-3
-
-
 def test_an_answer_cut_short_by_a_stop_string_is_not_called_marked(served: Running) -> None:
     """Not what may be made decides, but what was made: a stop string makes short answers of long requests."""
     text = served.complete(PROMPT, max_tokens=30).choices[0].text
@@ -177,16 +161,6 @@ def test_a_text_that_the_client_wrote_is_no_context(served: Running) -> None:
     mark = MARK.with_key(KEY)
     [new] = caw.generate(*parts(), PROMPT + own, watermark=mark, max_new_tokens=12, progress=False).texts
     assert claimed == new
-
-
-def test_a_replayed_token_gives_the_same_text(served: Running, short: Any) -> None:
-    """It says where a text stood: used again it goes on from there again, and a later token from later."""
-    text, extra = short.choices[0].text, {"continuation": token_of(short)}
-    first, again = (served.complete(PROMPT + text, max_tokens=6, extra_body=extra) for _ in range(2))
-    assert first.choices[0].text == again.choices[0].text
-    refused(
-        served, PROMPT + text + first.choices[0].text, token_of(short), r"ends with its text|belongs to another prompt"
-    )
 
 
 def test_drawn_texts_go_on_with_their_own_draws(served: Running) -> None:

@@ -125,7 +125,7 @@ def test_a_guarded_text_that_is_cancelled_ends_once(monkeypatch: pytest.MonkeyPa
     guard = caw.Guard(keeps=lambda unmarked, marked: unmarked == marked, rejoin=3)
     with running(rules=MarkRules(detectable_at=1e-3), guard=guard, batch=8) as served:
         with pytest.raises(openai.APITimeoutError):
-            client = served.client().with_options(timeout=2, max_retries=0)
+            client = served.client().with_options(timeout=5, max_retries=0)
             client.completions.create(model=NAME, prompt="the sky is", temperature=0, max_tokens=100)
         until(lambda: not served.service.engine._making)
         assert cancelled and ended == cancelled
@@ -175,17 +175,17 @@ def test_one_tenant_leaves_as_much_room_as_it_takes() -> None:
 def test_tenants_take_turns() -> None:
     """One text of a tenant is not behind sixteen of another's; they are made two at a time."""
     with running(batch=2, max_waiting=40) as served, ThreadPoolExecutor(2) as pool:
-        many = pool.submit(served.complete, "the sky", max_tokens=60, n=16)
+        many = pool.submit(served.complete, "the sky", max_tokens=40, n=16)
         until(lambda: served.service.engine.inbox.under_way == 16)
         one = pool.submit(served.complete, "a model", key="two", max_tokens=5)
         with pytest.raises(openai.RateLimitError, match="this tenant's share of the queue") as caught:
             served.complete("the sky", max_tokens=3, n=16)
         assert caught.value.code == "tenant_queue_full"
         text = one.result().choices[0].text
-        assert not many.done() and served.service.engine.tokens < 16 * 60 / 2
+        assert not many.done() and served.service.engine.tokens < 16 * 40 / 2
         texts = [choice.text for choice in many.result().choices]
     assert text == alone("a model", key=OTHER, max_new_tokens=5)[0]
-    assert texts == alone("the sky", max_new_tokens=60) * 16
+    assert texts == alone("the sky", max_new_tokens=40) * 16
 
 
 def test_a_text_that_cannot_be_begun_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,11 +94,11 @@ def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest
     """They are the library's, and the receipt says what they keep; streams, draws and log-probabilities are not."""
     monkeypatch.setattr(search, "broken", lambda *_: "")  # tiny texts are noise
     guard, mark, start = caw.Guard(keeps="number", rejoin=2, horizon=8), MARK.with_key(KEY), "tea came to"
-    options = {"watermark": mark, "max_new_tokens": 60, "detectable_at": 0.1, "progress": False}
+    options = {"watermark": mark, "max_new_tokens": 40, "detectable_at": 0.1, "progress": False}
     want = caw.generate(*parts(), start, guard=guard, **options)
     assert want.receipts is not None and want.receipts[0].detected and want.receipts[0].rollouts
     with running(rules=MarkRules(detectable_at=0.1), guard=guard) as server:
-        answers = [server.complete(start, max_tokens=60, temperature=0) for _ in range(2)]
+        answers = [server.complete(start, max_tokens=40, temperature=0) for _ in range(2)]
         assert [answer.choices[0].text for answer in answers] == want.texts * 2
         tested = server.log.closed[-1].tested
         said = {name: getattr(want.receipts[0], name) for name in ("keeps", "kept", "changes", "rollouts", "p_value")}
@@ -113,17 +113,20 @@ def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest
 
 def test_texts_whose_guard_finds_no_change_are_marked_as_the_others() -> None:
     """None leaves unmarked: strict tenants get them, short ones carry a mark, and receipts name no guard."""
-    never = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3)
+    never, asked = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3), (("strict", 40), ("one", 1))
+
+    def texts(server: Running) -> list[str]:
+        return [server.complete(PROMPT, key=key, max_tokens=most).choices[0].text for key, most in asked]
+
     with running(rules=MarkRules(detectable_at=1e-3)) as server:
-        want = [server.complete(PROMPT, max_tokens=most, temperature=0).choices[0].text for most in (60, 8, 1)]
+        want = texts(server)
     with running(rules=MarkRules(detectable_at=1e-3), guard=never) as server:
-        for most, text in zip((60, 8, 1), want, strict=True):
-            assert server.complete(PROMPT, max_tokens=most, temperature=0).choices[0].text == text
-            server.idle()
-            tested = server.log.closed[-1].tested
+        assert texts(server) == want
+        server.idle()
+        for closed in server.log.closed:
+            tested = closed.tested
             assert tested is not None and tested["keeps"] is None and tested["strength_factor"] > 0
             assert tested["attempts"] >= 2
-        assert server.complete(PROMPT, key="strict", max_tokens=60, temperature=0).choices[0].text == want[0]
         assert server.service.engine.inbox.under_way == 0
 
 
