@@ -102,7 +102,6 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_gets_one_sentence(model: Any, what: str) -> None:
-    """Said at once, also by the iterator, and nothing is left behind."""
     options, error, message = BAD[what]
     options = {"tokenizer": tokenizer(), "prompts": PROMPTS, "max_new_tokens": 12, **options}
     args = [options.pop("tokenizer"), options.pop("prompts")]
@@ -178,7 +177,6 @@ def test_evaluator_of_another_model_is_named(model: Any, monkeypatch: pytest.Mon
 
 
 def test_an_evaluator_of_another_vocabulary_is_refused(model: Any, recwarn: pytest.WarningsRecorder) -> None:
-    """Without token classes nothing told it from the model's own but its name."""
     evaluator = spread_evaluator(model)
     mark, policy = caw.KGW(key=1), caw.CapacityPolicy(evaluator)
     evaluator.vocabulary = Vocabulary(3, "0" * 64)
@@ -193,7 +191,6 @@ def test_an_evaluator_of_another_vocabulary_is_refused(model: Any, recwarn: pyte
 def test_prompts_that_cannot_be_continued_are_reported_and_the_rest_finishes(
     model: Any, sampling: dict[str, Any]
 ) -> None:
-    """Too long, unknown ids, empty: each by its place; the others' texts are those of a call without them."""
     prompts = [PROMPTS[0], TOO_LONG, [3, VOCAB], PROMPTS[1], [], PROMPTS[2], None, [0.5]]
     expected = generate(model, watermark=caw.EXP(key=1), **sampling)
     with pytest.warns(UserWarning, match=r"5 of 8 prompts are left out, the rest goes on; the first: prompt 1 must be"):
@@ -235,7 +232,6 @@ def test_settings_of_the_model_that_are_left_out_are_named(model: Any, monkeypat
 
 
 def test_arguments_without_effect_are_named(model: Any) -> None:
-    """Text under a policy without a watermark was unmarked, and a temperature without do_sample greedy, in silence."""
     with pytest.warns(UserWarning, match="marks nothing without a watermark, got FixedStrength and watermark=None"):
         generate(model, policy=caw.FixedStrength(0.5))
     with pytest.warns(UserWarning, match="does not depend on temperature and top_p, got do_sample=False; set do_sa"):
@@ -281,6 +277,5 @@ def test_what_to_do_about_half_precision(model: Any) -> None:
 
 
 def test_a_report_that_cannot_be_called_is_refused(model: Any) -> None:
-    """It was called first where a CUDA graph is captured."""
     with pytest.raises(TypeError, match="report must be a function that takes a str, got str; leave it out"):
         list(caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=3, report="yes"))

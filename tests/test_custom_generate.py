@@ -96,7 +96,6 @@ PARITY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", PARITY)
 def test_greedy_parity(llama: Any, what: str) -> None:
-    """Left-padded rows of different lengths, with and without rows that end early."""
     options = {**PARITY[what], **({"max_new_tokens": 5} if what == "config" else {})}
     ours, theirs = both(llama, **options)
     assert torch.equal(ours, theirs)
@@ -172,7 +171,6 @@ def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
 
 @pytest.mark.parametrize("what", ["plain", "caw", "sampled"])
 def test_drafts_change_nothing(llama: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """With processors that remember nothing; stopping criteria are asked between drafted tokens too."""
     saw: list[int] = []
     keep_price_steady(monkeypatch)
     monkeypatch.setattr("caw.decoding.drafts.proposer.Proposer.saw", lambda self, *counts: saw.append(counts[2]))

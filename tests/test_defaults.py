@@ -90,7 +90,6 @@ def test_the_example_of_a_config_is_them() -> None:
 
 
 def test_the_guide_says_them() -> None:
-    """Examples of README and the guide name no other numbers either."""
     pages = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/start.md")}
     pages["guide"] = guide = (ROOT / "docs" / "choosing-settings.md").read_text(encoding="utf-8")
     own = defaults.BETA_BY_MODEL["smollm2-135m"]

@@ -86,7 +86,6 @@ def test_attention_of_prompts_changes_no_text(model: Any, how: str) -> None:
 
 
 def test_evaluator_of_fewer_values_is_used(model: Any) -> None:
-    """K below the record's is a smaller evaluator, not a mistake."""
     evaluator = Evaluator(FeatureSpec(k=7), hidden=4).eval()
     policy = caw.CapacityPolicy(evaluator, theta=1.0)
     out = generate(model, watermark=caw.KGW(key=1), policy=policy)
@@ -96,7 +95,6 @@ def test_evaluator_of_fewer_values_is_used(model: Any) -> None:
 
 
 def test_repeated_contexts_stay_unmarked(model: Any) -> None:
-    """deduplicate=True leaves every token after a context that occurred before to the model."""
     watermark = caw.EXP(key=3, context_width=1, top_k=30)
     out = generate(model, PROMPTS, watermark=watermark, max_new_tokens=90)
     assert out.trace is not None

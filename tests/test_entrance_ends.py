@@ -28,7 +28,6 @@ def test_minimum_is_transformers_minimum(model: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_any_end_token_ends_a_text(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends in the middle: the ending token is in the sequence but not in the text; others decode on."""
     free = generate(model).sequences
     ends_of(model, free[0][3], free[2][5], monkeypatch=monkeypatch)
     ends = {free[0][3], free[2][5], 2}
@@ -96,7 +95,6 @@ def test_the_earliest_of_several_stops_counts(model: Any) -> None:
 
 
 def test_stop_counts_only_new_text(model: Any) -> None:
-    """The prompt may hold the stop string."""
     stop = text_of(PROMPTS[0][-2:])
     assert stop not in generate(model).texts[0]
     assert generate(model, PROMPTS[:1], stop=stop).finish_reasons == ["length"]

@@ -30,7 +30,6 @@ def test_model_is_left_as_it_was(model: Any) -> None:
 
 
 def test_model_is_its_own_between_results(model: Any) -> None:
-    """Two iterators over one model, and its own generate in between, disturb nothing."""
     options: dict[str, Any] = {"max_new_tokens": 6, "batch_size": 1}
     alone = [r.tokens for r in caw.iter_generate(model, tokenizer(), PROMPTS, **options)]
     stock = stock_greedy(model, PROMPTS[0], max_new_tokens=6)
@@ -43,7 +42,6 @@ def test_model_is_its_own_between_results(model: Any) -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_a_model_cast_after_loading_is_read_anew(native: bool) -> None:
-    """No packed or fused weight outlives the tensors it was made from."""
     backend = None if native else "reference"
     model = copy.deepcopy(build("llama")).bfloat16()  # what `build` gives is shared by all tests
     rough = generate(model, backend=backend)
@@ -79,7 +77,6 @@ def modes(model: Any) -> list[bool]:
     "options", [{}, {"do_sample": True, "seed": 5}, {"branching": "batch"}, {"backend": "reference"}]
 )
 def test_train_mode_decodes_as_eval_mode(options: dict[str, Any]) -> None:
-    """Dropout made greedy text a matter of chance, without a word."""
     model = dropping()
     before = modes(model)
     given: dict[str, Any] = {
@@ -107,7 +104,6 @@ def test_train_mode_without_dropout_is_no_reason_to_warn(model: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:the model is in train mode")
 def test_train_mode_is_back_whatever_happens() -> None:
-    """Between two results of an iterator, after one that was abandoned, and after an error inside a step."""
     model = dropping()
     before = modes(model)
     iterator = caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=6, batch_size=1)

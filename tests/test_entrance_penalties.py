@@ -76,7 +76,6 @@ def test_seed_and_prompt_decide_the_sample(model: Any) -> None:
 @pytest.mark.parametrize("watermark", WATERMARKS)
 @pytest.mark.parametrize("sample", [False, True])
 def test_inside_models_own_generate(model: Any, watermark: str, sample: bool) -> None:
-    """caw.decode gets transformers' processors, and makes the texts that caw.generate makes with the same numbers."""
     mark, how = WATERMARKS[watermark], {"repetition_penalty": 1.4, **({"min_p": 0.05} if sample else {})}
     ids = PROMPTS[0]
     own = generate(model, [ids], watermark=mark, do_sample=sample, seed=5, mark_eos=True, **how).sequences[0]
@@ -100,7 +99,6 @@ def test_a_prompt_cache_and_attempts_change_nothing(model: Any) -> None:
 
 
 def test_the_original_token_is_the_best_of_the_processed_logits(model: Any) -> None:
-    """Strength 0 leaves exactly the penalised text; the record that policies read stays the model's own."""
     for mark in WATERMARKS.values():
         silent = generate(model, watermark=mark, policy=caw.FixedStrength(0.0), **MANY)
         assert silent.sequences == generate(model, **MANY).sequences

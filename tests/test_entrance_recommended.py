@@ -47,7 +47,6 @@ def test_tests_are_by_the_detector_of_both(model: Any, sampling: dict[str, Any],
 
 
 def test_receipts_say_what_marked_a_text_found_or_not(model: Any) -> None:
-    """They named the likeliest sub-key and family: of texts that are not found, where it matters, mostly others."""
     few = {"max_new_tokens": 3, "detectable_at": 1e-9, "max_attempts": 1}
     families, right = set(), 0
     for seed in range(3):
@@ -79,7 +78,6 @@ def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
     "cut", [{"top_k": 1}, {"temperature": 0.01}, {"top_p": 0.01}, {"min_p": 1.0}], ids=lambda cut: next(iter(cut))
 )
 def test_sampling_of_one_token_is_greedy(model: Any, cut: dict[str, Any]) -> None:
-    """A race would have nothing to choose among: such texts left unmarked, and without a word."""
     greedy = generate(model, watermark=MARK, max_new_tokens=30).sequences
     assert generate(model, watermark=MARK, max_new_tokens=30, do_sample=True, **cut).sequences == greedy
     near = {"top_k": 2, "temperature": 0.3, "top_p": 0.011, "min_p": 0.99}
@@ -91,7 +89,6 @@ def test_sampling_of_one_token_is_greedy(model: Any, cut: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("temperature", [0.05, 0.29])
 def test_texts_drawn_too_cool_for_a_race_are_the_lists_and_still_drawn(model: Any, temperature: float) -> None:
-    """A race at 0.05 to 0.2 was found in none of 9 texts of 200 tokens, and nothing said so."""
     drawn = {**DRAWN, "temperature": temperature}
     made = generate(model, watermark=MARK, max_new_tokens=100, **drawn)
     tokens = made.sequences

@@ -68,7 +68,6 @@ def test_an_error_in_the_model_restores_attention(model: Any, monkeypatch: pytes
 def test_an_interruption_gives_the_cache_back_at_once(
     model: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while somebody keeps the traceback, or the generator that was closed."""
     made: list[SiblingCache] = []
     monkeypatch.setattr(decoder, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
     if error:

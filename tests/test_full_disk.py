@@ -133,7 +133,6 @@ WHOLE_FILES: dict[str, Callable[[Path, int], None]] = {
 
 @pytest.mark.parametrize("name", WHOLE_FILES)
 def test_a_full_disk_keeps_the_old_file(name: str, tmp_path: Path) -> None:
-    """A file was emptied before the new one was written: nothing stayed of either."""
     with mounted(tmp_path / "disk", "1m") as disk:
         WHOLE_FILES[name](disk / name, 1)
         before = (disk / name).read_bytes()

@@ -298,14 +298,12 @@ def test_every_op_has_a_sample() -> None:
 
 
 def test_names_in_the_namespace_are_those_of_the_list() -> None:
-    """Nothing else of this process registers ops under our name."""
     schemas = torch._C._jit_get_all_schemas()
     found = {s.name.split("::")[1] for s in schemas if s.name.startswith(f"{ops.NAMESPACE}::")}
     assert found == set(SAMPLES)
 
 
 def test_references_are_plain_functions() -> None:
-    """backend="reference" goes through no dispatcher, and names the same meanings."""
     plain, dispatched = vars(ops.references()), vars(ops.dispatched())
     assert plain.keys() == dispatched.keys()
     for name in SAMPLES.keys() & plain.keys():
@@ -326,7 +324,6 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
 
 
 def test_a_gpu_without_its_extension_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`_ext` found out why, and nobody was told."""
     monkeypatch.setattr(_ext, "WHY_MISSING_CUDA", "no nvcc")
     _ext._say_what_is_missing.cache_clear()
     with warnings.catch_warnings():

@@ -75,7 +75,6 @@ def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expe
 
 
 def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) -> None:
-    """Killed and started again, its lines are those of one run."""
     options = {"max_new_tokens": 30, "detectable_at": 1e-2, "batch_size": 4}
     made = job(model, tmp_path / "a", options=options, policy=caw.FixedStrength(0.2))
     whole, cut = tmp_path / "a" / "shard-00000-of-00001.jsonl", tmp_path / "b" / "shard-00000-of-00001.jsonl"
@@ -132,7 +131,6 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
 
 
 def test_actors_load_what_the_job_says(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a file are read on a CPU, whatever else the actor's machine has."""
     asked = []
     monkeypatch.setattr(scale, "load_model", lambda name, **given: asked.append(given) or (None, None))
     for quantization, place in (("file", "cpu"), ("int8", None), (None, None)):
@@ -154,7 +152,6 @@ def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Pat
 
 
 def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Path) -> None:
-    """An id whose prompt had changed kept the text of the old one."""
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     write(model, made, path, PROMPTS[:3])
     before = path.read_bytes()
@@ -170,7 +167,6 @@ def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Pa
 
 
 def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
-    """Started again, the second of two equal prompts got the text of the first."""
     made = job(model, tmp_path, options={"max_new_tokens": 12, "do_sample": True, "batch_size": 2})
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     rows = [{"id": name, "prompt": "the sky"} for name in ("a", "b", "c")]
@@ -184,7 +180,6 @@ def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
 def test_prompts_that_cannot_be_continued_are_lines_too(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are put in order; a shard that cannot be is whole all the same."""
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     rows = [{"id": np.int64(1), "prompt": ""}, {"id": np.int64(2), "prompt": None}]
     assert write(model, made, path, rows) == {"written": 2, "errors": 2, "repeated": 0}

@@ -82,7 +82,6 @@ def test_nothing_is_not_the_same_as_no_stop_strings(bad: Any) -> None:
 
 
 def test_no_text_has_no_marked_parts() -> None:
-    """An empty list was an AssertionError."""
     assert locate([], Detector(None, caw.KGW(key=1))) == []
     for several in ([np.array([1])], [torch.tensor([1]), torch.tensor([2])]):
         with pytest.raises(TypeError, match="expected one text, got a list of"):

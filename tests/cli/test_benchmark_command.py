@@ -109,7 +109,6 @@ def test_a_gpu_without_its_kernels_is_named_under_the_table() -> None:
 
 @pytest.mark.parametrize("calls", [3, 17])
 def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C lost an hour: the table came last and the file with it."""
     real, out, count = cases.call_of, tmp_path / "out.json", 0
 
     def call_of(mode: str, job: Any) -> Any:

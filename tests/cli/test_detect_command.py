@@ -161,7 +161,6 @@ def test_formats_and_texts_that_came_through_other_programs(model: str) -> None:
 
 
 def test_what_a_table_says_of_each_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What broke: a payload that only JSON showed, "12 / 200" without a reason, a part that is marked beside "no"."""
     pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
     monkeypatch.setenv("COLUMNS", "200")
     import torch
@@ -191,7 +190,6 @@ def test_what_a_table_says_of_each_text(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_regions_say_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One corrected p-value, and the same verdict in the sentence, the table, JSON, the page and under --config."""
     monkeypatch.setenv("COLUMNS", "200")
     ids = [*range(400, 2400), *marked_ids(caw.KGW(key=KEY), 80), *range(2400, 3400)]
     source = ["--input", corpus(tmp_path / "ids.jsonl", [ids, ids[:300]], "ids"), "--field", "ids"]

@@ -58,7 +58,6 @@ def test_detect_lines_texts_and_ids(model: str, marked: str, tmp_path: Path) -> 
 
 
 def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> None:
-    """A key with a typing error found nothing, and nothing said that the texts name another one."""
     out = tmp_path / "out.jsonl"
     made = run("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "8", "-o", str(out))
     assert made.exit_code == 0, made.stderr
@@ -70,7 +69,6 @@ def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> 
 
 
 def test_a_file_of_lines_is_no_text(model: str, tmp_path: Path) -> None:
-    """All its texts, with braces and digests, were tested as one, and the mark drowned."""
     out = tmp_path / "out.jsonl"
     out.write_text('{"text": "the sky"}\n')
     assert_refused(run("detect", "--tokenizer", model, str(out)), "give --input for a file with a text on each line")

@@ -55,7 +55,6 @@ def test_prompt_in_text_out(model: str) -> None:
 def test_letters_that_stdout_lacks_are_escaped(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text was thrown away: a one-sentence error, after the work."""
     from caw.cli.generate_prompts import print_text
 
     monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115
@@ -83,8 +82,6 @@ def test_every_option_works(model: str, options: list[str]) -> None:
 
 
 def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each at another value than the default, so that a forgotten one shows."""
-
     seen: dict[str, Any] = {}
 
     def record(
@@ -124,7 +121,6 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_speculate(model: str, tmp_path: Path) -> None:
-    """Look-up, or a model of the same vocabulary; the texts stay the same."""
     hows = ("auto", "own", "none", "3", str(save_tiny(tmp_path / "small")))
     text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in hows]
     assert len(set(text)) == 1 and text[0]
@@ -139,7 +135,6 @@ def test_speculate(model: str, tmp_path: Path) -> None:
 
 
 def test_a_drafter_of_fewer_bits(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its own weights, and the text stays the same."""
     drafter, asked = str(save_tiny(tmp_path / "small")), list[tuple[str, Any]]()
 
     def loading(name: str, **given: Any) -> Any:

@@ -75,7 +75,6 @@ def test_lines_have_receipts_that_the_detector_confirms(model: str, tmp_path: Pa
 
 
 def test_a_run_cut_short_makes_its_unfinished_texts_anew(model: str, tmp_path: Path) -> None:
-    """Texts leave as they are found; a run that has come to its end leaves them in the input's order."""
     out, made, _ = make(model, tmp_path)
     whole = out.read_bytes()
     assert [line["id"] for line in made] == list(range(1, 7))
@@ -116,7 +115,6 @@ def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
 
 
 def test_torn_lines_of_receipts_are_named_and_skipped(model: str, tmp_path: Path) -> None:
-    """One receipt joined to half of another, as a full disk left them, made the whole file unreadable."""
     source, out = write_prompts(tmp_path / "prompts.jsonl", 3), tmp_path / "out.jsonl"
     assert generate(model, "-i", str(source), "-o", str(out), *FOUND).exit_code == 0
     first, second, third = out.read_text().splitlines()
@@ -203,7 +201,6 @@ def test_bad_options(model: str, options: list[str], message: str) -> None:
 
 
 def test_a_target_takes_no_payload(model: str) -> None:
-    """Known once the model is loaded, so behind the line that says what marks."""
     answer = generate(model, "--prompt", "the sky", "--target", "1e-3", "--payload", "3", "--payload-bits", "4")
     assert answer.exit_code == 2 and "a target needs a watermark without a payload" in answer.stderr.splitlines()[-1]
     assert "Traceback" not in answer.stderr

@@ -71,7 +71,6 @@ def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> 
 
 
 def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result with an error is a bad line, not an output line; of a single prompt it is the error."""
     from caw import entrance
 
     def broken(network: Any, tokenizer: Any, accepted: Any, *how: Any, **options: Any) -> Iterator[GenerationResult]:
@@ -137,7 +136,6 @@ def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> 
 
 
 def test_lines_that_are_not_on_the_disk_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was said that all were written, and they only stayed in another order."""
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     opened = open_output(tmp_path / "o", Mock(label={}), [], Mock())
     with pytest.raises(OSError, match="No space left"), opened as out:
@@ -185,7 +183,6 @@ def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, envi
 
 
 def test_lines_with_messages_are_conversations(model: str, tmp_path: Path) -> None:
-    """Also in a field of another name; without --chat, and where the template refuses, the line says why."""
     talk = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "the sky"}]
     source = tmp_path / "in.jsonl"
     lines: list[dict[str, Any]] = [{"id": "a", "messages": talk}, {"id": "b", "prompt": "the sky"},

@@ -42,7 +42,6 @@ def program(script: str, *, timeout: float = 120) -> subprocess.CompletedProcess
 
 @pytest.mark.parametrize("wanted", [1, 5, 150])
 def test_at_an_import(wanted: int) -> None:
-    """The command asks for a file that is not there: uninterrupted, the exit code is 2."""
     arguments = ["detect", "--key", "1", "--tokenizer", "smollm2-135m", "/no/such/file"]
     done = program(AT_IMPORT.format(wanted=wanted, arguments=arguments))
     assert (done.returncode, done.stderr, done.stdout) == (130, SENTENCE, "")
@@ -57,7 +56,6 @@ def test_at_a_late_import(wanted: int) -> None:
 
 
 def test_while_a_command_works() -> None:
-    """The command gets KeyboardInterrupt, which it may turn into a sentence of its own."""
     done = program("""
         import os, signal, typer
         from caw.cli import main

@@ -51,7 +51,6 @@ def test_bad_keys(model: str, key: str | None, expected: str) -> None:
 
 @pytest.mark.parametrize("key", [" ", "\t", "\u3000"])
 def test_blank_keys_are_refused_from_everywhere(model: str, key: str, tmp_path: Path) -> None:
-    """A key of spaces was taken: whoever forgot to paste one marked under a key that anyone guesses."""
     listed = tmp_path / "keys.yaml"
     detect = ["detect", "--tokenizer", model, "--text", "x"]
     for result in (

@@ -36,7 +36,6 @@ def test_help_explains_exit_codes() -> None:
 
 
 def test_help_shows_brackets_and_braces() -> None:
-    """Text in brackets is not taken for markup."""
     shown = " ".join(run("generate", "--help").stdout.split())
     assert "[0.25]" in shown and '{"prompt": ..., "id": ...}' in shown
 

@@ -73,7 +73,6 @@ def drawn(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_more_variants_than_the_detector_has_are_said_in_one_sentence(model: str, drawn: Path, tmp_path: Path) -> None:
-    """It said that 0 of 2 texts were watermarked, with exit code 0."""
     read_as = ("detect", "--tokenizer", model, "-i", str(drawn))
     result = run(*read_as)
     said = (
@@ -110,7 +109,6 @@ def test_lines_of_what_the_detector_reads_say_nothing(model: str, tmp_path: Path
 
 
 def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, tmp_path: Path) -> None:
-    """Without a temperature it read nothing: p-values were those without weights."""
     how = ("--weights", f"model:{model}", "--variants", "128", "--prompt-field", "prompt", "--dtype", "float32")
 
     def p_values(source: Path, *more: str) -> list[float]:

@@ -70,7 +70,6 @@ def test_keys_from_the_first_to_the_last(caw: Any) -> None:
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_a_list_fits_its_terminal(caw: Any, columns: str) -> None:
-    """Whole ids, states and days on 80 columns, and the minute where there is room; only tenants' names are folded."""
     names = ("acme", "an-operator.whose-name_is-as-long-as.names-may-be-in.registry")
     window = ("--from", "2030-01-01", "--until", "2090-01-02")
     for name in names:
@@ -103,7 +102,6 @@ def test_an_old_registry_is_upgraded(caw: Any, tmp_path: Path) -> None:
 
 
 def test_texts_are_tested_under_the_keys_of_a_registry(caw: Any, model: str, tmp_path: Path) -> None:
-    """A key says how: no watermark option is given. Old keys read, waiting ones and other tenants' do not."""
     options = ("--watermark", "kgw", "--gamma", "0.5", "--key-env", "OLD")
     old = caw("keys", "create", "acme", *options, OLD="7").stdout.split()[2]
     caw("keys", "rotate", "acme")
@@ -137,7 +135,6 @@ def test_texts_are_tested_under_the_keys_of_a_registry(caw: Any, model: str, tmp
 
 
 def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
-    """Before a model is loaded, which this one could not be."""
     caw("keys", "create", "acme", "--watermark", "exp", "--top-k-exp", "3")
     caw("keys", "create", "acme", "--watermark", "kgw", "--from", "2090-01-01")
     serve = ("serve", "--model", "no-such-model", "--registry", caw.url)
@@ -157,7 +154,6 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
 
 
 def test_keys_that_no_server_marks_with_together_are_warned_of(caw: Any) -> None:
-    """Only `caw serve` said it, which then did not start."""
     first = caw("keys", "create", "acme", "--target", "1e-4", "--evaluator", "smollm2-135m")
     assert (first.exit_code, first.stderr) == (0, "")
     said = {"name": "recommended", "variants": 64, "target": 1e-4, "evaluator": "smollm2-135m"}
@@ -243,7 +239,6 @@ def test_export_and_verification(caw: Any, tmp_path: Path) -> None:
 
 
 def test_a_report(caw: Any, model: str, tmp_path: Path) -> None:
-    """Texts are known by their receipts; the tiny model's tokens stand for words of any kind."""
     id = caw("keys", "create", "acme").stdout.split()[2]
     texts = [f"text {n} of the service " * 80 for n in range(3)]
     opened = open_registry(caw.url, MasterKeys.read({"CAW_MASTER_KEY": MASTER}))

@@ -79,7 +79,6 @@ def test_a_key_is_needed() -> None:
 
 @pytest.mark.slow(seconds=12)
 def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
-    """It says where it listens, answers, writes receipts that `caw detect` repeats, shows no key, and ends well."""
     receipts = tmp_path / "receipts.jsonl"
     command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
                "--receipts", str(receipts), "--threads", "1", "--max-length", "128",
@@ -113,7 +112,6 @@ def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=12)
 def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
-    """Strangers get 401, tenants text under their own key, and the receipts are those of the registry."""
     master, url = new_master_key(), f"sqlite:///{tmp_path / 'keys.db'}"
     registry = open_registry(url, MasterKeys.read({"CAW_MASTER_KEY": master}), create=True)
     tokens, ids = {}, {}

@@ -84,7 +84,6 @@ def test_a_detector_imports_no_transformers() -> None:
 
 
 def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer is read without transformers, tails are computed without the slow parts of scipy."""
     monkeypatch.setenv("CAW_KEY", "1")
     model = str(save_tiny(tmp_path / "model"))
     loaded = modules_after("detect", "--tokenizer", model, "--text", "the sky is blue because the air scatters light")

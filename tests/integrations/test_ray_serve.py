@@ -83,7 +83,6 @@ def test_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_file_of_the_page_and_the_service_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/ray-serve.md's file, on a registry of its own and a tiny model; two replicas know each other's texts."""
     pytest.importorskip("sqlalchemy")
     page = (ROOT / "docs" / "ray-serve.md").read_text(encoding="utf-8")
     said = json.loads(page.split("```json\n")[1].split("```")[0])
@@ -202,7 +201,6 @@ class Cluster:
 @pytest.mark.gate("ray")
 @pytest.mark.timeout(1800)
 def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: Postgres, tmp_path: Path) -> None:
-    """Both work; nothing is unreceipted; another takes the place of the one that is gone, and they end well."""
     keep = Keep.build(postgres.fresh())
     with Cluster(python, save_tiny(tmp_path / "model"), keep, tmp_path) as cluster:
         before = cluster.replicas()
@@ -233,7 +231,6 @@ def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: P
 @pytest.mark.gate("ray")
 @pytest.mark.timeout(900)
 def test_a_real_ray_writes_a_data_set(python: Path) -> None:
-    """The test of tests/test_ray.py that needs Ray: a pool of actors, killed and started again."""
     command = [
         str(python),
         "-m",

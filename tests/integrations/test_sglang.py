@@ -151,7 +151,6 @@ def engine() -> Any:
 
 @pytest.mark.parametrize("profile, own", CASES)
 def test_texts(llama: Any, profile: str, own: dict[str, Any]) -> None:
-    """Requests come, wait, move, are read in chunks and end; the sampler's own draws change nothing."""
     expected = [by_caw(llama, number, profile, own) for number in range(3)]
     scheduler, (one, two, three) = Scheduler(llama), [request(number, profile, **own) for number in range(3)]
     two.inflight_middle_chunks = 2
@@ -169,7 +168,6 @@ def test_texts(llama: Any, profile: str, own: dict[str, Any]) -> None:
 
 
 def test_more_requests_than_rows(llama: Any) -> None:
-    """Those that wait give their rows to those that run, and go on from their ids."""
     scheduler, every = Scheduler(llama), [request(number % 3, "kgw") for number in range(7)]
     expected = [by_caw(llama, number, "kgw", {}) for number in range(3)]
     while going := [own for own in every if not own.finished()]:
@@ -203,7 +201,6 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
 def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(
     llama: Any, given: Any, own: dict[str, Any], said: str
 ) -> None:
-    """And the one beside it goes on."""
     scheduler, wrong, right = Scheduler(llama), Req(PROMPTS[0], given, **own), request(1, "kgw")
     while not right.finished():
         scheduler.step([each for each in (wrong, right) if not each.finished()])
@@ -245,7 +242,6 @@ def test_another_version_and_no_file(llama: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_ids_that_are_missing_or_changed_end_the_text(llama: Any) -> None:
-    """As under overlapped scheduling, or where something changes a token after the choice."""
     scheduler, missing, changed = Scheduler(llama), request(0, "kgw"), request(1, "kgw")
     scheduler.step([missing, changed])
     missing.output_ids.pop()
@@ -276,7 +272,6 @@ def test_a_request_names_the_class_and_brings_no_code() -> None:
 
 
 def test_the_example_of_the_page(llama: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """docs/engines.md: its file and its request, answered by the scheduler played here."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
     (tmp_path / "marks.json").write_text(page.split("```json\n")[1].split("```")[0])
     monkeypatch.setenv("HOUSE_KEY", KEY)

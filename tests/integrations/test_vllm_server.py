@@ -108,7 +108,6 @@ def compare(made: list[list[int]], wanted: list[list[int]], what: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_server_gives_the_tokens_of_generate_and_the_mark_is_found(server: Server, case: str) -> None:
-    """Sixteen requests at once, twenty in all."""
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda number: server.case(number, case), range(len(PROMPTS))))
     expected = server.expected
@@ -124,7 +123,6 @@ def test_the_server_gives_the_tokens_of_generate_and_the_mark_is_found(server: S
 
 
 def test_requests_of_all_settings_in_one_batch(server: Server) -> None:
-    """Unmarked ones among them."""
     jobs = [(number, case) for number in range(4) for case in CASES]
     with ThreadPoolExecutor(17) as pool:
         unmarked = pool.submit(server.ask, 0, "off", {})
@@ -206,7 +204,6 @@ def test_engines_that_cannot_mark_do_not_start(environment: Environment, options
 
 
 def test_the_example_of_the_page(environment: Environment, expected: Expected) -> None:
-    """docs/engines.md: its file, its command's processor and its request."""
     page = Path(ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split("## vLLM")[1]
     request = page.split("```python\n")[1].split("```")[0]
     said = page.split("```json\n")[1].split("```")[0]

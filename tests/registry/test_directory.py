@@ -64,7 +64,6 @@ def test_old_and_revoked_keys_are_still_read_the_current_first(registry: Registr
 
 
 def test_a_tenant_knows_how_many_keys_a_detection_tries(registry: Registry, clock: Clock) -> None:
-    """As many as it gets: its own, revoked ones too, or all public ones where its own is public."""
     registry.marking.create("acme", key=1)
     _, token = registry.api.create("acme")
 
@@ -125,7 +124,6 @@ def test_keys_are_opened_once_until_one_changes(registry: Registry, monkeypatch:
 
 
 def test_keys_are_counted_once_until_one_changes(registry: Registry, clock: Clock) -> None:
-    """A scan of all keys for every request; time that passes needs none."""
     registry.marking.create("acme", key=1, public=True)
     registry.marking.create("globex", not_before=clock.now.replace(year=2027), public=True)
     _, token = registry.api.create("acme")

@@ -168,7 +168,6 @@ def test_a_server_that_starts_says_what_was_cut_and_verifies_the_end(
 
 
 def test_kill_9_loses_no_receipt_of_a_sent_text_and_doubles_none(registry: Registry, url: str) -> None:
-    """One server, then two on one database, killed in the middle of their work."""
     sent: set[str] = set()
     complete: set[str] = set()
     for round in range(2):

@@ -65,7 +65,6 @@ def everything(connection: socket.socket) -> bytes:
 
 
 def test_a_client_that_leaves_frees_its_row(served: Running) -> None:
-    """Its receipt says so, with the digest of what was sent; others go on undisturbed."""
     before = len(served.log.closed)
     connection, _ = raw_stream(served.port, max_tokens=240)
     connection.close()
@@ -105,7 +104,6 @@ def test_more_texts_than_may_wait_are_refused() -> None:
 
 
 def test_a_request_that_takes_too_long_ends() -> None:
-    """Before the first byte with 504, in a stream with a last event."""
     with running(timeout=0.05) as served:
         with pytest.raises(openai.InternalServerError, match=r"exceeded the timeout of 0.05 s") as caught:
             served.complete("the sky", max_tokens=250)
@@ -128,7 +126,6 @@ def test_no_text_is_made_whose_receipt_cannot_be_begun() -> None:
 
 
 def test_a_request_that_is_cancelled_while_its_receipt_begins_closes_it() -> None:
-    """As at the end of a server's patience; the receipt stayed open for ever."""
     entered, go = threading.Event(), threading.Event()
 
     class Slow(Kept):
@@ -150,7 +147,6 @@ def test_a_request_that_is_cancelled_while_its_receipt_begins_closes_it() -> Non
 
 
 def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -> None:
-    """All threads are busy, so the closing waits for one; it was cancelled with the answer, and never came."""
     go = threading.Event()
     with running() as served:
         connection, _ = raw_stream(served.port, max_tokens=200)
@@ -169,7 +165,6 @@ def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -
 
 
 def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing() -> None:
-    """The first text was tested, and none of it was sent: its p-value stood beside the digest of nothing."""
     with running(batch=1, rules=MarkRules(detectable_at=1e-2)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.port)
         connection.request("POST", "/v1/completions", json.dumps({**ASK, "max_tokens": 200, "n": 2}).encode(), SENT)
@@ -182,7 +177,6 @@ def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing()
 
 
 def test_a_text_whose_p_value_cannot_be_told_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asked for a test; the text was withheld, and its receipt stayed open for ever."""
     with running() as served:
         monkeypatch.setattr(served.service.planned, "p_value", lambda text, key: 1 / 0)
         assert served.complete("the sky", max_tokens=9).choices[0].text == alone("the sky", max_new_tokens=9)[0]
@@ -191,7 +185,6 @@ def test_a_text_whose_p_value_cannot_be_told_is_sent(monkeypatch: pytest.MonkeyP
 
 
 def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:
-    """An error event, no finish_reason, no [DONE], and the connection is closed; a whole answer does not leave."""
     log = Kept()
     with running(log=log) as served:
         connection, seen = raw_stream(served.port, max_tokens=60)
@@ -225,7 +218,6 @@ def test_bodies_that_are_too_large_are_refused(served: Running) -> None:
 
 @pytest.mark.parametrize("chunks", [30, 200])
 def test_bodies_that_do_not_say_how_large_they_are_are_refused(served: Running, chunks: int) -> None:
-    """One that ends soon hears why; of one that goes on and on no more than four times the limit is read."""
     connection = socket.create_connection(("127.0.0.1", served.port), timeout=60)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
     chunk, seen = b"10000\r\n" + b" " * 65536 + b"\r\n", b""
@@ -286,7 +278,6 @@ def test_a_browsers_form_is_no_request(served: Running) -> None:
 
 
 def test_a_stopped_server_finishes_what_is_under_way() -> None:
-    """New requests are refused, the stream comes to its end."""
     log = Kept()
     with ThreadPoolExecutor(1) as pool:
         with running(log=log, grace=60.0) as served:

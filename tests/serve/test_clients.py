@@ -110,7 +110,6 @@ def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> 
 def test_lm_eval_has_every_question_answered(
     demo_server: Demo, lm_eval: Path, tmp_path: Path, model: str, path: str, option: str
 ) -> None:
-    """Its messages have `"type": "text"`, which was refused."""
     before = len(demo_server.closed())
     done = evaluate(lm_eval, tmp_path, model, demo_server.url + path, option)
     assert done.returncode == 0, done.stderr

@@ -70,7 +70,6 @@ def without_cut_letters(text: str) -> str:
 
 @pytest.mark.parametrize("ids", [False, True])
 def test_a_continued_text_is_that_of_one_request(marked_by: tuple[Any, Running], ids: bool) -> None:
-    """In pieces of 16 tokens: text, digest, tokens and p-value of the last receipt are those of one request."""
     _, server = marked_by
     whole = server.complete(PROMPT, max_tokens=WHOLE)
     server.idle()
@@ -90,7 +89,6 @@ def test_a_continued_text_is_that_of_one_request(marked_by: tuple[Any, Running],
 
 
 def test_short_answers_are_called_marked_only_where_contexts_are_whole(marked_by: tuple[Any, Running]) -> None:
-    """Whatever the prompt is: it may hold tokens of this server, and a longer one is no proof of them."""
     mark, server = marked_by
     fewest = fewest_marked(mark)
     for most in {1, fewest - 1, fewest} - {0}:
@@ -116,7 +114,6 @@ def test_how_many_tokens_a_marked_text_has_at_the_least() -> None:
 
 
 def test_an_answer_cut_short_by_a_stop_string_is_not_called_marked(served: Running) -> None:
-    """Not what may be made decides, but what was made: a stop string makes short answers of long requests."""
     text = served.complete(PROMPT, max_tokens=30).choices[0].text
     answer = served.complete(PROMPT, max_tokens=30, stop=text[1])
     assert answer.choices[0].finish_reason == "stop" and said(answer)["marked"] is False
@@ -155,7 +152,6 @@ def test_false_claims_are_refused(served: Running, short: Any, monkeypatch: pyte
 
 
 def test_a_text_that_the_client_wrote_is_no_context(served: Running) -> None:
-    """Behind a text without proof the first token has no context: the answer is that of a new text."""
     own = " red light and small words"
     claimed = served.complete(PROMPT + own, max_tokens=12).choices[0].text
     mark = MARK.with_key(KEY)

@@ -21,7 +21,6 @@ from caw.serve.metrics import Metrics
 
 
 def test_a_step_that_fails_fails_its_texts_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next text is made by a new decoder; what was wrong is not told to clients."""
     with running() as served:
         decode, left = EagerStep.decode, [1]
 
@@ -85,7 +84,6 @@ def test_a_prompt_that_is_read_has_a_row_and_does_not_wait(monkeypatch: pytest.M
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 def test_a_portion_that_fails_fails_all_texts_of_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text beside it too, as for a step; the next one is made by a new decoder."""
     monkeypatch.setattr(Portions, "size", lambda self: 20)
     read, calls = Portions.read, [0]
 
@@ -108,7 +106,6 @@ def test_a_portion_that_fails_fails_all_texts_of_its_decoder(monkeypatch: pytest
 
 
 def test_a_guarded_text_that_is_cancelled_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has several sequences then, each of which ends; what is admitted counts texts."""
     cancelled: list[Any] = []
     token = Engine._token
 
@@ -173,7 +170,6 @@ def test_one_tenant_leaves_as_much_room_as_it_takes() -> None:
 
 
 def test_tenants_take_turns() -> None:
-    """One text of a tenant is not behind sixteen of another's; they are made two at a time."""
     with running(batch=2, max_waiting=40) as served, ThreadPoolExecutor(2) as pool:
         many = pool.submit(served.complete, "the sky", max_tokens=40, n=16)
         until(lambda: served.service.engine.inbox.under_way == 16)
@@ -189,7 +185,6 @@ def test_tenants_take_turns() -> None:
 
 
 def test_a_text_that_cannot_be_begun_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those under way failed with it, and those that came with it were lost: they waited for ever."""
     monkeypatch.setattr("caw.serve.grammars.Grammar.__init__", lambda *arguments: [][0])
     with running(batch=1) as served, ThreadPoolExecutor(3) as pool:
         first = pool.submit(served.complete, "the sky", max_tokens=60)

@@ -113,7 +113,6 @@ ECHOES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("shape", ECHOES)
 def test_a_call_comes_back_in_every_shape(served: Running, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`index`, which streamed calls have, was refused: a client could not send back what it had been sent."""
     monkeypatch.setattr(parts()[1], "chat_template", CALLS_TEMPLATE)
     texts: list[str] = []
     read = served.service.prompts._encode
@@ -147,7 +146,6 @@ def test_what_a_model_thought_is_given_to_a_template_that_takes_it(
     ],
 )  # fmt: skip
 def test_what_is_no_text_is_named(served: Running, kind: str, part: dict[str, Any]) -> None:
-    """The answer was "content.str: Input should be a valid string", which says nothing of pictures."""
     for content in ([{"type": kind, **part}], [*text("what is this?"), {"type": kind, **part}]):
         error = refused(served, {"messages": [HI, SAID, {"role": "user", "content": content}]})
         expected = f"content parts of type '{kind}' are not supported, only text; leave it out"
@@ -194,7 +192,6 @@ def test_what_changes_a_text_and_is_not_served_is_named(served: Running, message
     ],
 )  # fmt: skip
 def test_prompts_that_are_none_are_told_what_a_prompt_is(served: Running, prompt: Any, found: str) -> None:
-    """Mixed prompts were told "Input should be a valid string"."""
     error = refused(served, {"prompt": prompt}, "/v1/completions")
     assert "a prompt must be text, a list of token ids, or a list of up to 1024 texts" in error["message"]
     assert f"got {found}" in error["message"] and error["param"] == "prompt"

@@ -93,7 +93,6 @@ def test_what_was_not_found_is_said_without_claiming_more(one: Running) -> None:
 
 
 def test_a_text_stays_text(one: Running) -> None:
-    """The parser sees our own elements alone, and the text area holds the text to the letter."""
     page = ask(one, body=urlencode({"text": HOSTILE + UNMARKED}))[2]
     read = Reader(page)
     assert not read.open and not {"script", "b"} & {tag for tag, _ in read.tags}

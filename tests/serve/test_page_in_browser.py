@@ -45,7 +45,6 @@ def test_a_marked_text_is_pasted_and_shown_in_colours(browser: Browser, url: str
 
 
 def test_a_keyboard_is_enough(browser: Browser, url: str, marked: str) -> None:
-    """The field has the focus at first, the answer afterwards; the tokens open and close by themselves."""
     browser.look(url)
     browser.press("two words", "\ue004", "\ue007")  # tab, enter
     browser.wait()

@@ -54,8 +54,6 @@ def test_lines_of_several_threads_and_servers_do_not_mix(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The half line stayed, the line break behind it did not fit either, and the next receipt was joined to it: the
-    answer was 200, and no reader took the file any more."""
     inject(monkeypatch, FullFile)
     monkeypatch.setattr(FullFile, "room", 10**6)
     log = JsonlReceipts(tmp_path / "r.jsonl")
@@ -76,7 +74,6 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_server_that_starts_says_what_was_cut(tmp_path: Path) -> None:
-    """Half a line is taken out, whether a server of before left it or one that shares the file dies meanwhile."""
     path = tmp_path / "r.jsonl"
     log = JsonlReceipts(path)
     assert log.resume() == 0

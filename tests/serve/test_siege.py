@@ -85,7 +85,6 @@ CHATS = {
 @pytest.mark.parametrize("name", [*BODIES, *CHATS])
 @pytest.mark.parametrize("key", ["acme", "a stranger"])
 def test_bodies_made_to_cost(server: Besieged, name: str, key: str) -> None:
-    """Refused; nobody else waits for long meanwhile, and strangers cost hardly more than reading them."""
     body, path = BODIES.get(name), "/v1/completions"
     if body is None:
         body, path = CHATS[name], "/v1/chat/completions"
@@ -111,7 +110,6 @@ def test_bodies_made_to_cost(server: Besieged, name: str, key: str) -> None:
     ],
 )  # fmt: skip
 def test_tricks_in_prompts_are_text(server: Besieged, prompt: str) -> None:
-    """They are answered like any other, streams stay well formed, and a template writes them as they are."""
     whole = server.complete(prompt=prompt, max_tokens=12)
     with server.connect() as connection:
         connection.sendall(server.request(prompt=prompt, max_tokens=12, stream=True))
@@ -151,7 +149,6 @@ def events_of(answer: bytes) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_is_no_request(server: Besieged, sent: bytes) -> None:
-    """No answer with status 200, and no place kept."""
     files = server.files
     with server.connect(10) as connection:
         with contextlib.suppress(ConnectionError):
@@ -169,7 +166,6 @@ def wait_for(reached: Any, seconds: float = 20) -> None:
 
 
 def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
-    """At every moment of a request; what was asked for ends, or is finished, and no connection is left."""
     whole, files = server.request(stream=True, max_tokens=400), server.files
     rng = random.Random(1)
     for number in range(120):
@@ -190,7 +186,6 @@ def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
 
 
 def test_ten_thousand_requests_leave_nothing_behind(server: Besieged) -> None:
-    """Memory, files and threads are where they were: good ones, bad ones, streams, and clients that leave."""
     asyncio.run(many(server, MANY * 3 // 4))  # until the caches of SQLite and of memory itself are full
     server.idle()
     before = server.resident, server.files, server.threads

@@ -135,7 +135,6 @@ def check_heard(keep: Keep, heard: list[Heard]) -> int:
 
 
 def test_two_servers_on_one_registry_one_of_them_killed(model: Path, url: str) -> None:
-    """The other goes on; there is one chain, and every text says what it says alone."""
     keep = Keep.build(url)
     with Besieged(model, keep) as first, Besieged(model, keep) as second:
         both = Clients(first), Clients(second, seed=50)
@@ -180,7 +179,6 @@ def tenant_of(registry: Any, keep: Keep, name: str) -> Any:
 
 
 def test_keys_rotated_and_revoked_while_requests_run(model: Path, url: str) -> None:
-    """From the next request on, in both servers; what is under way is finished under the key it began with."""
     keep = Keep.build(url)
     with Besieged(model, keep) as first, Besieged(model, keep) as second, keep.opened() as registry:
         servers = first, second
