@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import caw
 from caw.cli import app
-from caw.cli.detect_config import read_key_list
 
 KEY = "a key for tests"
 
@@ -75,14 +74,6 @@ BAD_CONFIGS = [
     ("watermarks: [{key: 987654321, format: transformers}]", "requires vocab_size"),
     ("a: [", "is not valid YAML"),
 ]
-
-
-def test_a_list_by_its_earlier_name_is_read(tmp_path: Path) -> None:
-    texts = "[{name: ours, key: 1}, {key: 2, watermark: exp}]"
-    for name in ("watermarks", "candidates"):
-        (tmp_path / f"{name}.yaml").write_text(f"{name}: {texts}")
-    now, before = (read_key_list(tmp_path / f"{name}.yaml") for name in ("watermarks", "candidates"))
-    assert now == before == {"ours": caw.KGW(key=1), "exp 2": caw.EXP(key=2)}
 
 
 @pytest.mark.parametrize("content, expected", BAD_CONFIGS)
@@ -222,33 +213,6 @@ def test_a_file_without_lines_is_said_to_be_one(tmp_path: Path) -> None:
     empty.write_text("[]\n")
     result = run("--input", str(empty))
     assert result.exit_code == 1 and "no lines" not in result.stderr
-
-
-def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.cli import detect_command, detect_output
-    from caw.io.progress import Bar
-
-    bars: list[tuple[int | None, int]] = []
-
-    class Counting(Bar):
-        def __enter__(self) -> Bar:
-            self.pieces = 0
-            return super().__enter__()
-
-        def __call__(self, tokens: int = 0, pieces: int = 1) -> None:
-            self.pieces += pieces
-            super().__call__(tokens, pieces)
-
-        def __exit__(self, *error: object) -> None:
-            bars.append((self.total, self.pieces))
-            super().__exit__(*error)
-
-    for module in (detect_command, detect_output):
-        monkeypatch.setattr(module, "Bar", Counting)
-    source = corpus(tmp_path / "ids.jsonl", [list(range(i, 60 + i)) for i in range(5)], "ids")
-    for option in ("--input", "--null-report", "--power"):
-        assert run(option, source, "--field", "ids").exit_code == 0
-    assert [total == pieces for total, pieces in bars] == [True] * 3 and bars[0] == (5, 5)
 
 
 def test_detection_weights(model: str, tmp_path: Path) -> None:

@@ -138,15 +138,3 @@ def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
         main()
     """)
     assert done.returncode == 0 and done.stdout.startswith("caw ")
-
-
-def test_sigterm_stays_as_it_is() -> None:
-    done = program("""
-        import os, signal, sys
-        from caw.cli import main
-        import typer
-        typer.echo = lambda text: os.kill(os.getpid(), signal.SIGTERM)
-        sys.argv = ["caw", "--version"]
-        main()
-    """)
-    assert done.returncode == -signal.SIGTERM
