@@ -90,16 +90,6 @@ def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) 
     assert made.label["options"]["detectable_at"] == "0.01" and "weights" not in made.label
 
 
-def test_a_shard_of_guarded_texts(model: str, tmp_path: Path) -> None:
-    options = {"max_new_tokens": 20, "detectable_at": 0.1, "guard": "number"}
-    made, path = job(model, tmp_path, options=options), tmp_path / "shard-00000-of-00001.jsonl"
-    write(model, made, path, PROMPTS[:2])
-    receipts = [json.loads(line)["receipt"] for line in path.read_bytes().splitlines()]
-    assert [receipt["keeps"] for receipt in receipts] == ["number"] * 2 and made.label["options"]["guard"] == "'number'"
-    with pytest.raises(ValueError, match=r"guard must keep what has a name in caw\.ray, .* got a function; use a name"):
-        job(model, tmp_path, options={**options, "guard": caw.Guard(keeps=lambda old, new: True)})
-
-
 def test_texts_are_tested_with_the_weights_of_the_job(model: str, tmp_path: Path) -> None:
     table = TokenWeights(np.arange(60000, dtype=np.uint8) % 16)
     made = job(model, tmp_path / "a", options={"max_new_tokens": 30, "detectable_at": 1e-2}, weights=table)
@@ -119,6 +109,11 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
         ({"options": {"detectable_at": 1e-3}, "watermark": None}, "requires a watermark, got None"),
         ({"options": {"detectable_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
         ({"options": {"best_of": 2}}, "best_of requires detectable_at"),
+        ({"options": {"max_new_tokens": 0}}, r"max_new_tokens must be an integer in .* got 0"),
+        (
+            {"options": {"detectable_at": 0.1, "guard": caw.Guard(keeps=lambda old, new: True)}},
+            "guard must keep what has a",
+        ),
         ({"quantization": "int3"}, "quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
         ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights requires detectable_at"),
         (
@@ -211,13 +206,6 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
     for change in others:
         with pytest.raises(ValueError, match=r"was made with \w+ .*or another folder"):
             scale.begin(replace(made, **change))  # type: ignore[arg-type]
-
-
-def test_options_are_checked_before_anything_starts(model: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"max_new_tokens must be an integer in .* got 0"):
-        job(model, tmp_path, options={"max_new_tokens": 0})
-    with pytest.raises(TypeError, match="streamer"):
-        job(model, tmp_path, options={"streamer": print})
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

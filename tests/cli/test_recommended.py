@@ -91,23 +91,6 @@ def test_more_variants_than_the_detector_has_are_said_in_one_sentence(model: str
     assert run(*read_as, "--receipt", str(drawn), "--variants", "128").exit_code == 0
 
 
-def test_lines_of_what_the_detector_reads_say_nothing(model: str, tmp_path: Path) -> None:
-    made = {
-        "a": ("--watermark", "kgw", "--delta", "3", "--context-width", "1"),
-        "b": ("--watermark", "exp", "--strength-exp", "scale", "--sample"),
-        "c": ("--watermark", "recommended", "--variants", "16"),
-    }
-    for name, how in made.items():
-        out = tmp_path / f"{name}.jsonl"
-        assert generate(model, "--prompt", "the sky", "-o", str(out), *how).exit_code == 0
-        read_as = ("--watermark", "exp") if name == "b" else ()
-        result = run("detect", "--tokenizer", model, "-i", str(out), *read_as)
-        assert (result.exit_code, result.stderr) == (0, ""), name
-    wrong = run("detect", "--tokenizer", model, "-i", str(tmp_path / "a.jsonl"), "--gamma", "0.5")
-    assert wrong.exit_code == 1 and "kgw (gamma 0.25) in 1 of them" in wrong.stderr
-    assert wrong.stderr.endswith("; give --watermark kgw\n")
-
-
 def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, tmp_path: Path) -> None:
     how = ("--weights", f"model:{model}", "--variants", "128", "--prompt-field", "prompt", "--dtype", "float32")
 

@@ -35,15 +35,6 @@ def post(port: int, body: bytes, path: str = "/v1/completions", **headers: str) 
     return answer.status, json.loads(answer.read())
 
 
-def raw_request(port: int, body: bytes, path: str) -> bytes:
-    """All of an answer that is no JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", path, body, SENT)
-    answer = connection.getresponse()
-    assert answer.status == 200
-    return answer.read()
-
-
 def raw_stream(port: int, **settings: Any) -> tuple[socket.socket, bytes]:
     """A connection on which a stream has begun, and what came so far."""
     body = json.dumps({**ASK, "stream": True, **settings}).encode()

@@ -82,29 +82,6 @@ def test_a_prompt_that_is_read_has_a_row_and_does_not_wait(monkeypatch: pytest.M
         assert len(seen) > 1 and set(seen) == {(1.0, 1.0, 0.0)}
 
 
-@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-def test_a_portion_that_fails_fails_all_texts_of_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Portions, "size", lambda self: 20)
-    read, calls = Portions.read, [0]
-
-    def fails(self: Portions, *asked: Any, busy: bool) -> Any:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise RuntimeError("secret detail")
-        return read(self, *asked, busy=busy)
-
-    with running(batch=2) as served, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(served.complete, "the sky", max_tokens=200)
-        until(lambda: served.service.engine.active == 1)
-        monkeypatch.setattr(Portions, "read", fails)
-        second = pool.submit(served.complete, list(range(5, 105)), max_tokens=5)
-        for one in (first, second):
-            with pytest.raises(openai.InternalServerError, match="decoding failed on the server"):
-                one.result()
-        assert served.service.engine.reading == 0
-        assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
-
-
 def test_a_guarded_text_that_is_cancelled_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[Any] = []
     token = Engine._token

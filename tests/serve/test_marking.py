@@ -91,10 +91,10 @@ def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> 
 def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "broken", lambda *_: "")  # tiny texts are noise
     guard, mark, start = caw.Guard(keeps="number", rejoin=2, horizon=8), MARK.with_key(KEY), "tea came to"
-    options = {"watermark": mark, "max_new_tokens": 40, "detectable_at": 0.1, "progress": False}
+    options = {"watermark": mark, "max_new_tokens": 40, "detectable_at": 0.2, "progress": False}
     want = caw.generate(*parts(), start, guard=guard, **options)
     assert want.receipts is not None and want.receipts[0].detected and want.receipts[0].rollouts
-    with running(rules=MarkRules(detectable_at=0.1), guard=guard) as server:
+    with running(rules=MarkRules(detectable_at=0.2), guard=guard) as server:
         answers = [server.complete(start, max_tokens=40, temperature=0) for _ in range(2)]
         assert [answer.choices[0].text for answer in answers] == want.texts * 2
         tested = server.log.closed[-1].tested
@@ -109,7 +109,7 @@ def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest
 
 
 def test_texts_whose_guard_finds_no_change_are_marked_as_the_others() -> None:
-    never, asked = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3), (("strict", 40), ("one", 1))
+    never, asked = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3), (("strict", 60), ("one", 1))
 
     def texts(server: Running) -> list[str]:
         return [server.complete(PROMPT, key=key, max_tokens=most).choices[0].text for key, most in asked]

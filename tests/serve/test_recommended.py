@@ -39,7 +39,7 @@ def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
 def test_tests_receipts_and_rules_of_each_family() -> None:
     with running(MARK) as server:
         for prompt, temperature, family in (("a long way", 0, "kgw"), (PROMPTS[0], 2.0, "exp")):
-            server.complete(prompt, key="found", temperature=temperature, seed=3, max_tokens=150)
+            server.complete(prompt, key="found", temperature=temperature, seed=3, max_tokens=200)
             server.idle()
             closed = server.log.closed[-1]
             assert closed.tested is not None and closed.tested["watermark"] == "recommended"
