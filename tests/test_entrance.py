@@ -118,24 +118,16 @@ QUESTIONS = ["The capital of France is", "Once",
              "Q: A train travels 60 km in 40 minutes. How fast is it?\nA:"]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def stock(demo_model: Any, demo_tokenizer: Any) -> list[list[int]]:
-    """The demo model's own answers to QUESTIONS, by transformers."""
-    asked = [demo_tokenizer(text)["input_ids"] for text in QUESTIONS]
-    return [stock_greedy(demo_model, ids, max_new_tokens=30) for ids in asked]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("watermark", WATERMARKS)
-def test_demo_model_theta_zero_is_its_own_text(
-    demo_model: Any, demo_tokenizer: Any, stock: list[list[int]], watermark: str
-) -> None:
+def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: Any) -> None:
+    asked = [demo_tokenizer(text)["input_ids"] for text in QUESTIONS]
+    stock = [stock_greedy(demo_model, ids, max_new_tokens=30) for ids in asked]
     policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=0.0)
     out = caw.generate(
-        demo_model, demo_tokenizer, QUESTIONS, watermark=WATERMARKS[watermark], policy=policy, max_new_tokens=30
+        demo_model, demo_tokenizer, QUESTIONS, watermark=caw.EXP(key=3), policy=policy, max_new_tokens=30
     )
     reference = BruteForce(demo_model, eos=tuple(demo_model.generation_config.eos_token_id))
     cases = 0
-    for text, tokens, own in zip(QUESTIONS, out.sequences, stock, strict=True):
-        cases += agree(tokens, own, reference, demo_tokenizer(text)["input_ids"], f"demo theta 0 {watermark} {text!r}")
+    for ids, tokens, own in zip(asked, out.sequences, stock, strict=True):
+        cases += agree(tokens, own, reference, ids, "demo theta 0")
     assert cases <= 1

@@ -8,8 +8,6 @@ import pytest
 from decoding.architectures import VOCAB, build
 from generating import PROMPTS, generate, stock_greedy, text_of
 
-import caw
-
 
 @pytest.fixture
 def model() -> Any:
@@ -40,31 +38,6 @@ def test_any_end_token_ends_a_text(model: Any, monkeypatch: pytest.MonkeyPatch) 
     assert out.finish_reasons[0] == out.finish_reasons[2] == "eos"
 
 
-MARKS = {  # and whether the mark decides about ends by itself
-    "native": (caw.KGW(key=1, delta=20.0), False),
-    "exp": (caw.EXP(key=1, top_k=50), False),
-    "foreign": (caw.KGW(key=1, delta=20.0, format="transformers"), True),
-    "synthid": (caw.SynthID((3, 14, 15, 92, 65, 35)), True),
-}
-
-
-@pytest.mark.parametrize("name", MARKS)
-def test_marks_decide_about_ends_only_in_foreign_formats(
-    model: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ends are the tokens that a strong mark drives out or brings in; with them kept no mark is at the end."""
-    mark, as_default = MARKS[name]
-    free = generate(model, watermark=mark)
-    changed = [row.candidates for trace in free.trace or [] for row in trace if row.choice]
-    ends_of(model, changed[0][1], changed[-1][0], monkeypatch=monkeypatch)
-    made = {asked: generate(model, watermark=mark, mark_eos=asked).sequences for asked in (None, True, False)}
-    assert made[True] != made[False]
-    assert made[None] == made[as_default]
-    for trace in generate(model, watermark=mark, mark_eos=False).trace or []:
-        ends = {2, changed[0][1], changed[-1][0]}
-        assert all(row.choice == 0 for row in trace if row.candidates[0] in ends or row.token in ends)
-
-
 def test_end_ids_beyond_the_vocabulary_are_ignored(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tokenizer may know end tokens that the model's logits do not have."""
     expected = generate(model).sequences
@@ -83,18 +56,3 @@ def test_stop_string_over_several_tokens(model: Any) -> None:
     assert out.sequences[0] == tokens[: first + 3]
     assert out.texts[0] == text_of(tokens[:first])
     assert out.sequences[1:] == [s for s in free.sequences[1:] if stop not in text_of(s)]
-
-
-def test_the_earliest_of_several_stops_counts(model: Any) -> None:
-    tokens = generate(model).sequences[0]
-    stops = [text_of(tokens[6:8]), text_of(tokens[3:5]), "not in any text"]
-    ends = [text_of(tokens).find(s) + len(s) for s in stops[:2]]
-    out = generate(model, stop=stops)
-    assert out.sequences[0] == tokens[: min(ends)]
-    assert out.texts[0] == text_of(tokens[: min(text_of(tokens).find(s) for s in stops[:2])])
-
-
-def test_stop_counts_only_new_text(model: Any) -> None:
-    stop = text_of(PROMPTS[0][-2:])
-    assert stop not in generate(model).texts[0]
-    assert generate(model, PROMPTS[:1], stop=stop).finish_reasons == ["length"]

@@ -67,13 +67,6 @@ def test_receipts_say_what_marked_a_text_found_or_not(model: Any) -> None:
     assert {(r.family, r.variant, r.variants) for r in cool.receipts or [] if r} == {("kgw", None, None)}
 
 
-def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
-    with pytest.raises(ValueError, match="a Recommended brings its own policies, got FixedStrength as well"):
-        generate(model, watermark=MARK, policy=caw.FixedStrength(1.0))
-    with pytest.raises(ValueError, match="a race at full strength has one strength, so best_of must be 1"):
-        generate(model, watermark=MARK, detectable_at=1e-2, best_of=2, max_attempts=4, **DRAWN)
-
-
 @pytest.mark.parametrize(
     "cut", [{"top_k": 1}, {"temperature": 0.01}, {"top_p": 0.01}, {"min_p": 1.0}], ids=lambda cut: next(iter(cut))
 )
@@ -106,27 +99,6 @@ def test_the_bonus_of_the_lists_is_not_divided_by_the_temperature(model: Any) ->
     assert made != generate(model, watermark=MARK.greedy, policy=policy, **drawn).sequences
 
 
-# Seeds that nobody gives ------------------------------------------------------------------------------------------
-
-
-def test_without_a_seed_each_text_draws_one(model: Any) -> None:
-    """Pairs share a variant with chance 1 / V: of 12 equal prompts in two calls no two texts are alike by chance alone
-    (false-alarm rate of 64 variants and texts that differ anyway: below 1e-6)."""
-    race = caw.EXP(5, strength="scale", variants=1024)
-    made = [
-        tuple(ids)
-        for _ in range(2)
-        for ids in generate(model, PROMPTS * 2, watermark=race, max_new_tokens=30, **{**DRAWN, "seed": None}).sequences
-    ]
-    assert len(set(made)) > len(made) - 3
-    plain = [generate(model, do_sample=True, seed=None, max_new_tokens=30).sequences for _ in range(2)]
-    assert plain[0] != plain[1]
-    assert generate(model, seed=None).sequences == generate(model).sequences, "greedy texts draw nothing"
-
-
-# A race draws greedy texts too -----------------------------------------------------------------------------------
-
-
 def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
     race = caw.EXP(1, strength="scale")
     with pytest.warns(UserWarning, match="draws each token by the key's noise, as at temperature 1, got do_sample=Fal"):
@@ -136,25 +108,6 @@ def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
         assert generate(model, watermark=race, do_sample=True).sequences == greedy, "which is what it says"
         generate(model, watermark=caw.EXP(1))
         generate(model, watermark=race, policy=caw.FixedStrength(0.5))
-
-
-# What cannot be combined: one sentence each -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: caw.EXP(1, variants=0), "variants must be an integer in \\[1, 1024\\], got 0"),
-        (lambda: caw.EXP(1, variants=1025), "variants must be an integer in \\[1, 1024\\], got 1025"),
-        (lambda: caw.EXP(1, variants=4, payload=1, payload_bits=2), "got variants=4 with payload_bits=2; leave one"),
-        (lambda: caw.EXP(1, variants=4, temperature=0.7), "got variants=4 with temperature=0\\.7; leave one"),
-        (lambda: caw.EXP(1, variants=4, format="markllm"), "got variants=4 with format='markllm'; leave one"),
-        (lambda: caw.Recommended(1, evaluator=""), "evaluator must name an evaluator, got ''"),
-    ],
-)
-def test_variants_out_of_range_and_payloads_are_refused(make: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make()
 
 
 def test_a_target_and_a_detector_of_fewer_variants_are_refused(model: Any) -> None:

@@ -123,16 +123,6 @@ def test_a_page_is_whole_or_as_it_was(model: str, tmp_path: Path, monkeypatch: p
     assert page.read_bytes() == good and sorted(os.listdir(tmp_path)) == ["page.html", "texts.jsonl"]
 
 
-def test_resume_of_a_file_with_an_id_twice(model: str, tmp_path: Path) -> None:
-    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
-    given = ("-i", str(prompts), "-o", str(out))
-    assert generate(model, *given).exit_code == 0
-    twice = out.read_bytes() * 2
-    out.write_bytes(twice)
-    assert_refused(generate(model, *given, "--resume"), "must hold each id once")
-    assert out.read_bytes() == twice
-
-
 @posix
 def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
     from caw.io.jsonl import JsonlWriter
