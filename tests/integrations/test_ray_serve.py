@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import environment
 from registry.test_postgres import Server as Postgres
 from serve.besieged import NAME, Keep
 from serve.test_siege_receipts import Clients, check_heard, check_texts, receipts_of
@@ -113,19 +113,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with Ray, and behind it this one's packages and this checkout."""
     if kept := os.environ.get(INTERPRETER):
         return Path(kept)
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    found = folder / "bin" / "python"
-    asked = [str(found), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
-    ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (packages / "behind.pth").write_text("\n".join([str(ROOT), *ours]))
-    command = [sys.executable, "-m", "pip", "--python", str(found), "install", "-q", "--no-compile", RAY]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        *_, last = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        pytest.skip(f"pip could not install {RAY}: {last}")
-    return found
+    return environment(tmp_path_factory.mktemp("environment"), RAY)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import site
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import environment
 
 LM_EVAL = ("lm-eval==0.4.13", "aiohttp", "tenacity", "requests", "tqdm")
 NAME, QUESTIONS = "smollm2-135m", 20
@@ -71,19 +71,7 @@ def demo_server(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -
 @pytest.fixture(scope="module")
 def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, in an environment of its own that finds this one's packages behind its own."""
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
-    ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))] or site.getsitepackages()
-    (packages / "behind.pth").write_text("\n".join(ours))
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-compile", *LM_EVAL]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        *_, last = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        pytest.skip(f"pip could not install {LM_EVAL[0]}: {last}")
-    return folder / "bin" / "lm_eval"
+    return environment(tmp_path_factory.mktemp("environment"), *LM_EVAL).with_name("lm_eval")
 
 
 def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> Any:
