@@ -142,17 +142,6 @@ def test_lines_that_are_not_on_the_disk_end_the_run(tmp_path: Path, monkeypatch:
         out.write({"id": 1})
 
 
-def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> None:
-    source, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
-    arguments = ["--input", str(source), "--output", str(out)]
-    assert generate(model, *arguments).exit_code == 0
-    before = out.read_bytes()
-    for change in (["--delta", "1"], ["--sample"], ["--watermark", "exp"], ["--stop", "x"]):
-        assert_refused(generate(model, *arguments, "--resume", *change), "resume with the same options")
-    assert_refused(generate(model, *arguments, "--resume", key="another"), "key_id")
-    assert out.read_bytes() == before
-
-
 def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from caw import entrance
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.running import assert_refused, generate, run, write_prompts
+from cli.running import assert_refused, generate, run
 
 import caw
 from caw import defaults
@@ -91,21 +91,6 @@ def test_the_full_race_is_what_its_name_gives(model: str, tmp_path: Path) -> Non
         name, *more = command
         refused = run(name, "--model", "no-such-model", *more, *race, "--target", "1e-3")
         assert_refused(refused, "so it takes no target, got one in FixedStrength")
-
-
-def test_a_model_without_evaluator_is_served_by_the_universal_one_and_says_so(model: str, tmp_path: Path) -> None:
-    prompts, output = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
-    kgw = ["--watermark", "kgw"]
-    done = generate(model, "-i", str(prompts), "-o", str(output), *kgw)
-    policy = caw.CapacityPolicy()
-    numbers = f"evaluator universal, theta {policy.theta:g}, beta {policy.beta:g}"
-    expected = f"caw: marking with kgw (delta 4), policy capacity ({numbers}): {UNIVERSAL_SERVES}\n"
-    assert (done.exit_code, done.stderr) == (0, expected)
-    lines = output.read_text().splitlines(keepends=True)
-    assert json.loads(lines[0])["policy"]["evaluator"] == "universal"
-    output.write_text("".join(lines[:1]))
-    again = generate(model, "-i", str(prompts), "-o", str(output), "--resume", *kgw)
-    assert again.stderr.endswith(expected) and output.read_text() == "".join(lines)
 
 
 def test_a_model_with_evaluator_is_marked_by_caw(

@@ -1,22 +1,25 @@
-"""Starting is instant: what may be imported, counted in modules, since seconds depend on the machine."""
+"""The program itself: what starting it imports (seconds depend on the machine), help, version, a reader that leaves."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
-from cli.running import run
+from cli.running import KEY, run, write_prompts
 from tiny import save_tiny
 
+import caw
 from caw.cli.lazy_commands import LazyCommand
 from caw.cli.program import COMMANDS, GROUPS
 
+pytestmark = pytest.mark.usefixtures("environment")
 HEAVY = {
     "torch", "transformers", "numpy", "scipy", "sklearn", "matplotlib", "triton", "pandas", "tokenizers", "safetensors",
     "openai", "ray", "datasets", "huggingface_hub", "yaml", "sqlalchemy", "cryptography",
@@ -118,3 +121,37 @@ def test_a_module_that_fails_to_load_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ModuleNotFoundError, match="no_such_command"):
         broken.load("nothing")
     assert isinstance(COMMANDS["detect"].load("detect"), typer.core.TyperCommand)
+
+
+@pytest.mark.parametrize("command", ["", *NAMES])
+def test_help_has_examples_and_no_key(command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout and f"caw {command}".strip() in result.stdout
+    assert KEY not in result.output
+
+
+def test_help_explains_exit_codes() -> None:
+    # line breaks and panels differ with the terminal
+    said = " ".join(run("detect", "--help").stdout.split())
+    assert "1 some lines of --input were bad or a p-value differs from its receipt, 2 bad usage" in said
+    assert "130 interrupted" in " ".join(run("--help").stdout.split())
+
+
+def test_help_shows_brackets_and_braces() -> None:
+    shown = " ".join(run("generate", "--help").stdout.split())
+    assert "[0.25]" in shown and '{"prompt": ..., "id": ...}' in shown
+
+
+def test_version_is_that_of_the_library() -> None:
+    assert run("--version").stdout.strip() == f"caw {caw.__version__}"
+
+
+@pytest.mark.slow
+def test_the_program_ends_quietly_when_nobody_reads(model: str, tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "prompts.jsonl", 30)
+    script = f"{sys.executable} -m caw.cli generate --model {model} --input {source} --threads 1 | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "CAW_KEY": KEY}, check=False
+    )
+    assert len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr
