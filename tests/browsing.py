@@ -79,12 +79,6 @@ class Browser:
     def verdict(self) -> str:
         return str(self.one("#verdict").text)
 
-    def press(self, *keys: str) -> None:
-        """Keys, to whatever has the focus."""
-        from selenium.webdriver import ActionChains
-
-        ActionChains(self.driver).send_keys(*keys).perform()
-
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:

@@ -22,7 +22,6 @@ from caw.cli.demo_command import demo
 from caw.evaluator import Evaluator
 from caw_lab.cli.detection_weights_command import detection_weights
 from caw_lab.cli.evaluate_run_command import evaluate_run_command
-from caw_lab.evaluation.config_file import config_of
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = {
@@ -68,18 +67,6 @@ def test_help_says_them(option: Any, number: str) -> None:
 
 def test_help_says_beta() -> None:
     assert opt.Beta.__metadata__[0].help.endswith(f"[{defaults.BETA:g}; 1 for smollm2-135m].")
-
-
-def test_configs_take_them() -> None:
-    config = config_of({
-        "output": "x", "models": {"m": {"source": "smollm2-135m", "evaluator": "smollm2-135m"}},
-        "tasks": {"gsm8k": {"data": "data"}}, "watermarks": {"kgw": {}}, "policies": {"capacity": {}},
-    })  # fmt: skip
-    plan = config.plan()[-1]
-    assert config.policy(plan) == caw.CapacityPolicy("smollm2-135m")
-    assert config.policy_parameters(plan) == {
-        "theta": defaults.THETA, "beta": defaults.BETA_BY_MODEL["smollm2-135m"], "evaluator": "smollm2-135m",
-    }  # fmt: skip
 
 
 def test_the_example_of_a_config_is_them() -> None:

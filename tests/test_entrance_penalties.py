@@ -86,18 +86,6 @@ def test_inside_models_own_generate(model: Any, watermark: str, sample: bool) ->
     assert inside[0, len(ids) :].tolist() == own
 
 
-def test_a_prompt_cache_and_attempts_change_nothing(model: Any) -> None:
-    mark, cache = caw.KGW(key=1, delta=4.0), caw.PromptCache()
-    first = generate(model, watermark=mark, **MANY).sequences
-    for _ in range(2):
-        assert generate(model, watermark=mark, prompt_cache=cache, **MANY).sequences == first
-    options: dict[str, Any] = {"watermark": mark, "max_new_tokens": 40, "detectable_at": 0.05, "max_attempts": 3}
-    common = {token for sequence in generate(model, **options).sequences for token in sequence[:5]}
-    tested = generate(model, logit_bias=dict.fromkeys(common, -100.0), **options)
-    assert common and all(receipt is not None for receipt in tested.receipts or ())
-    assert not common & {token for sequence in tested.sequences for token in sequence}, "in every attempt"
-
-
 def test_the_original_token_is_the_best_of_the_processed_logits(model: Any) -> None:
     for mark in WATERMARKS.values():
         silent = generate(model, watermark=mark, policy=caw.FixedStrength(0.0), **MANY)

@@ -19,7 +19,6 @@ from caw import ray
 from caw.detection import Detector
 from caw.detection.html_report import write_html
 from caw.detection.weights import TokenWeights
-from caw.io.figures import save_figure
 from caw.models import load_model
 from caw_lab.training.positions import Positions
 
@@ -119,15 +118,8 @@ def weights(path: Path, number: int) -> None:
     TokenWeights(np.ones(number * 10_000, dtype=np.uint8), 1, {}).save(path)
 
 
-def figure(path: Path, number: int) -> None:
-    figures = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
-    drawn = figures.Figure(figsize=(1, 1))
-    drawn.figimage(np.random.default_rng(0).random((60 * number, 60 * number)))  # noise: nothing to compress
-    save_figure(drawn, path)
-
-
 WHOLE_FILES: dict[str, Callable[[Path, int], None]] = {
-    "page.html": page, "weights.safetensors": weights, "plot.png": figure,
+    "page.html": page, "weights.safetensors": weights,
 }  # fmt: skip
 
 

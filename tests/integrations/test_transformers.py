@@ -124,18 +124,6 @@ def test_sampling_that_the_processor_does_not_see_is_named(llama: Any, recwarn: 
         LogitsProcessor(llama, MARKS["kgw"], generation_config=sampling)
 
 
-def test_several_texts_of_a_prompt(llama: Any) -> None:
-    inputs = padded()
-    own = caw.RowSettings(max_new_tokens=NEW, **DRAWN)
-    processor = LogitsProcessor(llama, MARKS["kgw"], settings=own, attention_mask=inputs["attention_mask"])
-    made = llama.generate(**inputs, logits_processor=[processor], max_new_tokens=NEW, do_sample=True,
-                          num_return_sequences=2)[:, 9:].tolist()  # fmt: skip
-    twice = [ids for ids in PROMPTS for _ in range(2)]
-    expected = caw.generate(llama, tokenizer(), twice, watermark=MARKS["kgw"], max_new_tokens=NEW, **DRAWN).sequences
-    assert [row[: len(ids)] for row, ids in zip(made, expected, strict=True)] == expected
-    assert made[0] != made[1]
-
-
 def test_rows_that_end_early(llama: Any) -> None:
     expected = by_caw(llama, MARKS["kgw"])
     config = copy.deepcopy(llama.generation_config)

@@ -189,20 +189,6 @@ def test_vllms_own_detector_reads_the_race(environment: Environment, expected: E
     assert found == pytest.approx(ours, rel=1e-3) and max(found) < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}}, "specul"),
-        ({"watermark_config": {"key": 5, "algorithm": "gumbel"}}, "Triton"),  # vLLM itself: there is none on a CPU
-        ({"enable_prompt_embeds": True}, "must not have prompts as embeddings"),
-    ],
-)
-def test_engines_that_cannot_mark_do_not_start(environment: Environment, options: dict[str, Any], said: str) -> None:
-    found = environment.engine({}, **options)
-    assert said in found["refused"], found
-    print(found["refused"][-300:])
-
-
 def test_the_example_of_the_page(environment: Environment, expected: Expected) -> None:
     page = Path(ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split("## vLLM")[1]
     request = page.split("```python\n")[1].split("```")[0]

@@ -109,19 +109,6 @@ def test_changes_of_another_process_are_seen(registry: Registry, masters: Master
     beside.close()
 
 
-def test_keys_are_opened_once_until_one_changes(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry.marking.create("acme", public=True)
-    opened = []
-    real = MasterKeys.open
-    monkeypatch.setattr(MasterKeys, "open", lambda self, *a: opened.append(1) or real(self, *a))
-    for _ in range(3):
-        registry.directory.detection_keys(None)
-    assert len(opened) == 1
-    registry.marking.create("acme", public=True)
-    registry.directory.detection_keys(None)
-    assert len(opened) == 3
-
-
 def test_rules_of_a_tenant(registry: Registry) -> None:
     tenant = registry_tenant(registry, "acme")
     assert tenant.rules is None  # type: ignore[attr-defined]

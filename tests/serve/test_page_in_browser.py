@@ -44,18 +44,6 @@ def test_a_marked_text_is_pasted_and_shown_in_colours(browser: Browser, url: str
     assert browser.run("return document.getElementById('text').value") == marked, "the text is still there"
 
 
-def test_a_keyboard_is_enough(browser: Browser, url: str, marked: str) -> None:
-    browser.look(url)
-    browser.press("two words", "\ue004", "\ue007")  # tab, enter
-    browser.wait()
-    assert browser.run("return document.activeElement.id") == "verdict"
-    browser.press("\ue004", " ")
-    assert browser.run("return document.activeElement.tagName") == "SUMMARY" and browser.one(".text").is_displayed()
-    browser.press("\ue004", "\ue004")
-    outline = "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseInt(s.outlineWidth)]"
-    assert browser.run(outline) == ["solid", 3], "who uses the keyboard sees where they are"
-
-
 @pytest.mark.parametrize("name", HOSTILES)
 def test_a_hostile_text_does_nothing(browser: Browser, url: str, name: str) -> None:
     text = HOSTILES[name]
