@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import logging
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from caw.decoding.model_lock import model_lock
 from caw.detectable.receipts import text_digest
 from caw.serve import guard
 from caw.serve.contracts import Begun, MarkRules
+from caw.serve.log_lines import LINES, SECONDS, LogLines
 from caw.serve.requests import CompletionRequest
 from caw.serve.service import WORKERS
 
@@ -300,3 +302,54 @@ def test_a_server_out_of_patience_ends_what_is_under_way() -> None:
     assert len(log.closed) == 8 and [one.ending for one in log.closed].count("complete") < 6
     for connection in connections:
         connection.close()
+
+
+# What is to be expected is a line of the log, no traceback -----------------------------------------------------------
+
+
+LOG = logging.getLogger("caw.serve")
+
+
+def written(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of the log, none of them with a traceback."""
+    assert all(record.exc_info is None for record in caplog.records)
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_tenant_without_a_key_is_a_line(served: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(openai.InternalServerError, match="there is no active marking key"):
+        served.complete("the sky", key="lost")
+    assert written(caplog) == [
+        "a tenant could not be looked up: tenant lost must have an active marking key, found none"
+    ]
+
+
+def test_a_receipt_that_cannot_be_closed_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = Kept()
+    with running(log=log) as server:
+        log.fails = "close"
+        with pytest.raises(openai.InternalServerError, match="the text's receipt could not be written"):
+            server.complete("the sky")
+    assert set(written(caplog)) == {"a receipt could not be closed: no space left on device"}
+
+
+def test_a_flood_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    lines = LogLines(LOG, lambda: now[0])
+    for _ in range(LINES + 7):
+        lines.failed("a receipt could not be written", OSError("the disk\nis full"))
+    lines.failed("another", OSError("gone"))
+    now[0] = SECONDS
+    lines.failed("a receipt could not be written", OSError("the disk is full"))
+    first = "a receipt could not be written: the disk is full"
+    assert written(caplog) == [
+        *[first] * LINES, "another: gone", f"{first} (7 more in the last minute not shown)",
+    ]  # fmt: skip
+
+
+def test_what_nobody_expects_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    lines = LogLines(LOG)
+    for error in (KeyError("x"), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
+        lines.failed("a tenant could not be looked up", error)
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
