@@ -75,7 +75,7 @@ def check_all(served: Running, found: list[tuple[dict[str, Any], str]]) -> None:
 
 def test_a_few_clients_at_once() -> None:
     with running(batch=3) as served:
-        check_all(served, asyncio.run(all_clients(served, 8, 1)))
+        check_all(served, asyncio.run(all_clients(served, 5, 1)))
 
 
 @pytest.mark.gate("serve")
