@@ -127,10 +127,10 @@ QUESTIONS = ["The capital of France is", "Once",
 @pytest.mark.slow
 def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: Any) -> None:
     asked = [demo_tokenizer(text)["input_ids"] for text in QUESTIONS]
-    stock = [stock_greedy(demo_model, ids, max_new_tokens=30) for ids in asked]
+    stock = [stock_greedy(demo_model, ids, max_new_tokens=16) for ids in asked]
     policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=0.0)
     out = caw.generate(
-        demo_model, demo_tokenizer, QUESTIONS, watermark=caw.EXP(key=3), policy=policy, max_new_tokens=30
+        demo_model, demo_tokenizer, QUESTIONS, watermark=caw.EXP(key=3), policy=policy, max_new_tokens=16
     )
     reference = BruteForce(demo_model, eos=tuple(demo_model.generation_config.eos_token_id))
     cases = 0

@@ -150,8 +150,12 @@ def test_version_is_that_of_the_library() -> None:
 @pytest.mark.slow
 def test_the_program_ends_quietly_when_nobody_reads(model: str, tmp_path: Path) -> None:
     source = write_prompts(tmp_path / "prompts.jsonl", 30)
-    script = f"{sys.executable} -m caw.cli generate --model {model} --input {source} --threads 1 | head -n 1"
+    command = f"{sys.executable} -m caw.cli generate --model {model} --input {source} --max-new-tokens 8 --threads 1"
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "CAW_KEY": KEY}, check=False
+        ["bash", "-c", f"{command} | head -n 1"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CAW_KEY": KEY},
+        check=False,
     )
     assert len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr
