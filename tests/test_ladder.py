@@ -158,7 +158,6 @@ def test_only_original_rows_keep_candidate_zero_alone() -> None:
 
 
 def test_forced_rows_have_one_candidate() -> None:
-    """Whatever the strength, and the other rows stay."""
     ladder = Ladder(
         torch.tensor([[1, 2], [3, 4]]), torch.tensor([[2.0, 1.0]] * 2), torch.tensor([2, 2]), "reweight", 4.0
     )

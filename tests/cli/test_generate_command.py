@@ -16,7 +16,6 @@ from transformers import GenerationConfig
 
 import caw
 from caw.cli.generate_command import sampling_settings
-from caw.models.sampling import sampling_of_source
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -55,7 +54,6 @@ def test_prompt_in_text_out(model: str) -> None:
 def test_letters_that_stdout_lacks_are_escaped(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text was thrown away: a one-sentence error, after the work."""
     from caw.cli.generate_prompts import print_text
 
     monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115
@@ -72,10 +70,7 @@ def test_prompt_from_stdin(model: str) -> None:
     [
         ["--watermark", "unigram", "--delta", "6", "--policy", "entropy", "--nats", "1"],
         ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
-        ["--watermark", "exp", "--strength-exp", "scale", "--context-width", "2"],
         ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
-        ["--watermark", "exp", "--target", "0.01", "--policy", "fixed"],
-        ["--max-memory", "500MB", "--prefill-attention", "eager"],
         ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
         ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
     ],
@@ -86,8 +81,6 @@ def test_every_option_works(model: str, options: list[str]) -> None:
 
 
 def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each at another value than the default, so that a forgotten one shows."""
-
     seen: dict[str, Any] = {}
 
     def record(
@@ -157,11 +150,6 @@ def test_the_models_suggestion_is_applied_where_it_is_asked_for_and_said(
         "do_sample": True, "temperature": 0.2, "top_p": 0.95, "repetition_penalty": 1.05, "seed": 3, "logit_bias": None,
     }  # fmt: skip
     assert "do_sample=True, top_p=0.95, repetition_penalty=1.05" in capsys.readouterr().err
-
-
-def test_a_model_without_a_suggestion(tmp_path: Path) -> None:
-    assert sampling_of_source(save_tiny(tmp_path / "model")) == {}
-    assert sampling_of_source("smollm2-135m") == {}
 
 
 def test_biases() -> None:

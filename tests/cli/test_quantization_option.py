@@ -119,7 +119,6 @@ def test_what_does_not_go_together_is_refused(options: list[str], said: str, mod
 
 
 def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a GPU would be the usual place, nobody has to name the CPU."""
     from caw.cli import options, quantization_option
 
     monkeypatch.setattr(options, "resolve_device", lambda device: device or "cuda")

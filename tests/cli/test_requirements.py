@@ -76,7 +76,7 @@ def folder(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "q.jsonl").write_text('{"prompt": "the sky", "answer": "a"}\n')
     (tmp_path / "marked.jsonl").write_text('{"text": "the sky is blue", "tokens": [1, 2], "key_id": "x"}\n')
     (tmp_path / "labels.jsonl").write_text("")
-    (tmp_path / "keys.yaml").write_text("candidates: [{watermark: kgw, key: 1}]\n")
+    (tmp_path / "keys.yaml").write_text("watermarks: [{watermark: kgw, key: 1}]\n")
     (tmp_path / "late.gguf").write_bytes(b"GGUF")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text((tmp_path / "run.yaml").read_text())

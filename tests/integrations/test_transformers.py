@@ -61,7 +61,6 @@ def by_caw(model: Any, watermark: Any, policy: Any = None, **own: Any) -> list[l
 @pytest.mark.parametrize("sampling", SETTINGS)
 @pytest.mark.parametrize("name", MARKS)
 def test_the_tokens_of_caw_generate(llama: Any, name: str, sampling: str) -> None:
-    """Whether generate is greedy or draws, and whatever its own warpers are."""
     expected = by_caw(llama, MARKS[name], **SETTINGS[sampling])
     drawing = {"do_sample": True, "temperature": 0.3, "top_k": 5, "top_p": 0.5, "min_p": 0.2, "typical_p": 0.5}
     for options in ({}, drawing, {"do_sample": True, "temperature": 1e-6}):
@@ -98,7 +97,6 @@ def test_an_evaluator_of_what_an_engine_knows(llama: Any, window: tuple[int, int
 
 
 def test_a_recommended_whose_evaluator_reads_the_tokenizer(llama: Any) -> None:
-    """It refused to name the tokenizer, and its error advised a policy, which a Recommended refuses."""
     mark, words, prompt_ids = caw.Recommended(3, evaluator="universal-window00"), tokenizer(), torch.tensor([[5]])
     given: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
     processor = LogitsProcessor(llama, mark, settings=caw.RowSettings(max_new_tokens=NEW), tokenizer=words)
@@ -126,20 +124,7 @@ def test_sampling_that_the_processor_does_not_see_is_named(llama: Any, recwarn: 
         LogitsProcessor(llama, MARKS["kgw"], generation_config=sampling)
 
 
-def test_several_texts_of_a_prompt(llama: Any) -> None:
-    inputs = padded()
-    own = caw.RowSettings(max_new_tokens=NEW, **DRAWN)
-    processor = LogitsProcessor(llama, MARKS["kgw"], settings=own, attention_mask=inputs["attention_mask"])
-    made = llama.generate(**inputs, logits_processor=[processor], max_new_tokens=NEW, do_sample=True,
-                          num_return_sequences=2)[:, 9:].tolist()  # fmt: skip
-    twice = [ids for ids in PROMPTS for _ in range(2)]
-    expected = caw.generate(llama, tokenizer(), twice, watermark=MARKS["kgw"], max_new_tokens=NEW, **DRAWN).sequences
-    assert [row[: len(ids)] for row, ids in zip(made, expected, strict=True)] == expected
-    assert made[0] != made[1]
-
-
 def test_rows_that_end_early(llama: Any) -> None:
-    """By an end token, and by a stopping criterion that the processor does not know."""
     expected = by_caw(llama, MARKS["kgw"])
     config = copy.deepcopy(llama.generation_config)
     config.eos_token_id, config.pad_token_id = [expected[0][3]], 0
@@ -174,7 +159,6 @@ def test_other_decoding_is_refused(llama: Any, asked: dict[str, Any]) -> None:
 
 
 def test_beams_that_no_config_tells_of_are_the_marked_text_or_an_error(llama: Any) -> None:
-    """The first beam's: all others have no finite score."""
     for own in SETTINGS.values():
         assert processed(llama, MARKS["kgw"], own=own, num_beams=2) == by_caw(llama, MARKS["kgw"], **own)
     try:
@@ -213,7 +197,6 @@ def test_texts_that_go_on_otherwise_are_an_error(llama: Any) -> None:
 
 
 def test_scores(llama: Any) -> None:
-    """All but the chosen token's are -inf, and what came stays."""
     scores = torch.randn(2, VOCAB)
     kept = scores.clone()
     marked = LogitsProcessor(llama, MARKS["exp"])(padded()["input_ids"], scores)
