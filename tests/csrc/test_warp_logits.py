@@ -14,7 +14,7 @@ from caw import ops
 from caw.testing import margin
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
-VOCABULARIES = [1, 2, 3, 7, 8, 31, 53, 997, 4099, 9001]
+VOCABULARIES = [1, 2, 8, 53, 997, 4099]
 KINDS = ["random", "flat", "equal", "ties", "bfloat16", "near", "masked", "peaked", "zeros"]
 
 
