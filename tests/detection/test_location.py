@@ -41,16 +41,6 @@ def test_one_marked_part_is_found_with_its_ends(watermark: Watermark) -> None:
     assert region.p_value < 1e-3 and (region.start_char, region.end_char) == (None, None)
 
 
-def test_two_marked_parts() -> None:
-    watermark, rng = KGW(key=3), np.random.default_rng(1)
-    ids: list[int] = [1]
-    for share, count in ((0.0, 150), (0.9, 60), (0.0, 200), (0.9, 60), (0.0, 100)):
-        ids = draw(watermark, ids, count, share, rng)
-    first, second = locate(ids, Detector(None, watermark))
-    assert abs(first.start - 151) <= 12 and abs(first.end - 211) <= 12
-    assert abs(second.start - 411) <= 12 and abs(second.end - 471) <= 12
-
-
 class Words:
     """A tokenizer of numbers that knows where each stands."""
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 import caw
@@ -104,21 +103,6 @@ def test_keys_and_variants_are_one_family() -> None:
     assert_close(found.p_values, each, "tail")
 
 
-def test_a_detector_of_vllms_format_reads_a_variant_under_its_key() -> None:
-    """Its score is the sum of -log(1 - u) with its own words: here by the formula, key by key."""
-    number, ids = 40, marked(MARK.variant_key(40), 80)
-    key = MARK.variant_key(number)
-    padded = [-1] * 4 + ids
-    words = [prf.token_word(key, prf.absorb_context(key, padded[i : i + 4]), t) for i, t in enumerate(ids)]
-    uniforms = [float(np.float32(((word >> 8) + 1) / (2**24 + 1))) for word in words]
-    seen, score = set(), 0.0
-    for i, uniform in enumerate(uniforms):
-        score += -np.log1p(-uniform) if tuple(padded[i : i + 4]) not in seen else 0.0
-        seen.add(tuple(padded[i : i + 4]))
-    assert_close(Detector(None, MARK)(ids).score, score, "float64")
-    assert caw.detect(ids, None, EXP(key=key), mode="compat").p_value < 1e-12
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -159,10 +143,3 @@ def test_a_text_is_tested_by_a_detector_of_all_its_variants() -> None:
     theirs = Detector(lambda text: text, EXP(key=77, strength="scale", variants=16))
     with pytest.raises(ValueError, match="detector must try the 64 variants that mark, got 16; make it with"):
         make_trial(settings, theirs, mark, theirs.tokenizer, 200)
-
-
-def test_sums_do_not_depend_on_threads() -> None:
-    ids = np.random.default_rng(1).integers(0, 50_000, 400)
-    keys = torch.arange(1000)
-    parts = [sums_of(MARK, ids, some)[0] for some in keys.split(7)]
-    assert np.array_equal(sums_of(MARK, ids, keys)[0], np.concatenate(parts))

@@ -155,18 +155,6 @@ def test_scale_ladder_is_the_scaled_race(kind: str, vocab_size: int, greatest: f
                 assert np.float32(strength) in ladder.needs[row, 1:count].numpy()
 
 
-@pytest.mark.parametrize("vocab_size", [1, 50, 100, 333])
-def test_strength_one_of_scale_is_the_full_gumbel_watermark(vocab_size: int) -> None:
-    watermark = EXP(key=42, strength="scale")
-    at = greedy(torch.randn(20, vocab_size), 4)
-    ladder = watermark.ladder(at, 1.0)
-    index = ladder.select(torch.ones(20))
-    for row in range(20):
-        values = race_values(at.scores[row], noise_of(watermark, at.context[row].tolist(), vocab_size))
-        racing = by_likelihood(at.scores[row])[:RECORD_SIZE]
-        assert int(ladder.candidates[row, index[row]]) == max(racing, key=lambda t: values[t])
-
-
 def test_reachable_candidates_grow_with_the_greatest_strength() -> None:
     """The ladder up to a smaller strength is the beginning of the ladder up to a greater one."""
     for strength in ("top_k", "scale"):
@@ -180,24 +168,3 @@ def test_reachable_candidates_grow_with_the_greatest_strength() -> None:
                 count = int(part.counts[row])
                 assert torch.equal(part.candidates[row, :count], full.candidates[row, :count])
         assert int(full.counts.max()) > 3
-
-
-def test_scores_follow_the_formula() -> None:
-    """-log(1 - u) per token, u from the golden plain writing; the text alone is enough."""
-    ids = [5, 5, 9, 0, 1, 2, 3]
-    values = EXP(key="k", context_width=2).score_tokens(torch.tensor(ids)).values.tolist()
-    for value, numerator in zip(values, plain.exp_numerators("k", 2, ids), strict=True):
-        assert math.isclose(value, -math.log1p(-float(np.float32(numerator / (2**24 + 1)))), rel_tol=1e-12)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("strength", ["top_k", "scale"])
-def test_ladders_on_cuda_equal_those_on_the_cpu(strength: str) -> None:
-    watermark = EXP(key=42, top_k=50, strength=strength)  # type: ignore[arg-type]
-    at = greedy(torch.randn(64, 1009) * 2, 4)
-    expected = watermark.ladder(at, 1.0)
-    record = Record(*(x.cuda() for x in vars(at.record).values()))
-    got = watermark.ladder(Position(record, at.race_values.cuda(), at.scores.cuda(), at.context.cuda()), 1.0)
-    assert torch.equal(got.counts.cpu(), expected.counts)
-    for row, count in enumerate(expected.counts.tolist()):
-        assert torch.equal(got.candidates[row, :count].cpu(), expected.candidates[row, :count])

@@ -46,16 +46,6 @@ def test_prefill_fills_every_copy(copies: int) -> None:
     assert cache.lengths.tolist() == [4, 2]
 
 
-def test_commit_appends_the_chosen_candidate() -> None:
-    cache = filled(3, [4, 2, 1])
-    put_candidates(cache, 3, 2)
-    put_candidates(cache, 3, 1, slot=2)
-    cache.commit(torch.tensor([2, 0, 1]), torch.tensor([True, True, False]))
-    assert cache.lengths.tolist() == [5, 3, 1]
-    assert cache.store[1, 0, 0, 0, 4, 0] == 1002
-    assert cache.store[1, 1, 1, 1, 2, 2] == -1010
-
-
 def test_commit_appends_to_every_copy() -> None:
     """Copy-major rows: candidate c of sequence b was forwarded as row c * B + b."""
     cache = filled(2, [4, 2], copies=SLOTS)
