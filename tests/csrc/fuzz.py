@@ -18,12 +18,9 @@ from typing import Any
 
 import torch
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS)]
-import test_ops
-
 from caw import ops
 
+TESTS = Path(__file__).resolve().parents[1]
 REGISTERED = TESTS.parent / "csrc" / "register.cpp"
 EVERY = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
 DIMENSIONS = {"C": [2], "HK": [1, 2, 3], "D": [3, 5, 9, 17, 33], "S": [7, 8, 33, 70, 600], "K": [11, 12, 100],
@@ -72,6 +69,9 @@ LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one 
 
 
 def main(seconds: float, seed: int) -> None:
+    sys.path.insert(0, str(TESTS))
+    import test_ops
+
     random.seed(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(2)

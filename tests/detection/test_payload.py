@@ -82,16 +82,15 @@ def test_what_is_written_is_read(name: str, bits: int) -> None:
     assert not other.is_watermarked and other.payload is None
 
 
-@pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.slow
-def test_half_marked_texts_are_mended(bits: int) -> None:
+def test_half_marked_texts_are_mended() -> None:
     """Of weakly marked texts the symbols alone would often be wrong."""
     right = 0
-    for seed in range(10):
+    for seed, bits in zip(range(6), (16, 32) * 3, strict=True):
         message = (seed * 0x9E3779B1 + 7) % (1 << bits)
         ids = marked(KGW(key=seed, payload=message, payload_bits=bits), 400, share=0.5, seed=seed)
         right += caw.detect(ids, None, KGW(key=seed, payload_bits=bits)).payload == message
-    assert right >= 8
+    assert right >= 5
 
 
 def test_p_value_is_the_tail_times_the_number_of_messages() -> None:
@@ -171,14 +170,14 @@ def test_a_payload_read_with_another_size_is_told(name: str, written: int, asked
     assert caw.detect(ids, None, MAKERS[name](payload_bits=said)).payload == (1 << written) - 2
 
 
-@pytest.mark.parametrize("bits", [1, 8, 12, 16, 24, 32])
+@pytest.mark.parametrize("bits", [1, 12, 16, 32])
 def test_the_right_size_is_not_doubted(bits: int) -> None:
     """In short and weakly marked texts neither, where the own reading is hardly sure."""
     found = 0
-    for seed in range(8):
+    for seed in range(5):
         mark = KGW(key=5 + seed, payload=seed % (1 << bits), payload_bits=bits)
         ids = marked(mark, 60 + 15 * (seed % 4), 0.7, seed=seed)
         result = caw.detect(ids, None, KGW(key=5 + seed, payload_bits=bits), fpr=0.05)
         found += result.is_watermarked
         assert not result.is_watermarked or result.payload is not None
-    assert found > 2
+    assert found > 1

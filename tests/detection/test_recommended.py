@@ -79,14 +79,14 @@ def test_no_text_is_found_more_often_than_the_level_says() -> None:
 
 
 def test_p_values_of_real_unmarked_texts_are_what_theory_says() -> None:
-    """64 variants, the default; texts of a real model under 5 keys, each text under a sub-key of its own, as texts
+    """64 variants, the default; texts of a real model under 3 keys, each text under a sub-key of its own, as texts
     share phrases. The race's corrected p is uniform, and so is that of both families, once the list's discrete one is
     made continuous. False-alarm rate 1e-6 each.
     """
     texts = texts_of(json.loads((Path(__file__).parent / "model_texts.json").read_text()))
     rng = np.random.default_rng(8)
     races, both, told = [], [], []
-    for key in ("a", "b", "c", "d", "e"):
+    for key in ("a", "b", "c"):
         for number, text in enumerate(texts):
             mark = caw.Recommended(f"{key} {number}")
             assert mark.variants == 64
@@ -96,7 +96,7 @@ def test_p_values_of_real_unmarked_texts_are_what_theory_says() -> None:
             races.append(race.p_value)
             both.append(float(family_wise(np.array(min(race.p_value, p_list)), 2)))
             told.append(caw.detect(text, None, mark).p_value)
-    assert len(both) == 5 * len(texts) > 200
+    assert len(both) == 3 * len(texts) > 100
     for p_values in (races, both):
         assert stats.kstest(p_values, "uniform").pvalue > FALSE_ALARM
     for level in (0.01, 0.1, 0.5):

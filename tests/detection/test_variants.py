@@ -65,9 +65,9 @@ def test_one_scan_gives_the_sums_of_each_variant_by_itself() -> None:
     assert Detector(None, MARK)(ids.tolist()).variant == int(np.argmin([result.p_value for result in each]))
 
 
-@pytest.mark.parametrize("key", [0, 42, 2**64 - 1, "a secret", 15485863])
+@pytest.mark.parametrize("key", [2**64 - 1, "a secret"])
 def test_p_values_are_uniform(key: Any) -> None:
-    """1,000 random texts under each of five keys, at a false-alarm rate of 1e-6; contexts hardly repeat."""
+    """1,000 random texts under each of two keys, at a false-alarm rate of 1e-6; contexts hardly repeat."""
     rng, detector = np.random.default_rng(5), Detector(None, EXP(key=key, strength="scale", variants=64))
     found = [result.p_value for result in detector.detect_ids(list(rng.integers(0, 50_000, (1000, 30))))]
     assert stats.kstest(found, "uniform").pvalue > FALSE_ALARM

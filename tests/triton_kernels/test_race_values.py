@@ -12,8 +12,7 @@ from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.watermarks import EXP
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key, width", zip(KEYS, WIDTHS, strict=True))
 def test_words_are_equal(device, key, width):
     """With logits 0 the race value is a function of the word's upper 24 bits alone, and it tells all of them apart."""
     from caw.triton_kernels.race_values import race_values
