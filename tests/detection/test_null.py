@@ -120,7 +120,7 @@ def human_texts(data_dir: Path, demo_tokenizer: Any) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def model_texts() -> list[np.ndarray]:
-    """Unmarked text of the demo model, greedy and sampled (make_model_texts.py)."""
+    """Unmarked text of the demo model, greedy (which repeats itself) and sampled, as token ids."""
     return [np.array(ids) for ids in json.loads(Path(__file__).with_name("model_texts.json").read_text())]
 
 
