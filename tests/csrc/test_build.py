@@ -44,7 +44,7 @@ def imported(folder: Path, modules: str = "caw.ops", **environment: str) -> subp
     """What a fresh interpreter says when it imports a copy of the package without libraries."""
     package = folder / "caw"
     package.mkdir(exist_ok=True)
-    for entry in (ROOT / "caw").iterdir():
+    for entry in (*(ROOT / "caw").iterdir(), ROOT / "triton_kernels"):
         if not entry.name.startswith("_C") and not (package / entry.name).exists():
             (package / entry.name).symlink_to(entry)
     # -S: an editable install would find the library of the checkout
