@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,18 +39,6 @@ def test_the_right_watermark_is_named() -> None:
     for fpr in (0.0, 1.0, float("nan"), -1e-3):
         with pytest.raises(ValueError, match="fpr must be"):
             detect_any([1, 2], {"ours": Detector(None, KGW(key=1))}, fpr=fpr)
-
-
-def test_a_damaged_text_does_not_sink_the_list() -> None:
-    def characters(texts: list[str], **options: Any) -> dict[str, Any]:
-        return {"input_ids": [list(text.encode()) for text in texts]}
-
-    detectors = {"a": Detector(characters, KGW(key=1)), "b": Detector(characters, EXP(key=1))}
-    good, bad = detect_any(["text", "half \ud83d"], detectors)
-    assert good == detect_any("text", detectors) and not good.error
-    assert bad.error == bad.message and bad.error.startswith("text 1 must be valid Unicode") and not bad.is_watermarked
-    with pytest.raises(ValueError, match="text 0 must be valid Unicode"):
-        detect_any("half \ud83d", detectors)
 
 
 def test_family_wise_error_rate() -> None:

@@ -222,10 +222,3 @@ def test_rich_is_imported_only_for_a_bar_that_is_shown() -> None:
     code = "import sys, caw.io.progress as p; p.Bar(5, 'x'); sys.exit('rich' in sys.modules)"
     environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
     assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).returncode == 0
-
-
-def test_there_is_one_progress_bar() -> None:
-    """Copies of it differed in what they showed and in where they stayed silent."""
-    shown = ("rich.progress", "rich.live", ".status(")
-    users = [p for p in PACKAGE.rglob("*.py") if any(name in p.read_text(encoding="utf-8") for name in shown)]
-    assert users == [PACKAGE / "io" / "progress.py"]
