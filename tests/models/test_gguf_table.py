@@ -234,7 +234,7 @@ def test_blocks_are_the_numbers(
     """Gemma and Granite scale what they look up, which a table of blocks has to do as well."""
     case = next(case for case in CASES.values() if case.architecture == architecture)
     model = model_of(FAMILIES[architecture].config, **case.settings)
-    file = write_model(tmp_path / "a.gguf", model, architecture, case.extra, kind=kind)
+    file = write_model(tmp_path / "a.gguf", model, architecture, case.extra, kinds=(kind,))
     blocks, numbers = (caw.load_model(file, device="cpu", **OPTIONS[path]) for path in ("blocks", "numbers"))
     ids = torch.randint(3, len(TOKENS), (1, 60), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
