@@ -115,15 +115,6 @@ def test_sampling_noise_has_the_words_of_the_reference() -> None:
     assert differ <= total * 1e-6
 
 
-def test_noise_of_rows_with_other_keys() -> None:
-    context, keys = torch.randint(0, 2**32, (4, 3)), key_tensor(mixed_keys(3, 4))
-    together = ops.sampling_noise(context, keys, 5000)
-    for row in range(4):
-        assert torch.equal(together[row], ops.sampling_noise(context[row : row + 1], keys[row : row + 1], 5000)[0])
-    with pytest.raises(RuntimeError, match=r"key must have shape \[4\], got \[3\]"):
-        ops.sampling_noise(context, keys[:3], 5000)
-
-
 def test_refusals_are_one_sentence() -> None:
     with pytest.raises(RuntimeError, match=r"window must be in \[0, 64\], got 65"):
         ops.score_tokens(torch.arange(3), 65, torch.ones(3, dtype=torch.int64), 0, 5)

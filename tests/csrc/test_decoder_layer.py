@@ -190,10 +190,6 @@ def test_no_rows() -> None:
     assert ops.decoder_layer(**given).shape == (0, 2, 24)
 
 
-def test_opcheck() -> None:
-    torch.library.opcheck(ops.decoder_layer, tuple(arguments(window=None).values()))
-
-
 @pytest.mark.parametrize(
     "change,names",
     [

@@ -153,18 +153,3 @@ def test_scale_ladder_is_the_scaled_race(kind: str, vocab_size: int, greatest: f
             # there and nowhere else
             if not same_unless_near(got, winner, values):
                 assert np.float32(strength) in ladder.needs[row, 1:count].numpy()
-
-
-def test_reachable_candidates_grow_with_the_greatest_strength() -> None:
-    """The ladder up to a smaller strength is the beginning of the ladder up to a greater one."""
-    for strength in ("top_k", "scale"):
-        watermark = EXP(key=8, top_k=40, strength=strength)  # type: ignore[arg-type]
-        at = greedy(torch.randn(30, 211), 4)
-        full = watermark.ladder(at, 2.0)
-        for greatest in (0.0, 0.1, 0.7, 1.0):
-            part = watermark.ladder(at, greatest)
-            assert torch.equal(part.counts, full.select(torch.full((30,), greatest)) + 1)
-            for row in range(30):
-                count = int(part.counts[row])
-                assert torch.equal(part.candidates[row, :count], full.candidates[row, :count])
-        assert int(full.counts.max()) > 3
