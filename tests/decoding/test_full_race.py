@@ -179,9 +179,9 @@ def test_demo_model_loses_no_nats(demo_logits: torch.Tensor, temperature: float,
 
 @pytest.mark.slow(seconds=20)
 def test_a_long_tail_races_too(demo_logits: torch.Tensor) -> None:
-    """All tokens at temperature 1.3, within four standard errors, of .01 each; a race over the record is off by 1.4."""
+    """All tokens at temperature 1.3, within four standard errors, of .02 each; a race over the record is off by 1.4."""
     surprise = -demo_logits.double().log_softmax(1)
-    off, error = nats_off(surprise, sampled_from(demo_logits, 1.3), error=0.01)
+    off, error = nats_off(surprise, sampled_from(demo_logits, 1.3), error=0.02)
     assert abs(off) < 4 * error, (off, error)
 
 

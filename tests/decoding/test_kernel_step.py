@@ -249,7 +249,7 @@ def test_tokens_of_drafted_steps_in_the_interpreter(
     by_kernels: ops.Ops, name: str, watermark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chain in whole layers, also of another family: the tokens of decoding without drafts."""
-    model = one_layer(name) if name == "qwen2" else build(name)
+    model = build(name)
     settings: dict[str, Any] = {"max_new_tokens": 5 if name == "qwen2" else 4, "slots": 2}
     prompts, policy = [prompt(7, 1), prompt(2, 2)], capacity_policy(model)
     expected = run(model, prompts, WATERMARKS[watermark], policy, fixed=False, kernels=ops.references(), **settings)
