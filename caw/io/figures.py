@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,4 +41,7 @@ def svg_text(figure: Any, name: str, *, transparent: bool = False) -> str:
     }  # fmt: skip
     with rc_context(settings):
         figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None})
-    return out.getvalue()
+    text = out.getvalue()
+    used = set(re.findall(r"#([\w.-]+)", text))
+    # ids that nothing refers to are the same in every drawing, and a page must not have one twice
+    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
