@@ -37,7 +37,7 @@ def build(folder: Path) -> Path:
     package = folder / "caw"
     shutil.rmtree(package, ignore_errors=True)
     package.mkdir(parents=True)
-    for entry in (ROOT / "caw").iterdir():
+    for entry in (*(ROOT / "caw").iterdir(), ROOT / "triton_kernels"):
         if not entry.name.startswith(("_C", "__pycache__")):
             (package / entry.name).symlink_to(entry)
     include = [f"-I{path}" for path in include_paths()]

@@ -45,7 +45,7 @@ COMPILED = ("permutation_contains", "permutation_green", "generator_words")
 # memory without contents, other names of tensors, and numbers that travel as arguments of a kernel
 NO_KERNEL = ("empty", "new_empty", "empty_like", "empty_strided", "_unsafe_view", "lift_fresh", "scalar_tensor")
 MODULES = ("commit_kv", "decision_step", "decoder_layer", "enumerate_candidates", "evaluator_step", "green_argmax",
-           "ladder_step", "penalise_logits", "race_ladder", "race_values", "race_winner", "rms_norm", "sampling_noise",
+           "ladder_step", "penalise_logits", "race_ladder", "race_winner", "rms_norm", "sampling_noise",
            "sibling_attention", "small_linear", "topk_softmax", "tournament", "warp_logits")  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import caw
 from caw import PromptCache
 from caw.decoding import memory, plan, reading
 from caw.decoding import prompt_cache as cache_module
-from caw.decoding.prompt_cache import REACH, KeptPrompt
+from caw.decoding.prompt_cache import REACH
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 from caw.models import facts
@@ -67,20 +67,6 @@ def test_it_serves_every_architecture(model: Any) -> None:
     with tokens_read() as read:
         assert run(model, RAGGED, prompt_cache=kept).tokens == expected.tokens
     assert not read
-
-
-def test_what_is_kept_serves_any_watermark_policy_and_sampling(llama: Any) -> None:
-    kept = PromptCache()
-    run(llama, ALIKE, caw.KGW(key=1), policy_of(llama), prompt_cache=kept)
-    for watermark, policy, settings in (
-        (None, None, {}),
-        (caw.Unigram(key=4), None, {"do_sample": True, "seed": 3}),
-        (caw.EXP(key=9), policy_of(llama), {}),
-    ):
-        expected = run(llama, ALIKE, watermark, policy, **settings)
-        with tokens_read() as read:
-            assert run(llama, ALIKE, watermark, policy, prompt_cache=kept, **settings).tokens == expected.tokens
-        assert not read
 
 
 @pytest.mark.parametrize("previous", [0, 1, 2])
@@ -276,19 +262,6 @@ def test_a_model_in_several_processes_is_refused(llama: Any, monkeypatch: pytest
 def test_anything_else_is_refused(llama: Any, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"prompt_cache must be a caw\.PromptCache"):
         caw.generate(llama, tokenizer(), RAGGED, max_new_tokens=5, prompt_cache=wrong)
-
-
-def test_the_public_way_in_takes_it(llama: Any) -> None:
-    kept = PromptCache()
-    options: dict[str, Any] = {"max_new_tokens": 5, "prompt_cache": kept}
-    out = [caw.generate(llama, tokenizer(), RAGGED, watermark=caw.KGW(key=1), **options) for _ in range(2)]
-    assert out[0].sequences == out[1].sequences
-    assert kept.found == len(RAGGED)
-
-
-def test_a_kept_prompt_knows_its_bytes() -> None:
-    entry = KeptPrompt(2, [torch.zeros(3, 2, 1, 5, 4), torch.zeros(1, 2, 1, 5, 4)], torch.zeros(2, 7))
-    assert entry.size == (120 + 40 + 14) * 4
 
 
 def test_a_forgotten_prompt_makes_room(llama: Any) -> None:

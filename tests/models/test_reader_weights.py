@@ -59,10 +59,10 @@ def test_they_find_more(loaded: tuple[Any, Any], name: str) -> None:
 @pytest.mark.parametrize("name", MARKS)
 @pytest.mark.parametrize("prompt", [None, PROMPTS[0]])
 def test_p_values_of_random_keys_are_uniform(loaded: tuple[Any, Any], name: str, prompt: str | None) -> None:
-    """Unmarked and marked texts alike, under 150 other keys each; the texts are read once."""
+    """Unmarked and marked texts alike, under 80 other keys each; the texts are read once."""
     texts = written(loaded, None)[:1] + written(loaded, MARKS[name])[:1]
     weights, found = ReaderWeights(*loaded, prompt), []
-    for key in range(150):
+    for key in range(80):
         found += [r.p_value for r in caw.detect(texts, None, MARKS[name].with_key(key), weights=weights)]
     p = np.array(found)
     for level in (0.1, 0.02):
@@ -311,7 +311,7 @@ def test_drawn_shares_are_the_models(loaded: tuple[Any, Any]) -> None:
 def test_p_values_of_drawn_readers_are_uniform_over_keys(loaded: tuple[Any, Any]) -> None:
     texts = drawn(loaded, None, 30)[:1] + drawn(loaded, RACE, 30)[:1]
     weights, found = ReaderWeights(*loaded, PROMPTS[0], temperature=0.7), []
-    for key in range(150):
+    for key in range(80):
         found += [r.p_value for r in caw.detect(texts, None, RACE.with_key(key), weights=weights)]
     p = np.array(found)
     for level in (0.1, 0.02):
