@@ -6,7 +6,7 @@
 MODELS is a folder with the .gguf files of `SUBJECTS`. One text of at most 400 tokens for each everyday prompt and key;
 its beginnings give the shorter ones. A chunk is a model, a temperature, a method, a key and up to 100 prompts;
 finished chunks are skipped, so a run can be continued, and `PLAN` lists them by worth. Prompts of
-`caw_lab/training/everyday_prompts.jsonl` from the 41st on, without those of bench_detection.py, which V was chosen
+`caw_lab/training/everyday_prompts.jsonl` from the 41st on, without those of bench_power.py, which V was chosen
 with.
 
 Of each text are kept (no words):
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_detection import PROMPTS
+from bench_power import PROMPTS
 
 import caw
 from caw.benchmark.machine import about

@@ -19,15 +19,12 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from tiny import save_tiny, tiny_model
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],
-    "bench_call": ["--rounds", "2"],
     "bench_floor": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "--dtypes", "float32"],
     "bench_quantization": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "2", "--prefix", "9",
                         "--without-llama"],
@@ -44,25 +41,6 @@ LONG = {"bench_floor", "bench_quantization", "bench_scaling"}  # of the demo mod
 
 
 @pytest.mark.slow
-def test_the_share_of_the_closed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: object) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench, out = importlib.import_module("bench_loop"), tmp_path / "loop.json"
-    real = [getattr(owner, name) for owner, name in bench.METHODS]
-    small = ["--dtypes", "float32", "--batches", "1", "2", "--watermarks", "kgw", "--tokens", "4", "--rounds", "1"]
-    monkeypatch.setattr("sys.argv", ["bench_loop.py", *small, "--out", str(out)])
-    bench.main()
-    rows = json.loads(out.read_text())["rows"]
-    assert [row["batch"] for row in rows] == [1, 2]
-    for row in rows:
-        middle, low, high = row["share"]
-        assert 0 < low <= middle <= high < 0.5 and 0 < row["loop_ms"] < row["step_ms"]
-    assert real == [getattr(owner, name) for owner, name in bench.METHODS], "and nothing stays behind"
-    monkeypatch.setattr("sys.argv", ["bench_loop.py", "--batches", "99"])
-    with pytest.raises(SystemExit, match="expected batches up to"):
-        bench.main()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.gate("rehearsal") if name in LONG else ()) for name in SMOKE]
 )
@@ -74,34 +52,6 @@ def test_runs(name: str, tmp_path: Path, demo_tokenizer: object) -> None:
     found = json.loads(out.read_text())
     assert found["rows"] and found["arguments"] and found["versions"]["torch"]
     assert done.stdout.count("|") > 10
-
-
-def test_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: object) -> None:
-    """In this process, since imports would take most of the time; a side that is wrong ends the run."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_products")
-    out = tmp_path / "result.json"
-    options = ["--rounds", "2", "--rows", "2", "--megabytes", "0.1", "--cases", "attention", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["bench_products", *options])
-    bench.main()
-    (row,) = json.loads(out.read_text())["rows"]
-    assert {"blocks", "torch int4", "torch int8", "torch bfloat16"} <= row["us"]["2"].keys() == row["error"].keys()
-    assert 0 < row["error"]["blocks"] < 1e-6 < row["error"]["torch int4"] and row["bytes"]["bfloat16"] == 2 * 884736
-    monkeypatch.setitem(bench.SIDES, "blocks", (lambda m: bench.own_blocks(m, True), bench.SUMS))
-    with pytest.raises(RuntimeError, match="expected an error of at most 2e-06 from blocks, got 0"):
-        bench.main()
-
-
-def test_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench, out = importlib.import_module("bench_rounding"), tmp_path / "result.json"
-    options = ["--model", str(save_tiny(tmp_path / "tiny")), "--tokens", "9", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["bench_rounding", *options])
-    bench.main()
-    rows = {row.pop("rounding"): row for row in json.loads(out.read_text())["rows"]}
-    eight, four = (rows[f"{bits} bits, blocks of 32"]["products"] for bits in (8, 4))
-    assert eight == pytest.approx(rows["8 bits, rows"]["products"], rel=0.05)  # its rows are one block
-    assert 0 < 9 * eight < four < rows["4 bits, rows"]["products"] < 0.2
 
 
 @pytest.mark.slow
@@ -204,24 +154,6 @@ def test_small_data_is_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) 
     assert counts == [500]
 
 
-def test_a_side_that_no_graph_can_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_kernels")
-
-    def timer(side: Any, count: int, device: str, smoke: bool) -> Any:
-        if side(0).numel() > 1:
-            raise RuntimeError("operation not permitted when stream is capturing\nmore")
-        return lambda: 1.0
-
-    monkeypatch.setattr(bench, "timer", timer)
-    one, two = torch.ones(1), torch.ones(2)
-    sides = {"caw": lambda i: one, "torch.topk + logsumexp": lambda i: two}
-    row = bench.run(bench.Case("c", 1, sides, lambda: one, "exact"), 2, 1.0, "cpu", False)
-    assert row["us"] == {"caw": 1e6} and row["wrong"] == {
-        "torch.topk + logsumexp": "RuntimeError: operation not permitted when stream is capturing"
-    }
-
-
 def test_generate_says_what_spoils_its_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Other libraries' warnings are left out, but not that a run was too short or that memory is missing."""
     monkeypatch.syspath_prepend(str(FOLDER))
@@ -281,62 +213,6 @@ def test_tables_of_the_readme_come_from_results(monkeypatch: pytest.MonkeyPatch,
         tables.filled(before.replace("<!-- stages -->", ""), tmp_path)
 
 
-def test_parts_of_drafts_become_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of texts that all variants have had; an older row of more texts stays, and so do rows of other cases."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_drafts")
-
-    def figures(seconds: float, passes: int = 0) -> dict[str, Any]:
-        counts = [{"passes": passes, "rows": 12, "drafted": 8, "accepted": 6}] if passes else []
-        return {"texts": [[1, 2, 3, 4]], "seconds": seconds, "counts": counts}
-
-    made = {("KGW, CAW + unmarked drafts", 0): figures(2, 4), ("KGW, CAW + drafts", 0): figures(1, 2),
-            ("KGW, CAW", 0): figures(4), ("plain", 0): figures(3), ("plain", 1): figures(9),
-            ("transformers", 1): figures(9)}  # fmt: skip
-    found = {
-        row["variant"]: row
-        for row in bench.rows_of({json.dumps(["chat", first, name]): one for (name, first), one in made.items()})
-    }
-    assert set(found) == {name for name, _ in made} - {"transformers"}
-    speeds = {name: (row["speed_over_plain"], row["speed_over_without"]) for name, row in found.items()}
-    assert speeds["KGW, CAW + drafts"] == (3, 4) and speeds["KGW, CAW + unmarked drafts"] == (1.5, 2)
-    assert found["KGW, CAW + drafts"]["tokens_per_pass"] == 2 and found["plain"]["texts"] == 1
-    case = dict.fromkeys(bench.CASE, "x")
-    old = [{**case, "variant": variant, "texts": texts} for variant, texts in (("a", 1), ("b", 4))]
-    new = [{**case, **own, "texts": 2} for own in ({"variant": "a"}, {"variant": "b"}, {"variant": "c"}, {"batch": 8})]
-    before = [old[0], {**case, "model": "y", "texts": 1}, old[1]]
-    assert bench.merged(before, new) == [new[0], old[1], new[2], before[1], new[3]]
-
-
-@pytest.mark.slow
-@pytest.mark.gate("rehearsal")
-def test_drafts_in_two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: Any) -> None:
-    """The second one goes on where time was up; a small model guesses with the marks and without."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_drafts")
-    small, raw, out = tmp_path / "small", tmp_path / "raw.jsonl", tmp_path / "drafts.json"
-    tiny_model(len(demo_tokenizer)).save_pretrained(small)
-    demo_tokenizer.save_pretrained(small)
-    options = ["bench_drafts", "--drafter", str(small), "--tokens", "6", "--most", "1", "--kinds", "chat",
-               "--raw", str(raw), "--json", str(out)]  # fmt: skip
-    for more, lines in ((["--minutes", "0"], 2), ([], 1 + 8 + 2)):
-        monkeypatch.setattr(sys, "argv", [*options, *more])
-        bench.main()
-        assert len(raw.read_text().splitlines()) == lines
-    found = json.loads(out.read_text())
-    rows = {row["variant"]: row for row in found["rows"]}
-    assert len(rows) == 8 + 2 and {"EXP, CAW + unmarked drafts", "transformers + look-up"} <= rows.keys()
-    assert all(row["same_tokens"] for name, row in rows.items() if "transformers" not in name)
-    assert {row["drafter"] for row in rows.values()} == {"small"}
-    assert list(found["commands"].values()) == [
-        "python benchmarks/bench_drafts.py --model smollm2-135m --drafter small --delta 2.5 --dtype auto --batch 1 "
-        "--tokens 6 --most 1 --theirs 2 --kinds chat --raw FILE --json FILE"
-    ]
-    monkeypatch.setattr(sys, "argv", [*options, "--delta", "3"])
-    with pytest.raises(SystemExit, match=r"^expected the arguments that .* was begun with"):
-        bench.main()
-
-
 def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every committed SVG has a file it is drawn from, and every such file its SVG."""
     monkeypatch.syspath_prepend(str(FOLDER))
@@ -351,47 +227,6 @@ def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp
     for path in made:  # the letters are the same whatever matplotlib's version
         words = [re.findall(r">([^<>\n]+)</text>", file.read_text()) for file in (path, results / path.name)]
         assert words[0] == words[1] and len(words[0]) > 20
-
-
-def test_marked_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module = importlib.import_module("bench_regions")
-    region = module.Region(2, 6, None, None, 0.1)
-    assert module.judged(10, [(4, 8)], (region,)) == (0.5, 0.5, 1) and module.judged(10, [(4, 8)], ()) == (0.0, 0.0, 0)
-    row = module.summary([(1.0, 0.5, 1), (0.8, 1.0, 2), (0.0, 0.0, 0)])
-    assert (row["texts"], row["found"], row["covered"], row["marked"], row["regions"]) == (3, 2, 0.8, 0.5, 1.0)
-    texts = tmp_path / "texts.jsonl"
-    texts.write_text(
-        "".join(json.dumps({"how": h, "key": "k", "parts": [200] * 3, "tokens": list(range(600))}) + "\n"
-                for h in ("kgw", "exp"))
-    )  # fmt: skip
-    rows = list(module.real(texts))
-    assert [(r["watermark"], r["case"], r["found"]) for r in rows] == [
-        (how, f"third of {tokens}", 0) for how in ("kgw", "exp") for tokens in (600, 300)
-    ]
-    found = json.loads((FOLDER / "results" / "detect_regions.json").read_text())
-    real = [r for r in found["rows"] if r["kind"] == "demo model"]
-    assert real and all(r["covered"] >= 0.9 and r["marked"] >= 0.8 for r in real)
-    assert all(r["low"] <= r["level"] for r in found["rows"] if r["kind"] == "null")
-
-
-def test_tokens_lost_by_tokenising_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module, power = importlib.import_module("bench_retokenise"), importlib.import_module("bench_power")
-    before = list(range(300))
-    assert module.lost(before, before) == 0
-    assert module.lost(before, [*before[:10], 900, *before[12:]]) == 2  # two tokens became one
-    assert module.lost(before, [*before[:10], 900, 901, *before[11:]]) == 1
-    row = module.compare("x", [[1, 2], [3, 4]], [[1, 2], [5, 4]], np.array([[1e-4, 1e-2], [0.1, 1e-4], [0.1, 0.1]]))
-    assert (row["same"], row["lost"], row["only_from_ids"], row["only_from_text"]) == (0.5, 0.25, 1, 1)
-    texts = tmp_path / "texts.jsonl"
-    texts.write_text(
-        "\n".join(json.dumps({"how": how, "key": "k", "tokens": list(range(60))}) for how in ("kgw", "exp"))
-    )
-    rows = power.groups(power.read_texts(texts, 1, None))
-    assert list(rows) == [("kgw", power.EVERYDAY), ("exp", power.EVERYDAY)]
-    found = power.measure(rows["exp", power.EVERYDAY], "exp", power.EVERYDAY)
-    assert [(r["tokens"], r["texts"]) for r in found] == [(25, 1), (25, 1), (50, 1), (50, 1)]
 
 
 def test_the_cost_of_row_invariance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,48 +250,6 @@ def test_the_cost_of_row_invariance(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sides = {"exact": lambda: torch.ones(3).double(), "wrong": lambda: torch.tensor([1.0, 1.0, 1.01])}
     with pytest.raises(ValueError, match=r"^wrong must give the numbers of a case within 2e-05, found 0\.01 off"):
         bench.check("a case", sides, torch.float32)
-
-
-def test_texts_that_part_with_the_batch_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module = importlib.import_module("bench_batches")
-    assert [module.first_difference(*pair) for pair in (([1, 2], [1, 2]), ([1, 2], [1, 3]), ([1], [1, 2]))] == [
-        None,
-        1,
-        1,
-    ]
-    seen: list[list[int]] = []
-
-    class Model:
-        device = torch.device("cpu")
-
-        def __call__(self, ids: torch.Tensor) -> Any:
-            seen.append(ids[0].tolist())
-            return SimpleNamespace(logits=torch.arange(10.0).expand(1, ids.shape[1], 10) / 4)
-
-    row = module.compare(Model(), [[7], [8], [9]], [[1, 2], [3, 4], [5]], [[1, 2], [3, 9], [5, 6]])
-    assert row == {"texts": 3, "equal": 1, "first_difference": [1, 1], "gaps": [1.25]}
-    assert seen == [[8, 3]], "only where both texts have a token is there a gap to look at"
-
-
-def test_detection_by_length_reads_published_scores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER / "evaluation"))
-    module = importlib.import_module("by_length")
-    common = {"id": "1", "cell": "m.t.kgw.hard+caw.0", "watermark": "kgw", "key": 0, "attack": "none", "label": 1,
-              "source": "model", "num_scored": 25}  # fmt: skip
-    scores = [
-        {**common, "z": 5.0, "p_value": 1e-4, "num_tokens": 79},
-        {**common, "z": 2.5, "p_value": 0.02, "num_tokens": 79},
-        {**common, "z": 0.0, "p_value": 0.5, "num_tokens": 80},
-        {**common, "z": 9.0, "p_value": 0.0, "num_tokens": 9, "label": 0},
-        {**common, "z": 9.0, "p_value": 0.0, "num_tokens": 9, "attack": "word-d-0.1"},
-    ]
-    (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, scores)))
-    monkeypatch.setattr(sys, "argv", ["by_length.py", str(tmp_path)])
-    module.main()
-    assert "| hard+caw.0 | 3 | 25 | 0.50 | 0.50 of 2 | 0.00 of 1 |  |" in capsys.readouterr().out
 
 
 class _Answering(BaseHTTPRequestHandler):
@@ -513,43 +306,6 @@ def test_servers_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert bench.case_of({**case, "dtype": "float32", "threads": 2, "side": "a"}) == bench.case_of(rows[0])
 
 
-def test_runs_of_loading_join_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench, out = importlib.import_module("bench_loading"), tmp_path / "loading.json"
-    out.write_text(json.dumps({"machine": "another", "runs": [{"command": "of it", "rows": []}]}))
-    settings = argparse.Namespace(
-        models=["of/gemma3-270m.gguf"], weights="file", dtype="auto", rounds=3, threads=1, out=out
-    )
-    for own in (1, 2):
-        bench.write(settings, [{"model": "gemma3-270m.gguf", "own": own}])
-    found = json.loads(out.read_text())
-    first, second = found["runs"]
-    assert (found["machine"], first["command"]) == ("another", "of it")
-    assert second["command"] == (
-        "python benchmarks/bench_loading.py --weights file --rounds 3 --models gemma3-270m.gguf --out FILE"
-    )
-    assert (
-        [row["own"] for row in second["rows"]] == [2] and second["machine"]["threads"] == 1 and "of/" not in str(found)
-    )
-
-
-def test_operators_of_drawing_have_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1, 8 and 16 rows, compiled and as the reference says."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_cpu_ops")
-    torch.manual_seed(0)
-    cases = bench.sampling_cases()
-    for op in ("penalise_logits", "warp_logits", "draw_scores", "race_winner", "tournament"):
-        own = {name.rpartition("rows=")[2]: case for name, case in cases.items() if name.startswith(op)}
-        assert own.keys() == {"1", "8", "16"}
-        one, other = (own["1"][side]() for side in ("compiled", "reference"))
-        both = zip(one, other, strict=True) if isinstance(one, tuple) else ((one, other),)
-        for a, b in both:
-            assert a.shape == b.shape and a.dtype == b.dtype
-            if op in ("race_winner", "tournament"):
-                assert torch.equal(a, b)
-
-
 def test_servers_are_told_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     bench, told = importlib.import_module("bench_servers"), []
@@ -563,30 +319,3 @@ def test_servers_are_told_their_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert "cpuparams_batch.n_threads = 2\n" in told[-1][0][-1]
     bench.start_caw("caw, race", settings, 4)
     assert told[-1][0][told[-1][0].index("--threads") + 1] == "2" and "drawn" in bench.WAYS
-
-
-def test_json_tasks_are_drawn_from_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    tasks = importlib.import_module("json_tasks")
-    few, many = tasks.json_tasks(7), tasks.json_tasks(60)
-    assert many[:7] == few and many != tasks.json_tasks(60, seed=1) and len({each.prompt for each in many}) == 60
-    assert {each.kind for each in many} == set(tasks.KINDS)
-    for task in many:
-        assert all(str(fact) in task.prompt for fact in task.facts.values()) and set(tasks.FIELDS) < set(task.facts)
-
-
-def test_what_a_test_prefers_is_read_within_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found texts are compared with all marked ones of their question; questions without a found text have no say."""
-    monkeypatch.syspath_prepend(str(FOLDER / "evaluation"))
-    bench = importlib.import_module("race_answers")
-    plain = (0, 5, 1)  # right, tokens, ended
-    pairs = {
-        "one": {"a": (*plain, 1, 30, 1), "b": (*plain, 0, 10, 1)},
-        "two": {"a": (*plain, 0, 10, 1), "b": (*plain, 0, 10, 1)},
-        "none": {"a": (*plain, 1, 99, 1), "b": (*plain, 0, 1, 1)},
-    }
-    said = bench.preferred(pairs, {("one", "a"), ("two", "b")})
-    assert (said["found"], said["questions"]) == (2, 2)
-    assert said["more right"][0] == 0.25 and said["more length"][0] == 0.25
-    low, high = said["more right"][1:]
-    assert low == pytest.approx(0.25 - 1.96 * 0.25, abs=1e-5) and high == pytest.approx(0.25 + 1.96 * 0.25, abs=1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,25 +225,3 @@ def test_everyday_configs_differ_in_the_model_alone() -> None:
         assert {(s.detectable_at, s.edits) for s in settings} == {(None, 0.0), (0.001, 0.0), (0.001, 0.1)}
         seen.append([(plan.task, plan.policy) for plan in plans])
     assert len(seen) == 3 and seen[0] == seen[1] == seen[2]
-
-
-def test_attacked_figures_come_from_the_run(work: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
-    attacked, output = importlib.import_module("attacked"), tmp_path / "attacked_tiny.json.xz"
-    monkeypatch.setattr("sys.argv", ["attacked.py", str(work.store.path), "--output", str(output)])
-    attacked.main()
-    content = lzma.decompress(output.read_bytes()).decode()
-    found = json.loads(content)
-    rows = {(cell["manifest"]["task"], row["policy"]): row for cell, row in zip(
-        found["cells"].values(), attacked.rows(found), strict=True)}  # fmt: skip
-    assert [name for _, name in rows] == ["none", "soft", "found", "none"] and list(found["attacks"]) == ["word-d-0.5"]
-    of_run = {(row["attack"], row["policy"]): row for row in work.store.results["attacked"]}
-    plain = {row["policy"]: row for row in work.store.results["rows"] if row["task"] == "short"}
-    for policy in ("soft", "found"):
-        for attack, expected in (("none", plain[policy]), ("word-d-0.5", of_run["word-d-0.5", policy])):
-            (share, low, high), weighted, edits = rows["short", policy]["attacked"][attack]
-            assert share == pytest.approx(expected["tpr_at_fpr_1e2"], abs=1e-5) and low <= share <= high
-            assert weighted is None and (edits == 0) == (attack == "none")
-    assert rows["short", "none"]["attacked"]["word-d-0.5"][0] is not None and rows["short", "none"]["right"] is None
-    texts = [g.text for cell in work.store.cells() for g in cell.read()]
-    assert texts and not any(text and json.dumps(text)[1:-1] in content for text in texts)
