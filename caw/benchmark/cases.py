@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,13 @@ from typing import Any
 
 import torch
 
-from caw.benchmark import peak_memory
 from caw.benchmark.equality import Check, DifferentTokensError, check_counts, check_tokens
 from caw.benchmark.machine import about
 from caw.benchmark.modes import DRAFTS, OTHERS, PLAIN, ModeInputs, call_of, check_modes
 from caw.benchmark.subjects import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
 from caw.checks import require_int, require_number
+from caw.decoding.capture.kept_graphs import forget
 from caw.defaults import THETA
 from caw.io.show import in_a_line, shown
 from caw.models import DEMO_MODEL
@@ -42,7 +43,7 @@ class BenchmarkSettings:
         candidates: candidate slots with which the look-ahead of EXP is repeated.
         rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
             (beta None = its own default). weights: as `caw.load_model` takes them; with shapes those of a GPU alone.
-        memory: measure peak memory too (on a CPU in a fresh process per mode).
+        memory: measure peak memory too, on a GPU.
         allow_differences: go on where modes that must give the same tokens do not; the report says so.
 
     Raises ValueError naming the argument.
@@ -241,7 +242,7 @@ class Case:
                 by_name, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
                 partial(had, self.name), lambda: after(self._rows(whole_rounds(times), peaks)),
             )  # fmt: skip
-            if settings.memory:
+            if settings.memory and self.subject.model.device.type == "cuda":
                 self._peaks(peaks)
         finally:
             whole = whole_rounds(times)
@@ -281,22 +282,16 @@ class Case:
                 )
 
     def _peaks(self, peaks: dict[Variant, int]) -> None:
-        settings, device = self.settings, self.subject.model.device
+        """What torch allocated at most; graphs and caches of other calls are given back before."""
+        device = self.subject.model.device
         for variant, call in self.calls.items():
             self.say(f"memory of {variant.name}")
-            if device.type == "cuda":
-                peaks[variant] = peak_memory.on_device(call, settings.tokens, device)["peak"]
-                continue
-            question = {
-                "name": settings.model, "shapes": settings.shapes, "dtype": settings.dtype, "device": settings.device,
-                "evaluator": settings.evaluator, "weights": settings.weights, "threads": settings.threads,
-                "theta": settings.theta, "beta": settings.beta, "mode": variant.mode, "slots": variant.slots,
-                "batch": self.batch, "prompt": self.prompt, "tokens": settings.tokens,
-            }  # fmt: skip
-            try:
-                peaks[variant] = peak_memory.in_fresh_process(question)["peak"]
-            except RuntimeError as error:
-                warnings.warn(str(error), stacklevel=2)
+            forget()
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+            call(self.settings.tokens)
+            peaks[variant] = torch.cuda.max_memory_allocated(device)
 
 
 def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ kgw+entropy                  only where the entropy is above a threshold
 kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
 plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
 plain/drawn, exp/drawn       tokens drawn at temperature .7 with top-p .95, all others are greedy; EXP is the full race
-compiled-torch               plain PyTorch on a static cache, compiled and captured (as gpt-fast), on the same weights
 transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
 transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
 markllm-kgw                  transformers.generate with MarkLLM's KGW; as-markllm-kgw: ours in its format
@@ -18,14 +17,12 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import LogitsProcessorList, WatermarkingConfig
 
-from caw.benchmark.compiled_torch import generated
 from caw.benchmark.subjects import Subject
 from caw.benchmark.timing import Call, Made, PreparationWatch
 from caw.defaults import DELTA, GAMMA, TOP_K_EXP
@@ -45,8 +42,7 @@ WATERMARKS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
 FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
-COMPILED = "compiled-torch"
-OTHERS = (COMPILED, "transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
+OTHERS = ("transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
 OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
 DRAFTS = "/drafts"
 CHAIN = 4  # drafts of a text where steps are captured, which carry as many as are asked for and none by themselves
@@ -104,8 +100,6 @@ def has_markllm() -> bool:
 
 def call_of(mode: str, inputs: ModeInputs) -> Call:
     """Return the call that generates in this mode."""
-    if mode == COMPILED:
-        return partial(generated, inputs.subject.model, inputs.prompts)
     if mode in OTHERS:
         return theirs(inputs, mode)
     watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), inputs)
@@ -130,7 +124,7 @@ def parts_of(mode: str, inputs: ModeInputs) -> tuple[Watermark | None, Policy | 
         "caw": ("capacity", {"evaluator": inputs.subject.evaluator, "theta": inputs.theta, "beta": inputs.beta}),
     }
     policy, parameters = chosen[policy_name]
-    return watermark, make_policy(policy, **parameters), branching or "tree"
+    return watermark, None if watermark is None else make_policy(policy, **parameters), branching or "tree"
 
 
 def make_watermark(name: str, *, drawn: bool = False) -> Watermark:
@@ -216,7 +210,7 @@ def same_tokens(names: Sequence[str]) -> list[list[str]]:
 
     The others of a group are held against its first.
     """
-    groups = [[PLAIN, PLAIN + DRAFTS, COMPILED, "transformers", "transformers-static"]]
+    groups = [[PLAIN, PLAIN + DRAFTS, "transformers", "transformers-static"]]
     groups += [[w, w + DRAFTS] for w in WATERMARKS]
     groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
     groups += [[name for name in names if name.startswith(f"{w}+caw") and DRAWN not in name] for w in WATERMARKS]

@@ -138,18 +138,6 @@ def test_a_mode_of_others_that_fails_is_a_row_with_its_error(monkeypatch: pytest
     assert [row.get("error") for row in found["rows"]] == [None, "NotImplementedError: no compiler"]
 
 
-@pytest.mark.serial
-@pytest.mark.slow
-def test_memory_is_that_of_a_process_that_did_nothing_else() -> None:
-    found = run(replace(SMALL, modes=("kgw+caw",), memory=True, rounds=1))
-    plain, marked = found["rows"]
-    assert plain["peak_ratio"] == 1.0 and 50 << 20 < plain["peak_bytes"] < 4 << 30
-    assert 0.5 < marked["peak_ratio"] < 2.0
-    wide = run(replace(SMALL, memory=True, rounds=1, batches=(8,), prompts=(1500,), tokens=2))
-    cache = 8 * 1500 * 2 * 2 * 64 * 4  # sequences, tokens, layers, keys and values, width, bytes
-    assert wide["rows"][0]["peak_bytes"] - plain["peak_bytes"] > cache
-
-
 def test_an_untrained_evaluator_has_the_inputs_of_those_that_ship(subject: Subject) -> None:
     """It had no token classes, so that the benchmark's capacity policy did less than anybody's."""
     assert isinstance(subject.evaluator, Evaluator)
