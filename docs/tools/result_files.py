@@ -13,7 +13,7 @@ from caw.io.json_files import opened, packed_json
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-sys.path.append(str(ROOT / "benchmarks"))  # tables that are shared with benchmarks/README.md
+sys.path.append(str(ROOT / "benchmarks"))  # tables are made by what wrote the results
 
 
 @lru_cache
