@@ -1,4 +1,4 @@
-"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "healed".
+"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "content".
 
     python benchmarks/bench_guard.py gsm8k runs/guard-1e2.jsonl --model MODEL.gguf --data DATA --split test --alone
     python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
@@ -120,7 +120,7 @@ class Setting:
             "watermark": mark, "policy": policy, "detector": self.detector, "detectable_at": asked.level,
             "edits": asked.edits,
         }  # fmt: skip
-        keeps = {"gsm8k": "results", "everyday": "healed", "json": KEEPS["json"]}[self.what]
+        keeps = {"gsm8k": "results", "everyday": "content", "json": KEEPS["json"]}[self.what]
         self.guard = caw.Guard(**{"keeps": keeps, **json.loads(asked.guard)})
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:

@@ -68,7 +68,7 @@ Guarded = Annotated[
         FOUND,
         "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).",
         "--guard",
-        metavar="healed|number|results|json[:FIELD,...]|python|content",
+        metavar="number|results|json[:FIELD,...]|python|content",
     ),
 ]
 OnUndetected = Annotated[

@@ -34,7 +34,7 @@ def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[s
 
 def _keeps(run: dict[str, Any]) -> str | None:
     """What the guard of a run kept, by its name; None for JSON's fields."""
-    by_kind = {"gsm8k": "results", "everyday": "healed"}
+    by_kind = {"gsm8k": "results", "everyday": "content"}
     named: str | None = json.loads(run["guard"]).get("keeps", by_kind.get(run["what"]))
     return named
 

@@ -45,7 +45,7 @@ def test_guarded_lines_say_what_they_keep(model: str, tmp_path: Path) -> None:
 
 def test_wrong_guards_are_refused(model: str) -> None:
     for more, said in {
-        ("--guard", "tone"): "keeps must be one of healed, number, results, json, python, content or a function",
+        ("--guard", "tone"): "keeps must be one of number, results, json, python, content or a function",
         ("--guard", "number", "--sample"): "a guard needs greedy text",
         ("--guard", "number", "--best-of", "2"): "a guard changes one text and has nothing to select from",
     }.items():

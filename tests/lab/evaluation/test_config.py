@@ -230,7 +230,7 @@ def test_one_spelling_of_the_secret_gives_one_set_of_keys(monkeypatch: pytest.Mo
         (
             "policies/soft/found",
             {"detectable_at": 0.1, "guard": "tone"},
-            "policy soft with .*: keeps must be one of healed, number, results, json, python, content or a function",
+            "policy soft with .*: keeps must be one of number, results, json, python, content or a function",
         ),
         ("policies/soft/found", {"weights": 1}, "policies.soft.found.weights must be true or false, got 1"),
         (
