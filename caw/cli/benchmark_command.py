@@ -27,7 +27,7 @@ CASES, OUTPUT = "Cases", "Output"
 MODES_HELP = (
     "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp, synthid with entropy or caw; plain/drawn, kgw/drawn, "
     "kgw+caw/drawn, exp/drawn, synthid/drawn (temperature .7, top-p .95); transformers, "
-    "transformers-static, transformers-kgw, markllm-kgw and as-...-kgw; default; all."
+    "transformers-static, transformers-kgw, as-transformers-kgw; default; all."
 )
 
 
@@ -44,9 +44,6 @@ def benchmark(
     batch: Annotated[str | None, opt.panel(CASES, "Batch sizes.", metavar="N,...")] = None,
     prompt: Annotated[str | None, opt.panel(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
     tokens: Annotated[int | None, opt.panel(CASES, "New tokens per sequence.")] = None,
-    candidates: Annotated[
-        str, opt.panel(CASES, "Numbers of candidate slots to run EXP's look-ahead with, in addition.", metavar="N,...")
-    ] = "",
     rounds: Annotated[int | None, opt.panel(CASES, "Rounds; each runs all modes in turn.")] = None,
     max_seconds: Annotated[
         float | None, opt.panel(CASES, "Time limit per case in seconds; no new round starts after it.")
@@ -97,7 +94,7 @@ def benchmark(
     - caw benchmark --size standard --json now.json
     - caw benchmark --quantization file --threads 1
     - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
-    - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
+    - caw benchmark --modes kgw+caw,exp+caw --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     """
     with user_errors():
@@ -109,7 +106,7 @@ def benchmark(
         from caw.benchmark.equality import DifferentTokensError
 
         settings = BenchmarkSettings(
-            model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
+            model, shapes, evaluator, theta=theta, beta=beta,
             dtype=dtype, device=_place(model, shapes, device, threads, dtype, quantization), threads=threads,
             allow_differences=allow_differences, weights=quantization,
             **_sized(size, {
@@ -226,8 +223,6 @@ def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from caw.benchmark.cases import Variant
-
     title = f"batch {batch}, prompt of {prompt} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
@@ -237,7 +232,7 @@ def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if (row["batch"], row["prompt"]) != (batch, prompt):
             continue
-        name = Variant(row["mode"], row["slots"]).name
+        name = row["mode"]
         if "error" in row:
             errors[name] = row["error"]
         else:
@@ -268,7 +263,6 @@ def _short(ratio: float) -> str:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """Return notes: the setup, what was not counted, and where modes differ."""
-    from caw.benchmark.cases import Variant
     from caw.benchmark.modes import PLAIN
 
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
@@ -285,7 +279,7 @@ def notes(found: dict[str, Any]) -> list[str]:
     if plain:
         lines.append(f"memory: peak over plain's, which is {', '.join(plain)}")
     lines += [
-        f"{Variant(row['mode'], row['slots']).name}, batch {row['batch']}: {row['tokens_per_pass']:.2f} tokens and "
+        f"{row['mode']}, batch {row['batch']}: {row['tokens_per_pass']:.2f} tokens and "
         f"{row['rows_per_pass']:.1f} rows a forward, {row['acceptance']:.0%} of drafts right"
         for row in rows
         if "tokens_per_pass" in row

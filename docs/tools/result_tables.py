@@ -16,8 +16,6 @@ from guard_tables import guard, guard_everyday, guard_null
 from result_files import RESULTS, ROOT, as_table, read_result, share, source, with_ends
 from run_tables import accuracy, cost, equal_detection, summary
 
-from caw.benchmark.cases import Variant
-
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 UNIVERSAL = "universal.json"
 
@@ -146,7 +144,7 @@ def generate() -> str:
              "| --- | --- | ---: | --- | ---: | ---: |"]  # fmt: skip
     for _, found in _files("generate_*.json"):
         for row in found["rows"] if found.get("kind") == "caw benchmark" else []:
-            name, arguments = Variant(row["mode"], row["slots"]).name, found["arguments"]
+            name, arguments = row["mode"], found["arguments"]
             subject = f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}"
             case = f"{subject}, batch {row['batch']}, prompt {row['prompt']}"
             if "error" in row:

@@ -92,7 +92,7 @@ def test_no_more_launches_and_bytes_than_before() -> None:
         assert of_plain < moved <= BYTES[mode] * of_plain, mode
 
 
-@pytest.mark.parametrize("mode", ["as-transformers-kgw", "as-markllm-kgw"])
+@pytest.mark.parametrize("mode", ["as-transformers-kgw"])
 def test_formats_of_others_are_captured(mode: str) -> None:
     """Their lists are drawn by one kernel each, for the record and, where a row asks, for the vocabulary."""
     names = [launch.name for launch in model_of_step(mode, "tiny", "float32", 2, 64)]
