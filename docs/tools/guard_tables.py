@@ -8,6 +8,7 @@ from typing import Any
 
 from result_files import as_table, per_cent, read_result, source, with_ends
 
+GATHER = "python benchmarks/bench_guard.py gather runs/guard-*.jsonl"
 GUARD_WAYS = {
     "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "agreement": "`Agreement`",
     "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
@@ -63,24 +64,7 @@ def guard() -> str:
         "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "of those with drafts",
         "rollouts", "nats per token",
     )  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_json() -> str:
-    """Share of JSON answers that are detected and keep their values, of all and of those that end within the limit."""
-    lines = []
-    for run, row, _ in guarded_runs("json", "guard", "alone"):
-        ended = [success for tokens, _, success in run["texts"] if tokens < run["tokens"]]
-        whole = row["texts"] == "all"
-        lines.append((
-            run["model"].split(".Q")[0], run["tokens"], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
-            with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
-            f"{sum(ended)} of {len(ended)}" if whole and row["way"] == "guard" else "",
-            f"{row['cost']:.1f}" if whole else "", f"{row['nats']:.2f}",
-        ))  # fmt: skip
-    header = ("model", "tokens at most", "setting", "texts", "number", "detected", "detected and kept",
-              "the same, unmarked text ended before the limit", "unmarked decodes", "nats per token")  # fmt: skip
-    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
+    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 
 def guard_everyday() -> str:
@@ -100,7 +84,7 @@ def guard_everyday() -> str:
         ))  # fmt: skip
     header = ("model", "tokens at most", "setting", "texts", "detected", "detected, same content", "nats per token",
               "under another model", "likeness", "distinct 4-grams", "unmarked decodes")  # fmt: skip
-    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
+    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json', GATHER)}"
 
 
 def guard_null() -> str:
@@ -116,7 +100,7 @@ def guard_null() -> str:
                 *(_points(each) if way == "difference" else with_ends(*each, digits=1) for each in run["null"][way]),
             ))  # fmt: skip
     header = ("model", "texts of", "level", "keeps", "texts", "", "p at most 0.01", "0.1", "0.5")
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 
 def _points(ends: list[float]) -> str:

@@ -2,7 +2,7 @@
 
 For every product of the model each maker is held against the reference, asked whether a row has the same bits beside
 any other rows, and timed. Of those that can be used at run time and are blind to other rows the fastest is kept, in the
-file that launchers read (`caw/triton_kernels/tuned.py`). A choice is for all numbers of rows: what counts is the mean
+file that launchers read (`triton_kernels/tuned.py`). A choice is for all numbers of rows: what counts is the mean
 of the logarithms of the times at TIMED_ROWS.
 """
 
@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from product_makers import Data, Maker, Product, makers
+from replays import CALLS, copy_bandwidth, on_device, timer
 from torch.nn import Linear
 
 from caw.benchmark.machine import about
-from caw.benchmark.product_makers import Data, Maker, Product, makers
-from caw.benchmark.replays import CALLS, copy_bandwidth, on_device, timer
 from caw.benchmark.subjects import random_model
 from caw.decoding.forward.fused_layers import FusedLayer, fused_forwards
 from caw.io.show import in_a_line
@@ -32,7 +32,7 @@ from caw.testing import assert_close
 from caw.triton_kernels.small_linear import MAX_ROWS
 from caw.triton_kernels.tuned import load, save
 
-KIND = "caw benchmark --tune"
+KIND = "tuned products"
 TIMED_ROWS = (1, 8, 32, 64)
 ROUNDS = 7
 # of x, beside which numbers of rows a row must keep its bits; few: where each takes the interpreter's time
@@ -54,7 +54,7 @@ def tunable(device: str | None) -> Device:
     """The GPU to tune; ValueError where there is none."""
     found = torch.device(device or "cuda")
     if found.type != "cuda" or not torch.cuda.is_available():
-        raise ValueError(f"--tune needs a CUDA device, found {device or 'none'}; run it where the model is to run")
+        raise ValueError(f"tuning needs a CUDA device, found {device or 'none'}; run it where the model is to run")
     found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     return Device(found, torch.cuda.get_device_name(found), torch.cuda.get_device_capability(found)[0])
 
@@ -139,7 +139,7 @@ def tune_one(
     for maker in makers(data, target.capability):
         row: dict[str, Any] = {"name": maker.name, "selectable": maker.choice is not None}
         rows.append(row)
-        if until is not None and (maker.slow or (time.monotonic() > until and len(rows) > 3)):
+        if until is not None and time.monotonic() > until and len(rows) > 3:
             row["error"] = "left out, no time"
             continue
         say(f"{wanted.key}: {maker.name}")
@@ -209,6 +209,6 @@ def products_to_tune(
     found = products_of(subject)
     if not found:
         raise ValueError(
-            f"--tune needs a model with plain linear layers, found none in {shapes or model}; name another"
+            f"tuning needs a model with plain linear layers, found none in {shapes or model}; name another"
         )
     return found

@@ -1,17 +1,15 @@
-"""Kernels for a product of few rows: this library's with several tile sizes, torch's, and other installed ones."""
+"""Kernels for a product of few rows: this library's with several tile sizes, and torch's."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, pad, silu
+from replays import copies_of
+from torch.nn.functional import linear, silu
 
-from caw.benchmark.replays import copies_of
 from caw.models.packed import pack_weight
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_trials
 from caw.triton_kernels.packed_weights_ref import INT4, Format, unpack_weight_ref
@@ -60,7 +58,6 @@ class Maker:
     choice: Choice | None
     make: Make
     exact: bool = True
-    slow: bool = False
 
 
 class Data:
@@ -120,8 +117,6 @@ def makers(data: Data, capability: int) -> Iterator[Maker]:
     for tiles in product_trials(wanted.size, wanted.dtype, wanted.gated, capability, wanted.form):
         if tiles != usual:
             yield own(data, tiles)
-    if len(wanted.outputs) == 1 and not wanted.residual and wanted.form is None:
-        yield from other_makers(data)
 
 
 def own(data: Data, blocks: ProductBlocks) -> Maker:
@@ -168,47 +163,3 @@ def by_several(
     parts = [linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
     out = silu(parts[0]) * parts[1] if gated else torch.cat(parts, dim=1)
     return out if residual is None else out + residual
-
-
-def other_makers(data: Data) -> Iterator[Maker]:
-    """Build the installed third-party kernels, and torch.compile's own templates, which are compiled for one number of
-    rows.
-    """
-    wanted, bias = data.wanted, data.biases[0]
-    if wanted.dtype == torch.bfloat16 and is_there("flashinfer"):
-        gemm = importlib.import_module("flashinfer.gemm")
-
-        def tiny(rows: slice, i: int) -> torch.Tensor:
-            x = data.x[rows]
-            out = x.new_empty(x.shape[0], wanted.outputs[0])
-            gemm.tinygemm_bf16(x, data.copies[i % len(data.copies)][0], out, bias)
-            return out
-
-        yield Maker("FlashInfer tinygemm_bf16", None, tiny)
-    if wanted.dtype != torch.float32 and is_there("gemlite"):
-        yield Maker("gemlite, weights of 8 bits", None, gemlite_make(data), exact=False)
-    options = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
-    compiled = torch.compile(linear, dynamic=False, options=options)
-
-    def template(rows: slice, i: int) -> torch.Tensor:
-        x, weight = data.x[rows], data.copies[i % len(data.copies)][0]
-        return compiled(pad(x, (0, 0, 0, MAX_ROWS - x.shape[0])), weight, bias)[: x.shape[0]]
-
-    yield Maker("torch.compile's templates, padded", None, template, slow=True)
-
-
-def gemlite_make(data: Data) -> Make:
-    """16-bit activations and 8-bit weights, packed at the first call."""
-    packed: list[Any] = []
-
-    def make(rows: slice, i: int) -> torch.Tensor:
-        if not packed:
-            helper = importlib.import_module("gemlite.helper").A16W8(device=str(data.x.device))
-            packed.extend(helper.from_weights(copy[0], data.biases[0]) for copy in data.copies)
-        return packed[i % len(packed)](data.x[rows])
-
-    return make
-
-
-def is_there(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
+from compiled_torch import COMPILED, CompiledTorch
+from replays import copy_bandwidth, on_device, replay_timer
+from step_model import model_of_step
 
-from caw.benchmark.compiled_torch import CompiledTorch
 from caw.benchmark.machine import about
-from caw.benchmark.modes import COMPILED, OWN, PLAIN, SAMPLED, ModeInputs, drawing_of, parts_of
-from caw.benchmark.replays import copy_bandwidth, on_device, replay_timer
-from caw.benchmark.step_model import model_of_step
+from caw.benchmark.modes import OWN, PLAIN, SAMPLED, ModeInputs, drawing_of, parts_of
 from caw.benchmark.subjects import Subject, load_subject
 from caw.benchmark.timing import clock_for, ratios, scaled
 from caw.checks import require_int
@@ -38,7 +38,7 @@ from caw.policies import FixedStrength
 from caw.record import Record
 from caw.settings import Settings
 
-KIND = "caw benchmark --steps"
+KIND = "captured steps"
 TOKENS = 256  # room of a text; half of them are there
 MODES = (PLAIN, "kgw+caw", "exp+caw", COMPILED)
 Call = Callable[[], None]

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from replays import on_device
+from step_times import Step, make_room, own_step, timed
 
 from caw.benchmark.machine import about
-from caw.benchmark.replays import on_device
-from caw.benchmark.step_times import Step, make_room, own_step, timed
 from caw.benchmark.subjects import load_subject
 from caw.benchmark.timing import clock_for
 from caw.io.show import in_a_line

@@ -7,18 +7,16 @@ mask, `torch.compile` for what lies in a layer, argmax. Llama, Mistral, Qwen2 an
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from caw.benchmark.timing import Made
-from caw.decoding.capture.fixed_step import COMPILED
+from caw.decoding.capture.fixed_step import COMPILED as MOST_COMPILED
 from caw.decoding.forward.attention import declared_window
 from caw.decoding.forward.layer_kinds import LLAMAS, NORMS, PROJECTIONS, class_name
 
+COMPILED = "compiled-torch"  # the name of its mode
 ROUND = 256  # tokens of the cache, so that texts of about one length are compiled once
 WARM_UP = 3  # steps before the capture: the first ones compile
 
@@ -109,7 +107,7 @@ class CompiledTorch:
         """One token of every text; the same calls on the same addresses each time."""
         self.out.index_copy_(1, self.place, self.token)
         # each batch and capacity is compiled anew, and torch gives up after eight of them
-        with torch._dynamo.config.patch(recompile_limit=COMPILED, accumulated_recompile_limit=COMPILED):
+        with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED, accumulated_recompile_limit=MOST_COMPILED):
             self.token.copy_(self.forward(self.token, self.place, compiled(layer_step), compiled(likeliest)))
         self.place.add_(1)
 
@@ -131,6 +129,7 @@ class CompiledTorch:
         """Go on as if `place` tokens were in the cache."""
         self.place.fill_(place)
 
+    @torch.no_grad()
     def generate(self, ids: torch.Tensor, tokens: int) -> list[list[int]]:
         """`tokens` new ones of each text; ids: prompts int64 [B, T]."""
         length = ids.shape[1]
@@ -141,17 +140,3 @@ class CompiledTorch:
         last = length + tokens - 1
         self.out[:, last] = self.token[:, 0]
         return self.out[:, length : last + 1].tolist()
-
-
-@torch.no_grad()
-def generated(model: Any, prompts: Sequence[Sequence[int]], tokens: int) -> Made:
-    """Greedy texts; preparation: making the cache, and compiling or capturing the step."""
-    begun = time.perf_counter()
-    run = CompiledTorch(model, len(prompts), len(prompts[0]) + tokens)
-    if tokens > 1:
-        run.prepare()
-    ids = torch.tensor(prompts, device=model.device)
-    if ids.is_cuda:
-        torch.cuda.synchronize()
-    preparation = time.perf_counter() - begun
-    return Made(run.generate(ids, tokens), preparation)
