@@ -18,11 +18,11 @@ def sanitized(*arguments: str) -> None:
     assert "ERROR: AddressSanitizer" not in said and "runtime error:" not in said
 
 
-@pytest.mark.gate("sanitizers")
+@pytest.mark.gate("sanitizers", tools=("g++",))
 def test_the_fast_tests_of_the_ops() -> None:
     sanitized("test")
 
 
-@pytest.mark.gate("fuzzer")
+@pytest.mark.gate("fuzzer", tools=("g++",))
 def test_a_minute_of_random_arguments() -> None:
     sanitized("fuzz", "--seconds", "60")
