@@ -4,7 +4,8 @@
 
 The changes are the commits since origin/main branched off, or, on main itself, those of the 24 hours before the newest;
 files that only moved do not count.
-`caw/a/b.py` is mirrored by tests/a/test_b*.py, or else by the tests in tests/a itself; a changed test by itself.
+`caw/a/b.py` is mirrored by tests/a/test_b*.py, or else by the tests in tests/a itself; a page by those in tests/docs; a
+changed test by itself.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def tests_of(root: Path, name: str) -> list[Path]:
     path = Path(name)
     if path.parts[0] == "tests":
         return [root / path] if path.name.startswith("test_") and (root / path).is_file() else []
+    if path.suffix == ".md" or path.parts[0] == "docs":
+        return sorted((root / "tests" / "docs").glob("test_*.py"))
     if path.parts[0] not in MIRRORS:
         return []
     folder = root.joinpath(MIRRORS[path.parts[0]], *path.parts[1:-1])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="needs a checkout")
         ("tests/test_ladder.py", ["tests/test_ladder.py"]),
         ("tests/tiny.py", []),
         ("caw/no_such.py", []),
-        ("README.md", []),
+        ("README.md", ["tests/docs/test_readme.py"]),
     ],
 )
 def test_a_file_is_mirrored(name: str, expected: list[str]) -> None:
