@@ -46,7 +46,7 @@ define suite
 	case $$many-$$alone in 0-0|0-5|5-0) ;; *) exit 1;; esac
 endef
 
-# the quick tests: of each parametrised one two cases, and none over ten seconds (tests/conftest.py)
+# the quick tests: of each parametrised one two cases, and no slow one (tests/conftest.py)
 test: $(TEST_STAMP)
 	$(call suite,)
 

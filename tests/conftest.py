@@ -40,7 +40,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
-CASES, QUICK = 2, 10  # of a parametrised function; seconds that a test may take: --all-cases runs the others
+CASES = 2  # of a parametrised test, and no slow test, unless --all-cases asks for them
 START, TIME_IS_UP = time.monotonic(), "--minutes are over"
 REQUIRE_GPU = os.environ.get("CAW_REQUIRE_GPU") == "1"
 
@@ -67,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gate", metavar="NAME", help="the tests of this gate, or of `all` gates, and no others")
     parser.addoption("--cases", type=int, metavar="N", help=f"N cases of each parametrised test, {CASES} by default")
     parser.addoption("--later", type=int, default=0, metavar="K", help="other cases: each K places later")
-    parser.addoption("--all-cases", action="store_true", help="every case, and the tests that are too slow otherwise")
+    parser.addoption("--all-cases", action="store_true", help="every case, and slow tests too")
     parser.addoption("--minutes", type=float, default=math.inf, help="skip what is left by then, and name it")
 
 
@@ -91,8 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = _quick(chosen, most, config.getoption("later"))
     left_out = set(items) - set(chosen)
     if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = chosen
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" in os.environ:
         _share_out(items, math.isfinite(config.getoption("minutes")))
 
@@ -104,10 +104,10 @@ def _gate(item: pytest.Item) -> str | None:
 
 
 def _quick(items: list[pytest.Item], most: int, later: int) -> list[pytest.Item]:
-    """At most so many cases of each function, at equal distances, so much later, without the slowest."""
+    """At most so many cases of each function, at equal distances, so much later, and nothing slow."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if _seconds(item) <= QUICK:
+        if item.get_closest_marker("slow") is None:
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
     chosen = []
     for every in cases.values():

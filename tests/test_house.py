@@ -78,6 +78,16 @@ def test_no_name_of_a_package_hides_a_module(sources: dict[str, str]) -> None:
     assert packages and {name: hidden for name in packages if (hidden := hidden_modules(ROOT / name))} == {}
 
 
+def test_every_gate_is_on_the_page(sources: dict[str, str]) -> None:
+    """And no other: CONTRIBUTING.md is where their names are looked up."""
+    gates = {gate for text in sources.values() for gate in re.findall(r'mark\.gate\("([a-z-]+)"', text)}
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"\| gate \|.*?\n\n", text, re.DOTALL)
+    assert gates == {
+        name for row in table.strip().splitlines() for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])
+    }
+
+
 def test_every_part_is_within_its_budget(sources: dict[str, str]) -> None:
     lines: Counter[tuple[str, ...]] = Counter()
     for name, text in sources.items():
