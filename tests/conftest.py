@@ -40,6 +40,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
+TOOLS = {  # without which a gate is skipped
+    "browser": ("chromium", "chromedriver"),
+    "fuzzer": ("g++",),
+    "postgres": ("initdb", "pg_ctl"),
+    "ray": ("initdb", "pg_ctl"),
+    "sanitizers": ("g++",),
+    "wheel": ("g++",),
+}
 CASES = 2  # of a parametrised test, and no slow test, unless --all-cases asks for them
 START, TIME_IS_UP = time.monotonic(), "--minutes are over"
 REQUIRE_GPU = os.environ.get("CAW_REQUIRE_GPU") == "1"
@@ -51,9 +59,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         (pytest.fail if REQUIRE_GPU else pytest.skip)("needs CUDA")
     if time.monotonic() - START > 60 * item.config.getoption("minutes"):
         pytest.skip(TIME_IS_UP)
-    gate = item.get_closest_marker("gate")
-    missing = [tool for tool in gate.kwargs.get("tools", ()) if shutil.which(tool) is None] if gate else []
-    if missing:
+    if missing := [tool for tool in TOOLS.get(_gate(item) or "", ()) if shutil.which(tool) is None]:
         pytest.skip(f"needs {' and '.join(missing)}")
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from caw import _ext, triton_kernels
+from caw import _ext
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.gate("cuda", tools=("nvcc",))
+@pytest.mark.gate("cuda")
 def test_cuda_sources_compile() -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
     script = ROOT / "csrc" / "compile_cuda.py"
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr[-3000:]
@@ -44,8 +47,6 @@ def imported(folder: Path, modules: str = "caw.ops", **environment: str) -> subp
     for entry in (ROOT / "caw").iterdir():
         if not entry.name.startswith("_C") and not (package / entry.name).exists():
             (package / entry.name).symlink_to(entry)
-    if not (package / "triton_kernels").exists():  # which lie elsewhere in a checkout
-        (package / "triton_kernels").symlink_to(Path(triton_kernels.__file__).parent)
     # -S: an editable install would find the library of the checkout
     code = (
         f"import sys; sys.path[:] = {[str(folder), *(path for path in sys.path if path)]!r}\n"

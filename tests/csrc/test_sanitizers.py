@@ -18,11 +18,11 @@ def sanitized(*arguments: str) -> None:
     assert "ERROR: AddressSanitizer" not in said and "runtime error:" not in said
 
 
-@pytest.mark.gate("sanitizers", tools=("g++",))
+@pytest.mark.gate("sanitizers")
 def test_the_fast_tests_of_the_ops() -> None:
     sanitized("test")
 
 
-@pytest.mark.gate("fuzzer", tools=("g++",))
+@pytest.mark.gate("fuzzer")
 def test_a_minute_of_random_arguments() -> None:
     sanitized("fuzz", "--seconds", "60")

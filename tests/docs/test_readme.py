@@ -79,7 +79,7 @@ def test_what_is_linked_or_run_is_there(path: Path) -> None:
         assert (path.parent / target).exists(), target
     for script in re.findall(r"python ((?:benchmarks|docs)/[\w/]+\.py)", text):
         assert (ROOT / script).is_file(), script
-    for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|triton_kernels)/[\w./]*)`", text):
+    for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|gates)/[\w./]*)`", text):
         assert (ROOT / name).exists(), name
 
 

@@ -199,7 +199,7 @@ class Cluster:
         return False
 
 
-@pytest.mark.gate("ray", tools=("initdb", "pg_ctl"))
+@pytest.mark.gate("ray")
 @pytest.mark.timeout(1800)
 def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: Postgres, tmp_path: Path) -> None:
     """Both work; nothing is unreceipted; another takes the place of the one that is gone, and they end well."""

@@ -37,7 +37,7 @@ from serve.test_siege_receipts import test_two_servers_on_one_registry_one_of_th
 from caw.registry import open_registry
 from caw.registry.master_key import MasterKeys
 
-pytestmark = pytest.mark.gate("postgres", tools=("initdb", "pg_ctl"))
+pytestmark = pytest.mark.gate("postgres")
 __all__ = [
     "model",
     "test_api_keys_end",

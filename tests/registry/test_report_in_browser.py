@@ -14,7 +14,7 @@ from caw.registry import Registry
 from caw.registry.report import make_report
 from caw.registry.report_page import write_page
 
-pytestmark = pytest.mark.gate("browser", tools=("chromium", "chromedriver"))
+pytestmark = pytest.mark.gate("browser")
 __all__ = ["browser", "clock", "masters", "registry", "started", "texts", "url"]  # fixtures
 
 

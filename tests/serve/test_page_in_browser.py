@@ -13,7 +13,7 @@ from serve.test_page import HOSTILE
 from caw.io.show import visible
 from caw.serve.contracts import MarkKey, SingleTenant, Tenant
 
-pytestmark = pytest.mark.gate("browser", tools=("chromium", "chromedriver"))
+pytestmark = pytest.mark.gate("browser")
 __all__ = ["browser", "started"]  # fixtures
 HOSTILES = {
     "markup": "".join(c for c in HOSTILE if c.isprintable() or c > "\x7f"),  # a field keeps no control characters

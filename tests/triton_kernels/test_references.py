@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import caw
 from caw import ops, triton_kernels
 
 FOLDER = Path(triton_kernels.__path__[0])
@@ -52,7 +51,7 @@ def test_every_op_of_a_kernel_has_its_reference_there(name: str) -> None:
 
 @pytest.mark.parametrize("package", ["watermarks", "policies"])
 def test_a_watermark_or_a_policy_knows_nothing_of_kernels(package: str) -> None:
-    for path in sorted((Path(caw.__file__).parent / package).rglob("*.py")):
+    for path in sorted((FOLDER.parent / package).rglob("*.py")):
         assert "triton_kernels" not in path.read_text(), path
 
 
