@@ -126,7 +126,7 @@ $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 # the stamps go too: what was compiled is gone, so the next call must install again
 clean:
 	rm -f $(DEMO_STAMP) $(SERVE_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf build dist site .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find caw csrc tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
