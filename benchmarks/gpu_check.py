@@ -130,7 +130,8 @@ def smoke(place: Place) -> list[str]:
 def tests(place: Place) -> Part:
     """The tests that run kernels on a GPU; those of the step under fake tensors say the same without one."""
     found = [PYTHON, "-m", "pytest", "-q", "-rfE", "-m", "not slow", "-p", "no:cacheprovider", "--maxfail", "30"]
-    found += place.choose(*(["-n", "8"] if importlib.util.find_spec("xdist") else []), rehearsed=("--cases", "1"))
+    workers = ["-n", "8"] if importlib.util.find_spec("xdist") else []
+    found += place.choose("--all-cases", *workers, rehearsed=("--cases", "1"))
     found += ["--timeout", "100"] if importlib.util.find_spec("pytest_timeout") else []
     files = [
         "tests/triton_kernels", "--ignore=tests/triton_kernels/test_aot.py", "tests/csrc/test_cuda.py",

@@ -151,8 +151,14 @@ def test_a_part_out_of_time_takes_what_it_started_along(
     monkeypatch.setattr(gpu_check, "GRACE", 60)  # a busy machine took more than 5 seconds to print the traceback
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     trace = tmp_path / "trace"
-    child = f"import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n open({str(trace)!r}, 'a').write('x')\n time.sleep(0.1)"  # fmt: skip # noqa: E501
-    parent = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\nprint('begun', flush=True)\ntime.sleep(600)"  # fmt: skip # noqa: E501
+    child = (
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"while True:\n open({str(trace)!r}, 'a').write('x')\n time.sleep(0.1)"
+    )
+    parent = (
+        f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        "print('begun', flush=True)\ntime.sleep(600)"
+    )
     part = gpu_check.Part("p", 8, [sys.executable, "-c", parent], 3)
     try:
         result = gpu_check.run(part, tmp_path / "log", 8.0)

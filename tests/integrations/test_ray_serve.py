@@ -228,6 +228,7 @@ def test_a_real_ray_writes_a_data_set(python: Path) -> None:
         "no:cacheprovider",
         "-rs",
         "tests/test_ray.py",
+        "--all-cases",
         "-k",
         "two_actors",
     ]
