@@ -2,7 +2,7 @@
 
     python benchmarks/figures.py [--results FOLDER]
 
-generate_*.json (`caw benchmark`) and evaluator_ablation_*.json (`caw evaluate evaluator`); the figures of
+generate_*.json (`caw benchmark`); the figures of
 evaluation_*/ are drawn by `caw evaluate report`.
 """
 
