@@ -41,7 +41,7 @@ import caw
 from caw.benchmark.machine import about
 from caw.io.files import write_text
 from caw.models.teacher import log_probs, teacher_forced
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 
 TOKENS, LENGTHS, FIRST, GRAM = 400, (50, 100, 200, 300), 200, 4
 USED, SHARE = 40, 100  # prompts that earlier trials used, and prompts of a chunk

@@ -29,7 +29,7 @@ from caw.keeps import answer_of, same_number
 from caw.models.teacher import log_probs
 from caw_lab.evaluation.tasks.grading import grade_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
 LABELLED = 128  # everyday prompts; the others are for choices by whole texts

@@ -6,7 +6,7 @@ judge by AUROC and average precision. Uses scikit-learn, from the extra `eval`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -104,45 +104,18 @@ def document_interval(
     positions: Positions, score: np.ndarray, part: str | np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the AUROC on a part (its name, or tokens int64 [n]); whole documents are
-    drawn, those of one name together, because their tokens are not independent.
+    drawn, because their tokens are not independent.
     """
-    return _interval(positions, part, lambda key, some: _fast_auroc(key, score[some]), resamples, seed)
-
-
-def gain_interval(
-    positions: Positions,
-    score: np.ndarray,
-    other: np.ndarray,
-    part: str | np.ndarray,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Return `document_interval` of the AUROC of `score` minus that of `other`, on the same draws."""
-
-    def gain(key: np.ndarray, some: np.ndarray) -> float:
-        return _fast_auroc(key, score[some]) - _fast_auroc(key, other[some])
-
-    return _interval(positions, part, gain, resamples, seed)
-
-
-def _interval(
-    positions: Positions,
-    part: str | np.ndarray,
-    figure: Callable[[np.ndarray, np.ndarray], float],
-    resamples: int,
-    seed: int,
-) -> tuple[float, float]:
-    """Return the 95 % interval of the metric, called with the labels bool [n] of drawn tokens int64 [n]."""
     inside = np.flatnonzero(positions.part == part) if isinstance(part, str) else part
-    group, labels = positions.group[inside], positions.key
-    groups = [inside[group == g] for g in np.unique(group)]
-    generator, found = np.random.default_rng(seed), []
+    document, labels = np.asarray(positions.arrays["document"])[inside], positions.key
+    documents = [inside[document == d] for d in np.unique(document)]
+    generator, aurocs = np.random.default_rng(seed), []
     for _ in range(resamples):
-        some = np.concatenate([groups[g] for g in generator.integers(len(groups), size=len(groups))])
+        some = np.concatenate([documents[d] for d in generator.integers(len(documents), size=len(documents))])
         key = labels[some]
         if key.any() and not key.all():
-            found.append(figure(key, some))
-    low, high = np.percentile(found, [2.5, 97.5])
+            aurocs.append(_fast_auroc(key, score[some]))
+    low, high = np.percentile(aurocs, [2.5, 97.5])
     return round(float(low), 4), round(float(high), 4)
 
 
