@@ -9,7 +9,7 @@ import pytest
 from stand_in_endpoint import completion, segments, serve
 
 from caw_lab.training.labelers.base import LabelError, label_documents
-from caw_lab.training.labelers.endpoint import EndpointLabeler, estimate_cost, parse_reply
+from caw_lab.training.labelers.endpoint import EndpointLabeler, parse_reply
 from caw_lab.training.labels import LabelledText
 
 pytest.importorskip("openai")
@@ -109,17 +109,6 @@ def test_an_endpoint_that_is_not_there():
         marker = labeler(endpoint)
     with pytest.raises(LabelError, match="could not be reached"):
         marker.label(DOCUMENT)
-
-
-def test_cost_estimate():
-    cost = estimate_cost([DOCUMENT] * 2, lambda text: len(text.split()), 10.0, 20.0)
-    assert cost.documents == 2 and cost.exact
-    assert cost.money == (cost.input_tokens * 10 + cost.output_tokens * 20) / 1e6
-    one = estimate_cost([DOCUMENT], lambda text: len(text.split()))
-    assert (2 * one.input_tokens, 2 * one.output_tokens) == (cost.input_tokens, cost.output_tokens)
-    assert one.money is None and "give --input-price" in str(one)
-    guessed = estimate_cost([DOCUMENT])
-    assert not guessed.exact and "about" in str(guessed) and guessed.input_tokens > 200
 
 
 def test_settings_and_replies_are_checked():
