@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import lzma
 from collections.abc import Iterator
@@ -131,14 +130,6 @@ def test_results_anew_need_a_copy(tmp_path: Path) -> None:
         app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "r"), "--anew"], env={"CAW_TRACEBACK": ""}
     )
     assert done.exit_code == 2 and "is not a published run, cells.json is missing" in done.stderr
-
-
-def test_lengths_are_read_from_committed_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
-    found = importlib.import_module("by_length").by_policy(folder_of("qwen05ends"), "unigram")
-    assert {policy: len(scores) for policy, scores in found.items()} == dict.fromkeys(
-        ("soft.0", "mid.0", "hard.0", "hard+entropy.0", "hard+caw.0", "hard+cot.0"), 150
-    )
 
 
 def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
