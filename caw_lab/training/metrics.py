@@ -56,11 +56,6 @@ def figures(key: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, f
     return {name: round(float(value), 4) for name, value in found.items()}
 
 
-def third_of_documents(positions: Positions) -> np.ndarray:
-    """Return parts [N] for an evaluator that saw none of the documents: every third one chooses thresholds."""
-    return np.where(np.asarray(positions.arrays["document"]) % 3 == 0, "validation", "test")
-
-
 def compare(positions: Positions, scores: Mapping[str, np.ndarray], part: np.ndarray | None = None) -> dict[str, Any]:
     """Return metrics of each score [N] on the test part, with thresholds chosen on the validation part.
 
