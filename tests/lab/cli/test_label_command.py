@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.io import progress
-from caw_lab.cli.label_command import _places
 from caw_lab.training.labels import read_labels
 
 KEY = "sk-very-secret"
@@ -138,12 +137,6 @@ def test_interrupted_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     assert 0 < len(read_labels(output, data)) < 10
 
 
-def test_a_key_that_is_refused_ends_the_run(data: Path, tmp_path: Path) -> None:
-    with serve(lambda body: (401, {"error": {"message": f"bad key {KEY}"}})) as endpoint:
-        done = ask(data, tmp_path / "labels.jsonl", endpoint.url)
-    assert done.exit_code == 2 and "401" in done.stderr and KEY not in done.stderr
-
-
 def test_a_local_endpoint_needs_no_key_and_another_does(data: Path, tmp_path: Path) -> None:
     with serve(lambda body: segments(last_number(body))) as endpoint:
         assert ask(data, tmp_path / "a.jsonl", endpoint.url, "--limit", "1", key=None).exit_code == 0
@@ -177,7 +170,3 @@ def test_bad_input_is_named(data: Path, tmp_path: Path, arguments: tuple[str, ..
     done = run(data, tmp_path / "labels.jsonl", *arguments)
     assert done.exit_code == 2 and message in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_places() -> None:
-    assert _places("0-3, 7,9-9") == [0, 1, 2, 3, 7, 9]

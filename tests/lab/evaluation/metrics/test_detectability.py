@@ -108,11 +108,6 @@ def test_f1_is_scikit_learns_for_equal_numbers(threshold: float) -> None:
     assert_close(f1(positives, negatives, threshold), f1_score(labels, called), "float64")
 
 
-def test_negatives_weigh_as_much_as_positives_however_many_they_are() -> None:
-    positives, negatives = np.array([0.1, 0.9]), np.array([0.05, 0.5])
-    assert f1(positives, negatives, 0.2) == f1(positives, np.tile(negatives, 7), 0.2)
-
-
 def test_the_best_threshold_is_that_of_a_search() -> None:
     rng = np.random.default_rng(2)
     for _ in range(20):

@@ -11,7 +11,6 @@ from caw_lab.training.labelers.base import (
     LabelError,
     join_spans,
     label_documents,
-    label_line,
     locate,
     read_documents,
 )
@@ -117,17 +116,3 @@ def test_an_error_of_every_document_ends_the_run(workers):
         for document, _ in label_documents(marker, documents(6), workers):
             found.append(document.index)
     assert set(found) <= {0, 1, 2, 3, 5} and (workers > 1 or found == [0, 1, 2, 3])
-
-
-def test_no_segments_are_a_failure():
-    class Empty(Marker):
-        def label(self, document):
-            return ()
-
-    [(_, outcome)] = label_documents(Empty(), documents(1))
-    assert isinstance(outcome, LabelError)
-
-
-def test_label_line_holds_no_text():
-    line = label_line(documents(1)[0], ((0, 3),))
-    assert line == {"dataset": "toy", "split": "train", "index": 0, "spans": [[0, 3]]}

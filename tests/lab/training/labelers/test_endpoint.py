@@ -58,15 +58,11 @@ def test_a_reply_that_is_no_substring_is_asked_again():
         (segments(), "named none"),
         (completion("I think that 28 matters."), "expected JSON"),
         (completion('{"spans": []}'), "another object"),
-        (completion('{"segments": [1]}'), "another object"),
-        (completion('["28"]'), "another object"),
         (completion(None, refusal="I cannot do that."), "refused this text"),
         (completion('{"segm', finish="length"), r"cut off \(length\)"),
-        (completion("", finish="content_filter"), r"cut off \(content_filter\)"),
         (completion(""), "empty one"),
         ((200, b"<html>hello</html>"), "something else"),
         ((200, {"hello": 1}), "something else"),
-        ((200, {"choices": []}), "something else"),
         ((400, {"error": {"message": SOLUTION}}), r"refused the request \(400\); try --no-schema"),
         ((429, {"error": {"message": "slow down"}}), "status 429"),
         ((500, b"oops"), "status 500"),
@@ -102,13 +98,6 @@ def test_a_slow_endpoint_times_out():
 
     with serve(slow) as endpoint, pytest.raises(LabelError, match="timed out, including retries"):
         labeler(endpoint, timeout=0.05).label(DOCUMENT)
-
-
-def test_an_endpoint_that_is_not_there():
-    with serve(lambda body: segments("28")) as endpoint:
-        marker = labeler(endpoint)
-    with pytest.raises(LabelError, match="could not be reached"):
-        marker.label(DOCUMENT)
 
 
 def test_settings_and_replies_are_checked():
