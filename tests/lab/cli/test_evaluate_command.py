@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.sums import write_sums
 from tiny import save_tiny
 from typer.testing import CliRunner
 
@@ -24,23 +25,13 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """(model folder, data folder, evaluator) of 40 sums whose numbers are key; labels.jsonl and other.jsonl."""
     folder = tmp_path_factory.mktemp("evaluate")
     model = str(save_tiny(folder / "tiny"))
-    for name in ("toy", "other"):
-        (folder / name).mkdir()
-        rows, labels = [], []
-        for i in range(40):
-            answer = f"so {i} is small\n#### {2 * i + 1}"
-            rows.append({"question": f"{i} plus {i + 1}?", "answer": answer})
-            last = answer.index("####") + 5
-            labels.append(
-                {"dataset": name, "split": "train", "index": i, "spans": [[3, 3 + len(str(i))], [last, len(answer)]]}
-            )
-        for path, lines in ((folder / name / "train.jsonl", rows), (folder / f"{name}.jsonl", labels)):
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = write_sums(folder)
+    write_sums(folder, "other")
     evaluator = folder / "tiny.safetensors"
     spec, settings = FeatureSpec(0, 0), TrainSettings(hidden=8, max_epochs=2)
     train_evaluator(
         Reading(model, folder=folder / "stored"),
-        LabelFile(folder / "toy.jsonl", folder),
+        LabelFile(labels, folder),
         evaluator,
         spec,
         settings,

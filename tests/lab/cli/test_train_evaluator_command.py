@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.running import assert_refused, generate, run
+from lab.sums import write_sums
 
 from caw.detection.weights import TokenWeights
 
@@ -15,18 +16,9 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 def test_train_evaluator(model: str, tmp_path: Path) -> None:
     """From labels to weights that `generate` takes; every number of these sums is key."""
-    (tmp_path / "toy").mkdir()
-    rows, labels = [], []
-    for i in range(40):
-        answer = f"so {i} is small\n#### {2 * i}"
-        at = answer.index(str(i))
-        rows.append({"question": f"{i} plus {i}?", "answer": answer})
-        labels.append({"dataset": "toy", "split": "train", "index": i, "spans": [[at, at + len(str(i))]]})
-    for name, lines in (("toy/train.jsonl", rows), ("labels.jsonl", labels)):
-        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     weights = tmp_path / "tiny.safetensors"
     result = run(
-        "train-evaluator", "--model", model, "--labels", str(tmp_path / "labels.jsonl"), "--data-dir", str(tmp_path),
+        "train-evaluator", "--model", model, "--labels", str(write_sums(tmp_path)), "--data-dir", str(tmp_path),
         "--output", str(weights), "--hidden", "8", "--max-epochs", "2", "--transform", "gap", "--top-k", "20",
         "--positions", str(tmp_path / "seen"),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lab.sums import write_sums
 from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
@@ -34,18 +35,7 @@ def setup(tmp_path_factory):
     """(model folder, label file, data folder) of 40 sums whose numbers are key."""
     folder = tmp_path_factory.mktemp("pipeline")
     model = save_tiny(folder / "tiny")
-    (folder / "toy").mkdir()
-    rows, labels = [], []
-    for i in range(40):
-        answer = f"so {i} and <<1+1=2>>{i + 1} is small\n#### {2 * i + 1}"
-        plain = answer.replace("<<1+1=2>>", "")
-        first, last = plain.index(str(i)), plain.index("####") + 5
-        rows.append({"question": f"{i} plus {i + 1}?", "answer": answer})
-        spans = [[first, first + len(str(i))], [last, len(plain)]]
-        labels.append({"dataset": "toy", "split": "train", "index": i, "spans": spans})
-    for name, lines in (("toy/train.jsonl", rows), ("labels.jsonl", labels)):
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return model, folder / "labels.jsonl", folder
+    return model, write_sums(folder), folder
 
 
 def test_train_evaluator(setup, tmp_path):

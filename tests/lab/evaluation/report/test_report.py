@@ -68,7 +68,7 @@ def test_several_models_stand_side_by_side(data: ReportData) -> None:
 
 def test_pooled_rows_are_taken(data: ReportData) -> None:
     own = {**data.row(Setting(MODEL, TASK, "kgw", "soft")), "key_id": "abc", "accuracy": 0.999}
-    assert main_table(ReportData([*data.rows, own]), TASK) == main_table(data, TASK)
+    assert main_table(ReportData([*data.rows, own], kinds=data.kinds), TASK) == main_table(data, TASK)
     alone = ReportData([own])
     assert alone.row(Setting(MODEL, TASK, "kgw", "soft"))["accuracy"] == 0.999  # the only key's own
 
