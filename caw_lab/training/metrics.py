@@ -95,21 +95,25 @@ def require_both_classes(key: np.ndarray, what: str) -> None:
         )
 
 
-def document_interval(
-    positions: Positions, score: np.ndarray, part: str | np.ndarray, resamples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the AUROC on a part (its name, or tokens int64 [n]); whole documents are
-    drawn, because their tokens are not independent.
-    """
+def document_interval(positions: Positions, score: np.ndarray, part: str | np.ndarray) -> tuple[float, float]:
+    """Return the `interval` of the AUROC on a part: its name, or tokens int64 [n]."""
     inside = np.flatnonzero(positions.part == part) if isinstance(part, str) else part
-    document, labels = np.asarray(positions.arrays["document"])[inside], positions.key
-    documents = [inside[document == d] for d in np.unique(document)]
+    return interval(positions.key[inside], score[inside], np.asarray(positions.arrays["document"])[inside])
+
+
+def interval(
+    key: np.ndarray, score: np.ndarray, documents: np.ndarray, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of an AUROC; whole documents (names or numbers [n]) are drawn, because their
+    tokens are not independent.
+    """
+    names, group = np.unique(documents, return_inverse=True)
+    rows = [np.flatnonzero(group == number) for number in range(len(names))]
     generator, aurocs = np.random.default_rng(seed), []
     for _ in range(resamples):
-        some = np.concatenate([documents[d] for d in generator.integers(len(documents), size=len(documents))])
-        key = labels[some]
-        if key.any() and not key.all():
-            aurocs.append(_fast_auroc(key, score[some]))
+        some = np.concatenate([rows[number] for number in generator.integers(len(rows), size=len(rows))])
+        if key[some].any() and not key[some].all():
+            aurocs.append(_fast_auroc(key[some], score[some]))
     low, high = np.percentile(aurocs, [2.5, 97.5])
     return round(float(low), 4), round(float(high), 4)
 
