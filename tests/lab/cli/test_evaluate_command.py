@@ -29,14 +29,8 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     write_sums(folder, "other")
     evaluator = folder / "tiny.safetensors"
     spec, settings = FeatureSpec(0, 0), TrainSettings(hidden=8, max_epochs=2)
-    train_evaluator(
-        Reading(model, folder=folder / "stored"),
-        LabelFile(labels, folder),
-        evaluator,
-        spec,
-        settings,
-        progress=False,
-    )
+    reading = Reading(model, folder=folder / "stored")
+    train_evaluator(reading, LabelFile(labels, folder), evaluator, spec, settings, progress=False)
     return model, folder, evaluator
 
 

@@ -14,7 +14,6 @@ from stand_in_endpoint import completion, segments, serve
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.io import progress
 from caw_lab.training.labels import read_labels
 
 KEY = "sk-very-secret"
@@ -65,16 +64,6 @@ def test_lexical_labels_are_read_by_training(data: Path, tmp_path: Path) -> None
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert all(set(line) == {"dataset", "split", "index", "spans"} for line in lines)
     assert json.loads(output.with_suffix(".json").read_text())["made_by"]["labeler"] == "lexical"
-
-
-def test_progress_is_said_unless_quiet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was said for minutes where stderr is no terminal."""
-    monkeypatch.setattr(progress, "SOON", 0.0)
-    said = run(data, tmp_path / "a.jsonl", "--labeler", "lexical").stderr.splitlines()
-    assert said[0].startswith("caw: labelling: ") and "labelling: 10 of 10 documents in " in said[-2]
-    quiet = run(data, tmp_path / "b.jsonl", "--labeler", "lexical", "--quiet").stderr.splitlines()
-    assert len(quiet) == 1 and "holds 10 of 10 documents" in quiet[0]
-    assert "labelling" in run(data, tmp_path / "c.jsonl", "--labeler", "lexical").stderr  # one call's quiet is its own
 
 
 def test_resume_does_what_is_missing(data: Path, tmp_path: Path) -> None:

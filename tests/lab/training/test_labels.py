@@ -160,19 +160,6 @@ def test_digest_sees_every_change():
     assert len({digest([t]) for t in (base, *others)}) == 4
 
 
-def test_real_labels(data_dir, demo_tokenizer):
-    texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
-    assert len(texts) == 700
-    for text in texts:
-        start, end = text.spans[-1]
-        # spans index the solution without notes, "#### N" included: the last one is N itself
-        assert text.solution[start:end] == text.solution.rsplit("#### ", 1)[1]
-        assert not any(text.solution[a].isspace() or text.solution[b - 1].isspace() for a, b in text.spans)
-    coded = [encode(demo_tokenizer, t) for t in texts[:50]]
-    share = sum(sum(c.key) for c in coded) / sum(len(c.key) for c in coded)
-    assert 0.5 < share < 0.75  # 0.64 of all tokens are key
-
-
 def test_restate():
     """The final line says what the task says and is all key; spans before it stay, one that reached it is cut."""
     plain = text_of("Jim has 30 toads\n#### 1,000", "30", "1,000")

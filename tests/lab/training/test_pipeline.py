@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from lab.sums import write_sums
 from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.token_classes import class_table
 from caw.io.token_texts import token_texts
 from caw.models import load_tokenizer
 from caw_lab.training.labels import read_labels
@@ -43,13 +41,9 @@ def test_train_evaluator(setup, tmp_path):
     output = tmp_path / "tiny.safetensors"
     stored = tmp_path / "positions"
     written = train_evaluator(
-        Reading(model, folder=stored),
-        LabelFile(labels, data),
-        output,
-        settings=QUICK,
-        command="made by a test",
+        Reading(model, folder=stored), LabelFile(labels, data), output, settings=QUICK, command="made by a test",
         progress=False,
-    )
+    )  # fmt: skip
     assert json.loads(output.with_suffix(".json").read_text()) == json.loads(json.dumps(written))
     evaluator = Evaluator.load(output)
     assert evaluator.provenance == json.loads(json.dumps(written))
@@ -104,21 +98,6 @@ def test_a_statement_takes_the_place_of_the_final_line(setup, tmp_path):
     assert end.replace(" ", "").endswith("Theansweris1.")
     with pytest.raises(ValueError, match="were made with labels_sha256"):
         train_evaluator(Reading(model, folder=tmp_path / "p"), LabelFile(labels, data), tmp_path / "e.safetensors")
-
-
-def test_without_line_ends_labels_and_classes_are_what_they_were(setup, tmp_path):
-    model, labels, data = setup
-    written = train_evaluator(
-        Reading(model),
-        LabelFile(labels, data),
-        tmp_path / "e.safetensors",
-        settings=QUICK,
-        line_ends=False,
-        progress=False,
-    )
-    plain = Evaluator.load(tmp_path / "e.safetensors")
-    assert not plain.spec.line_ends and not written["data"]["line_ends"]
-    assert torch.equal(plain.token_class, class_table(load_tokenizer(model), len(plain.token_class)))
 
 
 def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):

@@ -102,12 +102,6 @@ def test_documents_that_fail_are_named_and_the_others_go_on(workers):
     assert (threading.get_ident() in marker.threads) == (workers == 1)
 
 
-def test_a_labeler_that_is_not_parallel_runs_here():
-    marker = Marker(parallel=False)
-    assert len(list(label_documents(marker, documents(3), 4))) == 3
-    assert marker.threads == {threading.get_ident()}
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_error_of_every_document_ends_the_run(workers):
     marker = Marker({4: ValueError("bad key")})
