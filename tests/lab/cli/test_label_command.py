@@ -142,9 +142,8 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
     assert not output.exists() and not output.with_suffix(".json").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_bad_input_is_named(data: Path, tmp_path: Path) -> None:
+    for arguments, message in (
         (("-o", "labels.json"), "must end in .jsonl"),
         (("--labeler", "human"), "labeler must be one of"),
         (("--labeler", "openai"), "requires --model"),
@@ -153,9 +152,7 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
         (("--documents", "5-2"), "at least one document"),
         (("--documents", "99"), "got 99"),
         (("--dataset", "none"), "data file"),
-    ],
-)
-def test_bad_input_is_named(data: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = run(data, tmp_path / "labels.jsonl", *arguments)
-    assert done.exit_code == 2 and message in done.stderr, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    ):
+        done = run(data, tmp_path / "labels.jsonl", *arguments)
+        assert done.exit_code == 2 and message in done.stderr, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1

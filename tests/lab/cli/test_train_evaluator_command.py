@@ -37,9 +37,8 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
     assert result.exit_code == 0 and result.stderr.count("\n") == 1 and "policy capacity" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
+def test_bad_train_evaluator(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, expected in (
         ({"--labels": "none.jsonl"}, "none.jsonl"),
         ({"--output": "weights.bin"}, ".safetensors"),
         ({"--output": "none/weights.safetensors"}, "folder"),
@@ -48,12 +47,14 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
         ({"--top-k": "101"}, "k must be in [1, 100], got 101"),
         ({"--hidden": "0"}, "hidden"),
         ({"--prefix-file": "none.txt"}, "none.txt"),
-    ],
-)
-def test_bad_train_evaluator(
-    change: dict[str, str], expected: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "labels.jsonl").touch()
-    options = {"--model": model, "--labels": "labels.jsonl", "--data-dir": ".", "--output": "w.safetensors", **change}
-    assert_refused(run("train-evaluator", *(part for pair in options.items() for part in pair)), expected)
+    ):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "labels.jsonl").touch()
+        options = {
+            "--model": model,
+            "--labels": "labels.jsonl",
+            "--data-dir": ".",
+            "--output": "w.safetensors",
+            **change,
+        }
+        assert_refused(run("train-evaluator", *(part for pair in options.items() for part in pair)), expected)

@@ -117,9 +117,8 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         config.key(0)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
+def test_refusals_name_the_place_and_what_is_known() -> None:
+    for path, value, message in (
         ("foo", 1, "config has an unknown field 'foo'; known: output, models, tasks"),
         ("output", ..., "must have output"),
         ("models/m", {"evaluator": "x"}, "models.m must have source"),
@@ -128,6 +127,7 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("tasks/free", {"kind": "prompts"}, "task free of kind prompts needs a `path`"),
         ("tasks/gsm8k/shot", 5, "tasks.gsm8k has an unknown field 'shot'; known: kind, data, split"),
         ("tasks/mine/grade", "best", "grade must be one of number, letter, exact, contains, got 'best'"),
+        ("tasks/gsm8k/data", 7, "tasks.gsm8k.data must be text"),
         ("tasks/gsm8k/generation", {"batch_size": 5}, "tasks.gsm8k.generation has an unknown field 'batch_size'; kno"),
         ("tasks/gsm8k/generation", {"max_new_tokens": 0}, "tasks.gsm8k.generation.max_new_tokens must be an integer"),
         ("watermarks/kgw/kind", "kwg", "watermarks.kgw.kind must be one of recommended, kgw, .*, synthid, got 'kwg'"),
@@ -151,11 +151,9 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
             {"detectable_at": 0.1, "weights": True},
             "policy soft with .*: found.weights needs the weights of model m, got none; name its table",
         ),
-    ],
-)
-def test_refusals_name_the_place_and_what_is_known(path: str, value: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config_of(changed(path, value)).check()
+    ):
+        with pytest.raises(ValueError, match=message):
+            config_of(changed(path, value)).check()
 
 
 def test_text_that_is_no_config() -> None:

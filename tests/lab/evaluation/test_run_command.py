@@ -88,16 +88,13 @@ def test_command_line(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     assert "correct horse" not in everything and number not in everything
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_usage(made: dict[str, Any], tmp_path: Path) -> None:
+    for options, message in (
         (["--rank", "2", "--world-size", "2"], "rank must be in [0, world size)"),
         (["--only", "nothing"], "--only must match a cell"),
         (["-o", "FILE"], "is a file"),
-    ],
-)
-def test_bad_usage(made: dict[str, Any], tmp_path: Path, options: list[str], message: str) -> None:
-    config = command(made, tmp_path)[6]
-    (tmp_path / "file").write_text("")
-    result = invoke("-c", config, *(str(tmp_path / "file") if part == "FILE" else part for part in options))
-    assert result.exit_code == 2 and message in result.output
+    ):
+        config = command(made, tmp_path)[6]
+        (tmp_path / "file").write_text("")
+        result = invoke("-c", config, *(str(tmp_path / "file") if part == "FILE" else part for part in options))
+        assert result.exit_code == 2 and message in result.output

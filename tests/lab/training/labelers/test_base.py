@@ -37,34 +37,28 @@ class Marker:
         return ((0, 1),)
 
 
-@pytest.mark.parametrize(
-    "segments, expected",
-    [
+def test_locate():
+    for segments, expected in (
         (["3", "3"], ((0, 1), (4, 5))),
         ([" 3 + 3 ", "6"], ((0, 5), (8, 9))),
         (["3 + 3 = 6\n", "6"], ((0, 9), (15, 16))),
         ([], ()),
-    ],
-)
-def test_locate(segments, expected):
-    text = "3 + 3 = 6\n#### 6"
-    assert locate(text, segments) == expected
-    assert [text[a:b] for a, b in expected] == [s.strip() for s in segments]
+    ):
+        text = "3 + 3 = 6\n#### 6"
+        assert locate(text, segments) == expected
+        assert [text[a:b] for a, b in expected] == [s.strip() for s in segments]
 
 
-@pytest.mark.parametrize(
-    "segments, message",
-    [
+def test_locate_refuses_and_names_no_text():
+    for segments, message in (
         (["3", "seven"], r"segment 2 of 2 must be an exact, non-empty substring of the text"),
         (["6", "6", "6"], r"segment 3 of 3 .* behind the segments before it"),
         (["3", "  "], r"segment 2 of 2"),
         (["3  +"], r"segment 1 of 1"),
-    ],
-)
-def test_locate_refuses_and_names_no_text(segments, message):
-    with pytest.raises(LabelError, match=message) as caught:
-        locate("3 + 3 = 6\n#### 6", segments)
-    assert "seven" not in str(caught.value)
+    ):
+        with pytest.raises(LabelError, match=message) as caught:
+            locate("3 + 3 = 6\n#### 6", segments)
+        assert "seven" not in str(caught.value)
 
 
 def test_join_spans():

@@ -51,9 +51,8 @@ def test_a_reply_that_is_no_substring_is_asked_again():
     assert "segment 1 of 1" in again[3]["content"]
 
 
-@pytest.mark.parametrize(
-    "answer, message",
-    [
+def test_what_is_no_answer_is_a_failure_of_the_document():
+    for answer, message in (
         (segments("nowhere"), r"segment 1 of 1 must be an exact, non-empty substring of the text.*asked 2 times"),
         (segments(), "named none"),
         (completion("I think that 28 matters."), "expected JSON"),
@@ -66,12 +65,10 @@ def test_a_reply_that_is_no_substring_is_asked_again():
         ((400, {"error": {"message": SOLUTION}}), r"refused the request \(400\); try --no-schema"),
         ((429, {"error": {"message": "slow down"}}), "status 429"),
         ((500, b"oops"), "status 500"),
-    ],
-)
-def test_what_is_no_answer_is_a_failure_of_the_document(answer, message):
-    with serve(lambda body: answer) as endpoint, pytest.raises(LabelError, match=message) as caught:
-        labeler(endpoint).label(DOCUMENT)
-    assert "40-12" not in str(caught.value) and "secret" not in str(caught.value)
+    ):
+        with serve(lambda body, answer=answer: answer) as endpoint, pytest.raises(LabelError, match=message) as caught:
+            labeler(endpoint).label(DOCUMENT)
+        assert "40-12" not in str(caught.value) and "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
