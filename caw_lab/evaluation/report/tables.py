@@ -19,7 +19,7 @@ from caw_lab.evaluation.report.robustness import Robust
 DASH = "–"
 RATES = ("tpr_at_fpr_1e2", "tpr_at_fpr_1e3")
 DETECTION = ("auroc", "f1", *RATES)
-NOTHING = Comparison(0, math.nan, math.nan, math.nan, math.nan)
+NOTHING = Comparison(0, math.nan, math.nan)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
 
 
 def test_bad_train_evaluator(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.jsonl").touch()
+    given = {"--model": model, "--labels": "labels.jsonl", "--data-dir": ".", "--output": "w.safetensors"}
     for change, expected in (
         ({"--labels": "none.jsonl"}, "none.jsonl"),
         ({"--output": "weights.bin"}, ".safetensors"),
@@ -48,13 +51,5 @@ def test_bad_train_evaluator(model: str, tmp_path: Path, monkeypatch: pytest.Mon
         ({"--hidden": "0"}, "hidden"),
         ({"--prefix-file": "none.txt"}, "none.txt"),
     ):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "labels.jsonl").touch()
-        options = {
-            "--model": model,
-            "--labels": "labels.jsonl",
-            "--data-dir": ".",
-            "--output": "w.safetensors",
-            **change,
-        }
+        options = {**given, **change}
         assert_refused(run("train-evaluator", *(part for pair in options.items() for part in pair)), expected)

@@ -82,7 +82,6 @@ def test_compare_perplexity() -> None:
     shifted = {k: v * float(np.exp(0.05 + rng.normal(0, 0.02))) for k, v in base.items()}
     found = compare_perplexity(base, shifted)
     assert found.wilcoxon < 1e-10 and found.mann_whitney > 0.2
-    assert found.first == float(np.median(list(base.values())))
     assert compare_perplexity(base, {"other": 1.0}).n == 0
     assert math.isnan(compare_perplexity(base, {}).wilcoxon)
 
@@ -92,7 +91,6 @@ def test_compare_accuracy() -> None:
     plain = {q: float(i < 20) for i, q in enumerate(ids)}
     marked = {q: float(i < 12 or i == 39) for i, q in enumerate(ids)}
     found = compare_accuracy(plain, marked)
-    assert (found.first, found.second) == (0.5, 13 / 40)
     # 8 lost, 1 won: 2 * sum_{k<=1} C(9, k) / 2^9
     assert found.mcnemar == pytest.approx(2 * (1 + 9) / 512)
     assert compare_accuracy(plain, plain).mcnemar == 1.0
@@ -101,6 +99,5 @@ def test_compare_accuracy() -> None:
 
 
 def test_box() -> None:
-    assert box([]) == {"n": 0}
-    found = box(list(range(101)))
-    assert found == {"n": 101, "mean": 50.0, "low": 5.0, "q1": 25.0, "median": 50.0, "q3": 75.0, "high": 95.0}
+    assert box([]) == {}
+    assert box(list(range(101))) == {"low": 5.0, "q1": 25.0, "median": 50.0, "q3": 75.0, "high": 95.0}
