@@ -77,7 +77,6 @@ from speed_tables import (
     vllm_cost,
 )
 from step_tables import no_look_ahead, step_parts, synthid_steps
-from swap_tables import swaps
 from universal_tables import (
     everyday_policies,
     universal,
@@ -267,7 +266,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks, "attacked": attacked,
     "damage": damage, "model-weights": model_weights,
-    "model-weights-null": model_weights_null, "swaps": swaps,
+    "model-weights-null": model_weights_null,
     "look-ahead": look_ahead, "look-ahead-texts": look_ahead_texts,
     "drawn-found": drawn_found, "drawn-cost": drawn_cost, "marks-compared": marks_compared,
     "retried-cost": retried_cost, "race-answers": race_answers,
