@@ -40,7 +40,7 @@ import caw
 from caw.benchmark.machine import about
 from caw.io.files import write_text
 from caw.models.teacher import log_probs, teacher_forced
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 
 CHOSEN_WITH = (
     "Tell me about the history of tea.",

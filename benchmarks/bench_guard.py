@@ -44,7 +44,7 @@ from caw_lab.evaluation.metrics.accuracy import interval, resampled, wilson
 from caw_lab.evaluation.metrics.style import style_of
 from caw_lab.evaluation.tasks.grading import ANY_NUMBER, answer_of, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 
 LONG = 90  # tokens
 OTHER_KEYS = 20

@@ -32,7 +32,7 @@ from caw.models import load_tokenizer
 from caw.models.teacher import log_probs
 from caw_lab.evaluation.tasks.grading import answer_of, grade_number, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 from caw_lab.training.pipeline import protect_line_ends
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import TrainSettings

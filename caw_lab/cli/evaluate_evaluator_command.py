@@ -50,9 +50,6 @@ def evaluate_evaluator_command(
     json_file: Annotated[
         Path | None, opt.panel(OUTPUT, "Write precision, recall, F1, AUROC and average precision as JSON.", "--json")
     ] = None,
-    table: Annotated[
-        Path | None, opt.panel(OUTPUT, "Write a Markdown table with confidence intervals and the command that made it.")
-    ] = None,
     dtype: opt.DType = "float32",
     quantization: Quantized = None,
     device: opt.Device = None,
@@ -75,14 +72,14 @@ def evaluate_evaluator_command(
         import numpy as np
 
         from caw.evaluator import Evaluator, shipped_for
-        from caw_lab.training.metrics import compare, document_interval, third_of_documents
+        from caw_lab.training.metrics import compare, document_interval
         from caw_lab.training.pipeline import fitted, labelled, protect_line_ends, stored_positions
         from caw_lab.training.train import predict
 
         check_paths(
             {"--model": model, "--labels": labels, "--evaluator": evaluator, "--positions": positions,
              "--prefix-file": prefix_file},
-            {"--json": json_file, "--table": table},
+            {"--json": json_file},
         )  # fmt: skip
         texts = labelled(LabelFile(labels, data_dir, statement))
         name = evaluator or shipped_for(model)
@@ -102,7 +99,8 @@ def evaluate_evaluator_command(
             trained_on = data.get("labels_sha256") == digest(texts) or (
                 {*data.get("datasets", ())} & {f"{t.dataset}/{t.split}" for t in texts}
             )
-            part = stored.part if trained_on else third_of_documents(stored)
+            thirds = np.where(np.asarray(stored.arrays["document"]) % 3 == 0, "validation", "test")
+            part = stored.part if trained_on else thirds
             features = stored.features(network.spec, np.arange(len(stored)), network.token_class)
             scores = {"capacity": predict(network, features)}
             found = compare(stored, scores, part)
@@ -114,23 +112,8 @@ def evaluate_evaluator_command(
             }  # fmt: skip
         if json_file:
             write_text(json_file, json.dumps({"evaluators": found["evaluators"], **about}, indent=1) + "\n")
-        if table:
-            write_text(table, _markdown(found["evaluators"], about))
+            complain(f"wrote {json_file}")
         _show(found["evaluators"])
-        for path in filter(None, (json_file, table)):
-            complain(f"wrote {path}")
-
-
-def _rows(evaluators: Mapping[str, Any]) -> list[list[str]]:
-    return [[name.replace("_", " "), *(f"{row[f]:.3f}" for f in FIGURES)] for name, row in evaluators.items()]
-
-
-def _markdown(evaluators: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    header = ["evaluator", *(name.replace("_", " ") for name in FIGURES)]
-    lines = [f"# Evaluators of {about['model']} on held-out documents", ""]
-    lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in about.items()]
-    lines += ["", f"| {' | '.join(header)} |", "| --- |" + " ---: |" * len(FIGURES)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in _rows(evaluators))]) + "\n"
 
 
 def _show(evaluators: Mapping[str, Any]) -> None:
@@ -138,6 +121,6 @@ def _show(evaluators: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     table = Table("held-out documents", *(name.replace("_", " ") for name in FIGURES))
-    for row in _rows(evaluators):
-        table.add_row(*row)
+    for name, row in evaluators.items():
+        table.add_row(name.replace("_", " "), *(f"{row[f]:.3f}" for f in FIGURES))
     Console().print(table)

@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -20,13 +19,11 @@ from caw.io.files import check_paths, write_text
 from caw.io.json_files import read_json
 from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar
-from caw.models import load_tokenizer
 from caw.requirements import require
 from caw_lab.training.labelers import EndpointLabeler, Labeler, LabelError, LexicalLabeler
 from caw_lab.training.labelers.base import label_documents, label_line, read_documents
-from caw_lab.training.labelers.endpoint import estimate_cost
 from caw_lab.training.labelers.lexical import KINDS
-from caw_lab.training.labels import LabelledText, read_labels
+from caw_lab.training.labels import LabelledText
 
 LABELERS = ("lexical", "openai")
 LINE_START = b'{"dataset": '
@@ -51,7 +48,6 @@ def label(
         str | None,
         opt.panel(DOCUMENTS, "Documents to label, by line number from 0, e.g. 0-99,250 [all].", metavar="0-99,250,..."),
     ] = None,
-    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "Label the same documents as this label file.")] = None,
     limit: Annotated[int | None, opt.panel(DOCUMENTS, "Maximum documents to label.", min=1)] = None,
     kinds: Annotated[str, opt.panel("Labeler lexical", "Kinds of key segments to label.")] = ",".join(KINDS),
     model: Annotated[str | None, opt.panel(ENDPOINT, "Model name at the endpoint.")] = None,
@@ -71,9 +67,6 @@ def label(
             "--schema/--no-schema",
         ),
     ] = True,
-    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Price per million input tokens.", min=0)] = None,
-    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Price per million output tokens.", min=0)] = None,
-    tokenizer: Annotated[str | None, opt.panel(ENDPOINT, "Tokenizer for exact counts in the cost estimate.")] = None,
     yes: Annotated[bool, opt.panel(ENDPOINT, "Start without confirmation.", "--yes", "-y")] = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -88,7 +81,6 @@ def label(
 
     - caw label --data-dir data --labeler lexical -o labels.jsonl
     - OPENAI_API_KEY=... caw label --data-dir data --labeler openai --model NAME --limit 700 -o labels.jsonl
-    - caw label --data-dir data --same-as theirs.jsonl -o mine.jsonl
     """
     with user_errors():
         if labeler not in LABELERS:
@@ -98,10 +90,11 @@ def label(
         if output.suffix != ".jsonl":
             raise ValueError(f"--output must end in .jsonl, got {str(output)!r}; add the extension")
         check_paths(
-            {"--data-dir": data_dir / dataset / f"{split}.jsonl", "--same-as": same_as, "--tokenizer": tokenizer},
+            {"--data-dir": data_dir / dataset / f"{split}.jsonl"},
             {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
         )
-        chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
+        places = None if documents is None else _places(documents)
+        chosen = read_documents(data_dir, dataset, split, places)[:limit]
         # before money is spent
         with JsonlWriter(
             output, resume=resume, line_start=LINE_START, made_by="caw label", keep=_place, unique=_place
@@ -118,7 +111,7 @@ def label(
                 )
             todo = _missing(writer, marker, chosen)
             if isinstance(marker, EndpointLabeler) and todo:
-                _confirm(str(estimate_cost(todo, _counter(tokenizer), input_price, output_price)), yes)
+                _confirm(len(todo), yes)
             made = {"made_by": marker.describe(), "command": shlex.join(["caw", *sys.argv[1:]])}
             write_text(output.with_suffix(".json"), json.dumps(made, indent=1) + "\n")
             failed = run(marker, todo, writer, workers)
@@ -146,16 +139,6 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
         complain(f"interrupted: {done} of {len(todo)} documents are written; continue with --resume")
         raise typer.Exit(INTERRUPTED) from None
     return failed
-
-
-def _documents(
-    data_dir: Path, dataset: str, split: str, places: str | None, same_as: Path | None
-) -> list[LabelledText]:
-    if same_as is not None:
-        if places is not None:
-            raise ValueError("--same-as selects the documents, got --documents as well; leave one out")
-        return [replace(text, spans=()) for text in read_labels(same_as, data_dir)]
-    return read_documents(data_dir, dataset, split, None if places is None else _places(places))
 
 
 def _places(given: str) -> list[int]:
@@ -203,18 +186,9 @@ def _missing(writer: JsonlWriter, marker: Labeler, chosen: Sequence[LabelledText
     return [d for d in chosen if (d.dataset, d.split, d.index) not in done]
 
 
-def _counter(tokenizer: str | None) -> Any:
-    """Return a function that counts tokens; None if no tokenizer is named."""
-    if tokenizer is None:
-        return None
-    loaded = load_tokenizer(tokenizer)
-    return lambda text: len(loaded(text)["input_ids"])
-
-
-def _confirm(cost: str, yes: bool) -> None:
-    complain(cost)
+def _confirm(documents: int, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
         raise ValueError("the run needs confirmation, but stdin is not a terminal; add --yes")
-    typer.confirm("Send these documents to the endpoint?", abort=True, err=True)
+    typer.confirm(f"Send {documents} documents to the endpoint?", abort=True, err=True)

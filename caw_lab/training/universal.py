@@ -16,12 +16,10 @@ import torch
 
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.network import Evaluator
-from caw_lab.training.metrics import auroc, require_both_classes
+from caw_lab.training.metrics import auroc, interval, require_both_classes
 from caw_lab.training.positions import Positions, part_of
 from caw_lab.training.settings import TrainSettings
 from caw_lab.training.train import fit, predict
-
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -101,19 +99,6 @@ def train_network(
     return network, [
         Scored(test, predict(network, test.features), predict(others[test.family], test.features)) for test in tests
     ]
-
-
-def interval(key: np.ndarray, score: np.ndarray, documents: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of an AUROC; whole documents are drawn."""
-    names, group = np.unique(documents, return_inverse=True)
-    rows = [np.flatnonzero(group == number) for number in range(len(names))]
-    generator, found = np.random.default_rng(seed), []
-    for _ in range(RESAMPLES):
-        some = np.concatenate([rows[number] for number in generator.integers(len(rows), size=len(rows))])
-        if key[some].any() and not key[some].all():
-            found.append(auroc(key[some], score[some]))
-    low, high = np.percentile(found, [2.5, 97.5])
-    return round(float(low), 4), round(float(high), 4)
 
 
 def _families(sets: Sequence[Examples]) -> list[str]:

@@ -35,13 +35,12 @@ OVER_AN_INPUT = {
     "detect --power": ("detect", "--tokenizer", "MODEL", "--power", "IN", "--html", "OUT"),
     "detection-weights": ("detection-weights", "--tokenizer", "MODEL", "-i", "IN", "--config", "x", "-o", "OUT"),
     "detection-weights --config": ("detection-weights", "--tokenizer", "x", "-i", "x", "--config", "IN", "-o", "OUT"),
-    "label": ("label", "--data-dir", "FOLDER", "--same-as", "IN", "-o", "OUT", "--resume"),
     "train-evaluator": ("train-evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "-o", "OUT"),
     "tune --json": ("tune", "--model", "MODEL", "-i", "IN", "--json", "OUT"),
     "benchmark --json": ("benchmark", "--compare", "IN", "--json", "OUT"),
     "benchmark --plot": ("benchmark", "--evaluator", "IN", "--plot", "OUT"),
     "evaluate evaluator": (
-        "evaluate", "evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "--table", "OUT",
+        "evaluate", "evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "--json", "OUT",
     ),
     "demo": ("demo", "--evaluator", "IN", "--html", "OUT"),
 }  # fmt: skip

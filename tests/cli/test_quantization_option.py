@@ -30,7 +30,6 @@ COMMANDS = {
     "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
     "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
-    "train-evaluator --self": ("caw_lab.training.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
     "detection-weights": (
         "caw.models",
         ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],

@@ -86,7 +86,7 @@ def test_parsing_sees_what_is_wrong() -> None:
     assert parsed(["caw", "detect", "--tokenizer", "x", "--text", "y"])[0] == ""
     for words, complaint in (
         (["caw", "detect", "--tokeniser", "x"], "No such option"),
-        (["caw", "train-evaluator", "--self"], "Missing option"),
+        (["caw", "train-evaluator"], "Missing option"),
         (["caw", "generate", "--model", "x", "--max-new-tokens", "few"], "should be a valid integer"),
         (["caw", "audit", "verify", "a", "b"], "unexpected extra argument"),
         (["caw", "find"], "no command find"),

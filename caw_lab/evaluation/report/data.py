@@ -72,7 +72,7 @@ class ReportData:
         return next(row for row in self.pooled() if setting_of(row) == setting)
 
     def kind(self, policy: str) -> str:
-        return self.kinds.get(policy) or policy_kind(policy)
+        return self.kinds.get(policy, "fixed")
 
     def label(self, setting: Setting) -> str:
         """Return a label as in the paper's table: "KGW-hard", "KGW-hard+caw"."""
@@ -84,16 +84,6 @@ class ReportData:
         place = watermarks.index(setting.watermark) if setting.watermark in watermarks else len(watermarks)
         kind = KINDS.index(self.kind(setting.policy)) if marked and self.kind(setting.policy) in KINDS else len(KINDS)
         return (setting.task, setting.model, marked, place, kind, setting.policy)
-
-
-def policy_kind(policy: str) -> str:
-    """Guess the kind of a policy from its name, for results without manifests."""
-    low = policy.lower()
-    if "caw" in low or "capacity" in low:
-        return "capacity"
-    if "entropy" in low or "sweet" in low:
-        return "entropy"
-    return "logit-delta" if "logit" in low else "fixed"
 
 
 def setting_of(row: Mapping[str, Any]) -> Setting:
@@ -168,14 +158,10 @@ def _means(
     """Return the mean over keys, by setting and question. values: (cell, question, value)."""
     gathered: dict[Setting, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for cell, question, value in values:
-        setting = manifest_setting(cell, manifests.get(cell, {}))
+        manifest = manifests.get(cell)
+        setting = setting_of(manifest) if manifest else setting_of_cell(cell)[0]
         gathered[setting][question][cell] = value
     return {s: {q: float(mean(list(v.values()))) for q, v in questions.items()} for s, questions in gathered.items()}
-
-
-def manifest_setting(cell: str, manifest: Mapping[str, Any]) -> Setting:
-    """Return the setting of a cell, from its manifest if it has one, otherwise from its name."""
-    return setting_of(manifest) if manifest else setting_of_cell(cell)[0]
 
 
 def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:

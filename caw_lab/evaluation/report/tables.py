@@ -19,7 +19,7 @@ from caw_lab.evaluation.report.robustness import Robust
 DASH = "–"
 RATES = ("tpr_at_fpr_1e2", "tpr_at_fpr_1e3")
 DETECTION = ("auroc", "f1", *RATES)
-NOTHING = Comparison(0, math.nan, math.nan, math.nan, math.nan)
+NOTHING = Comparison(0, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,8 @@ def equal_detection_table(data: ReportData) -> Table:
     rows = [
         (
             str(r["model"]), str(r["task"]), data.label(Setting(r["model"], r["task"], r["watermark"], r["policy"])),
-            measures.get(r["measure"], r["measure"]), _at(r), per_cent(r["accuracy"]),
+            measures.get(r["measure"], r["measure"]),
+            (number if r["measure"].endswith("z_mean") else per_cent)(r["target_measure"]), per_cent(r["accuracy"]),
             per_cent(r["accuracy_fixed"]), with_interval(r["difference"], r["difference_ci"], points),
             "yes" if r["inside"] else "no", str(r["n"]),
         )
@@ -225,11 +226,6 @@ def equal_detection_table(data: ReportData) -> Table:
         "accuracy is used."
     )
     return Table("Accuracy at equal detection", header, tuple(rows), note)
-
-
-def _at(row: dict[str, Any]) -> str:
-    show = number if row["measure"].endswith("z_mean") else per_cent
-    return show(row["target_measure"])
 
 
 def comparison_table(data: ReportData) -> Table:

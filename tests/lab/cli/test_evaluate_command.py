@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.sums import write_sums
 from tiny import save_tiny
 from typer.testing import CliRunner
 
@@ -24,28 +25,12 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """(model folder, data folder, evaluator) of 40 sums whose numbers are key; labels.jsonl and other.jsonl."""
     folder = tmp_path_factory.mktemp("evaluate")
     model = str(save_tiny(folder / "tiny"))
-    for name in ("toy", "other"):
-        (folder / name).mkdir()
-        rows, labels = [], []
-        for i in range(40):
-            answer = f"so {i} is small\n#### {2 * i + 1}"
-            rows.append({"question": f"{i} plus {i + 1}?", "answer": answer})
-            last = answer.index("####") + 5
-            labels.append(
-                {"dataset": name, "split": "train", "index": i, "spans": [[3, 3 + len(str(i))], [last, len(answer)]]}
-            )
-        for path, lines in ((folder / name / "train.jsonl", rows), (folder / f"{name}.jsonl", labels)):
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = write_sums(folder)
+    write_sums(folder, "other")
     evaluator = folder / "tiny.safetensors"
     spec, settings = FeatureSpec(0, 0), TrainSettings(hidden=8, max_epochs=2)
-    train_evaluator(
-        Reading(model, folder=folder / "stored"),
-        LabelFile(folder / "toy.jsonl", folder),
-        evaluator,
-        spec,
-        settings,
-        progress=False,
-    )
+    reading = Reading(model, folder=folder / "stored")
+    train_evaluator(reading, LabelFile(labels, folder), evaluator, spec, settings, progress=False)
     return model, folder, evaluator
 
 
@@ -56,15 +41,14 @@ def run(setup: tuple[str, Path, Path], labels: str, *arguments: str) -> Any:
 
 
 def test_an_evaluator_beside_what_needs_no_training(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
-    out, table = tmp_path / "out.json", tmp_path / "out.md"
-    given = ("--evaluator", str(setup[2]), "--json", str(out), "--table", str(table))
-    done = run(setup, "other.jsonl", *given)
+    out = tmp_path / "out.json"
+    done = run(setup, "other.jsonl", "--evaluator", str(setup[2]), "--json", str(out))
     assert done.exit_code == 0, done.stderr
     found = json.loads(out.read_text())
     assert list(found["evaluators"]) == ["capacity", "entropy", "logit_delta", "all_tokens_key"]
     assert all({*FIGURES} < set(row) for row in found["evaluators"].values())
     assert found["auroc_95"][0] <= found["evaluators"]["capacity"]["auroc"] <= found["auroc_95"][1]
-    assert "| logit delta |" in table.read_text() and "capacity" in done.stdout
+    assert "logit delta" in done.stdout and "capacity" in done.stdout
 
 
 def test_a_universal_evaluator_is_measured_on_documents_that_it_has_not_seen(

@@ -14,8 +14,6 @@ from stand_in_endpoint import completion, segments, serve
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.io import progress
-from caw_lab.cli.label_command import _places
 from caw_lab.training.labels import read_labels
 
 KEY = "sk-very-secret"
@@ -68,16 +66,6 @@ def test_lexical_labels_are_read_by_training(data: Path, tmp_path: Path) -> None
     assert json.loads(output.with_suffix(".json").read_text())["made_by"]["labeler"] == "lexical"
 
 
-def test_progress_is_said_unless_quiet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was said for minutes where stderr is no terminal."""
-    monkeypatch.setattr(progress, "SOON", 0.0)
-    said = run(data, tmp_path / "a.jsonl", "--labeler", "lexical").stderr.splitlines()
-    assert said[0].startswith("caw: labelling: ") and "labelling: 10 of 10 documents in " in said[-2]
-    quiet = run(data, tmp_path / "b.jsonl", "--labeler", "lexical", "--quiet").stderr.splitlines()
-    assert len(quiet) == 1 and "holds 10 of 10 documents" in quiet[0]
-    assert "labelling" in run(data, tmp_path / "c.jsonl", "--labeler", "lexical").stderr  # one call's quiet is its own
-
-
 def test_resume_does_what_is_missing(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "labels.jsonl"
     assert run(data, output, "--limit", "3").exit_code == 0
@@ -98,12 +86,11 @@ def test_endpoint_labels_failures_and_resume(data: Path, tmp_path: Path) -> None
     output = tmp_path / "labels.jsonl"
     broken = {"6": completion(None, refusal="no"), "10": (500, {}), "14": completion("nonsense")}
     with serve(lambda body: broken.get(last_number(body), segments(last_number(body)))) as endpoint:
-        done = ask(data, output, endpoint.url, "--input-price", "1", "--output-price", "2")
+        done = ask(data, output, endpoint.url)
         assert done.exit_code == 1, done.stderr
         assert sorted(t.index for t in read_labels(output, data)) == [0, 1, 2, 4, 6, 8, 9]
         for name, reason in (("toy/train/3", "refused"), ("toy/train/5", "500"), ("toy/train/7", "expected JSON")):
             assert any(name in line and reason in line for line in done.stderr.splitlines())
-        assert "10 documents, about" in done.stderr and "at most 0." in done.stderr
         assert "endpoint usage:" in done.stderr and "holds 7 of 10" in done.stderr
         broken.clear()
         asked = len(endpoint.requests)
@@ -139,12 +126,6 @@ def test_interrupted_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     assert 0 < len(read_labels(output, data)) < 10
 
 
-def test_a_key_that_is_refused_ends_the_run(data: Path, tmp_path: Path) -> None:
-    with serve(lambda body: (401, {"error": {"message": f"bad key {KEY}"}})) as endpoint:
-        done = ask(data, tmp_path / "labels.jsonl", endpoint.url)
-    assert done.exit_code == 2 and "401" in done.stderr and KEY not in done.stderr
-
-
 def test_a_local_endpoint_needs_no_key_and_another_does(data: Path, tmp_path: Path) -> None:
     with serve(lambda body: segments(last_number(body))) as endpoint:
         assert ask(data, tmp_path / "a.jsonl", endpoint.url, "--limit", "1", key=None).exit_code == 0
@@ -156,14 +137,13 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "labels.jsonl"
     with serve(lambda body: segments("x")) as endpoint:
         done = run(data, output, "--labeler", "openai", "--model", "m", "--base-url", endpoint.url)
-        assert done.exit_code == 2 and "add --yes" in done.stderr and "cost unknown" in done.stderr
+        assert done.exit_code == 2 and "add --yes" in done.stderr
         assert not endpoint.requests
     assert not output.exists() and not output.with_suffix(".json").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_bad_input_is_named(data: Path, tmp_path: Path) -> None:
+    for arguments, message in (
         (("-o", "labels.json"), "must end in .jsonl"),
         (("--labeler", "human"), "labeler must be one of"),
         (("--labeler", "openai"), "requires --model"),
@@ -172,14 +152,7 @@ def test_the_run_must_be_confirmed(data: Path, tmp_path: Path) -> None:
         (("--documents", "5-2"), "at least one document"),
         (("--documents", "99"), "got 99"),
         (("--dataset", "none"), "data file"),
-        (("--same-as", "x.jsonl", "--documents", "1"), "leave one out"),
-    ],
-)
-def test_bad_input_is_named(data: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = run(data, tmp_path / "labels.jsonl", *arguments)
-    assert done.exit_code == 2 and message in done.stderr, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_places() -> None:
-    assert _places("0-3, 7,9-9") == [0, 1, 2, 3, 7, 9]
+    ):
+        done = run(data, tmp_path / "labels.jsonl", *arguments)
+        assert done.exit_code == 2 and message in done.stderr, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.io import progress
 from caw.io.vocabulary import Vocabulary
 from caw.models.load import load_tokenizer
 
@@ -51,18 +49,6 @@ def test_share_needs_no_key(setup: list[str], tmp_path: Path) -> None:
     assert f"--theta {found['chosen']['theta']}" in done.stdout and "chosen" in done.stdout
 
 
-def test_every_run_is_named_and_counted(setup: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SOON", 0.0)
-    done = run(setup, "--power", "0.05", "--fpr", "0.1", "--max-prompts", "2")
-    ends = re.findall(r"^caw: (.*): (\d+ of \d+ texts|done)\b.* in \d+ s$", done.stderr, re.MULTILINE)
-    names = [name for name, _ in ends]
-    assert names[0].startswith("loading ") and names[1:3] == ["texts without a mark", "reading texts"]
-    assert names[3].startswith("marked texts, run 1 of at most 5, theta 1, beta ")
-    assert {count for _, count in ends[1:]} == {"2 of 2 texts"}
-    quiet = run(setup, "--power", "0.05", "--fpr", "0.1", "--max-prompts", "2", "--quiet")
-    assert quiet.stderr == "" and quiet.stdout == done.stdout
-
-
 def test_power(setup: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = run(setup, "--power", "0.5", "--beta", "3", "--fpr", "0.01", "--json", str(out))
@@ -88,13 +74,3 @@ def test_bad_input_is_named(setup: list[str], tmp_path: Path) -> None:
         done = run(setup, *arguments)
         assert done.exit_code == 2 and message in done.stderr, (arguments, done.stderr)
     assert "requires a key" in run(setup, "--power", "0.9", key=None).stderr
-
-
-def test_columns_are_explained(setup: list[str]) -> None:
-    """In plain words, and only those that hold something."""
-    shares = run(setup, "--protect", "0.5", key=None).stdout
-    assert "protected   share of the" in shares and "of importance" not in shares and "\npower" not in shares
-    powers = run(setup, "--protect", "0.5", "--power", "0.05", "--fpr", "0.01").stdout
-    for column in ("theta", "beta", "protected", "power", "found", "mean score", "changed"):
-        assert any(line.startswith(f"{column:<10}  ") for line in powers.splitlines()), column
-    assert "at a false-positive rate of 0.01" in powers and "detection rate of the 3 texts" in powers

@@ -14,7 +14,6 @@ from caw.io.json_files import read_lines
 from caw.io.jsonl import encode
 from caw_lab.evaluation.attacks.attacker import Attacker
 from caw_lab.evaluation.config_file import config_of, read_config
-from caw_lab.evaluation.metrics.style import style_of
 from caw_lab.evaluation.publishing import Published, publish
 from caw_lab.evaluation.report.data import read_report_data
 from caw_lab.evaluation.report.document import write_report
@@ -79,22 +78,6 @@ def test_tasks_and_policies_have_settings_of_their_own(work: Runner) -> None:
     assert all(g.correct is None and g.truncated_text == g.text for made in texts.values() for g in made)
 
 
-def test_results_tell_of_texts_and_of_no_accuracy(work: Runner) -> None:
-    results = work.store.results
-    rows = {(row["task"], row["policy"]): row for row in results["rows"]}
-    assert results["comparisons"] == results["equal_detection"] == []
-    for row in rows.values():
-        assert row["accuracy"] is row["accuracy_ci"] is row["unparsed"] is None and row["n"] == COUNT
-    found, bare = rows["short", "found"], rows["short", "none"]
-    texts = [g.text for g in work.store.cell("tiny.short.none").read()]
-    assert bare["style"]["distinct_2"] == pytest.approx(
-        sum(style_of(text).distinct[1] for text in texts) / COUNT, abs=1e-5
-    )
-    assert found["attempts"] > 1 and "attempts" not in rows["short", "soft"]
-    assert found["tpr_at_fpr_1e3"] >= rows["short", "soft"]["tpr_at_fpr_1e3"]
-    assert [row["attack"] for row in results["attacked"]] == ["word-d-0.5"] * 2
-
-
 def test_published_copies_give_the_same_results(work: Runner, tmp_path: Path) -> None:
     assert publish(work.scorer, work.config.plan(), tmp_path) == COUNT * len(CELLS)
     copy = Published(tmp_path)
@@ -122,14 +105,6 @@ def test_texts_without_answers_cannot_be_chosen_by_them(free: dict[str, Any]) ->
     says = "policy found with watermark kgw: select must not be answer, task short has no answers; leave it out"
     with pytest.raises(ValueError, match=says):
         config_of({**free, "policies": policies}).check()
-
-
-def test_a_run_says_how_long_its_texts_are(free: dict[str, Any], tmp_path: Path) -> None:
-    work = runner(free, tmp_path, only=("tiny.drawn.none",), limit=2)
-    said: list[str] = []
-    work.say = said.append
-    work.run()
-    assert "2 texts, " in said[0] and "tokens each; 2 new in" in said[0] and "accuracy" not in said[0]
 
 
 def test_everyday_prompts() -> None:

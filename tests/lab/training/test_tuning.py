@@ -39,11 +39,6 @@ def test_theta_protects_at_least_the_wanted_share_and_hardly_more(share):
     assert tuned.chosen.theta == 1.0 if share == 0 else tuned.chosen.theta < 1.0
 
 
-def test_ties_are_protected_together():
-    tuner = Made(np.array([0.2, 0.5, 0.5, 0.5, 0.9]))
-    assert tuner.theta_for(0.4) == 0.5 and tuner.protected(0.5) == 0.8
-
-
 @pytest.mark.parametrize("needed", [*SHARES, 0.0])
 def test_power_finds_the_most_protection_in_five_runs(needed):
     capacities = np.random.default_rng(1).random(2000)

