@@ -36,7 +36,7 @@ from caw_lab.training.everyday import EVERYDAY
 from caw_lab.training.pipeline import protect_line_ends
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import TrainSettings
-from caw_lab.training.universal import Examples, described, train_network
+from caw_lab.training.universal import Examples, train_network
 
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
 LABELLED = 128  # everyday prompts that are left to labels; the others are for choices by whole texts
@@ -88,7 +88,7 @@ def train(asked: argparse.Namespace) -> None:
                  "licence": ["GSM8K: MIT, (c) 2021 OpenAI, grade-school-math; no text is stored"]},
         "features": spec.to_dict(),
         "parameters": sum(p.numel() for p in network.parameters()),
-        "metrics": described(scored, settings=dataclasses.asdict(NETWORK)),
+        "metrics": {"settings": dataclasses.asdict(NETWORK), "sets": [each.row() for each in scored]},
         "command": f"python benchmarks/bench_universal.py train FOLDER --models MODELS --name {asked.name} "
         f"--positions {positions}{window}",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
