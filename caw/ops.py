@@ -32,7 +32,7 @@ from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -43,7 +43,6 @@ from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
-    drafted_attention_ref,
     sibling_attention_packed_ref,
     sibling_attention_paged_ref,
     sibling_attention_ref,
@@ -109,12 +108,6 @@ sibling_attention = register(
     "sibling_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
     fakes.attention_fake, triton="sibling_attention",
-)  # fmt: skip
-# drafted: the last rows of each sequence are a chain behind its first candidate
-drafted_attention = register(
-    "drafted_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
-    "int drafts, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    drafted_attention_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 # packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
 #   own, tokens of prompts. CPU only, both
@@ -377,18 +370,11 @@ decoder_layer = register(
     "int? window=None, Tensor? rows=None) -> Tensor",
     decoder_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
-# drafted_layer: the same of candidates and a chain of drafts, as in `drafted_attention`
-drafted_layer = register(
-    "drafted_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
-    "Tensor(b!) v_scratch, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int drafts, "
-    "int? window=None) -> Tensor",
-    drafted_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
-)  # fmt: skip
 # family_layer: the same of families whose layers differ from Llama's, on a GPU; on a CPU for comparison
 family_layer = register(
     "family_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
-    "str family, float? softcap=None, int drafts=0, int? window=None, Tensor? rows=None) -> Tensor",
+    "str family, float? softcap=None, int? window=None, Tensor? rows=None) -> Tensor",
     family_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
 

@@ -71,7 +71,6 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         penalise_logits,
         rms_norm,
         sampling_noise,
-        sibling_attention,
         small_linear,
         tournament,
         warp_logits,
@@ -90,10 +89,8 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "packed_linear", small_linear.packed_linear)
     monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
     monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
-    monkeypatch.setattr(ops, "drafted_layer", decoder_layer.drafted_layer)
     monkeypatch.setattr(ops, "family_layer", decoder_layer.family_layer)
     monkeypatch.setattr(ops, "rms_norm", rms_norm.rms_norm)
-    monkeypatch.setattr(ops, "drafted_attention", sibling_attention.drafted_attention)
     kernels = launchers()
     monkeypatch.setattr(ops, "sibling_attention", kernels.sibling_attention)  # whose place a layer may take
     return kernels

@@ -223,7 +223,7 @@ class FusedLayer:
         weights = [before, *matrices[:4], between, *matrices[4:], *self._weights[len(kind.matrices) + 2 :]]
         return ops.family_layer(
             *given, slot, layout.lengths, weights, self.biases(), self.eps, self.scale, kind.family, self.softcap,
-            0, self.window, layout.rows,
+            self.window, layout.rows,
         )  # fmt: skip
 
     def _prefill(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], cache: Any) -> torch.Tensor:
