@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny import tiny_tokenizer
 
-from caw.detection.expected_weights import expected_weights, strengths_of
+from caw_lab.training.expected_weights import expected_weights, strengths_of
 from caw.detection.weight_estimates import KINDS, token_kinds
 from caw.detection.weights import MOST
 from caw.watermarks import KGW
