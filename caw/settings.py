@@ -144,8 +144,7 @@ class Running:
         compile: compile the model's body with torch.compile: about a minute of preparation, fewer kernels per step.
             Requires a model on one device in one process, and a watermark and policy that run without the host
             (docs/gpu.md).
-        backend: kernels to use: None = this library's; "reference" = plain PyTorch; "flash-attn" = this
-            library's, with the flash-attn package for attention in a step (CUDA, float16 or bfloat16).
+        backend: kernels to use: None = this library's; "reference" = plain PyTorch.
     """
 
     chat: bool = False

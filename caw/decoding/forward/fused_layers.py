@@ -299,7 +299,7 @@ def few_enough(x: torch.Tensor) -> bool:
 
 
 def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
-    """Tell whether Triton's `decoder_layer` takes this step, and attention is not asked of another package."""
+    """Tell whether Triton's `decoder_layer` takes this step, and its attention is not the reference."""
     store = getattr(layout.cache, "store", None)  # none spans several devices
     if layout.cache.kernels.sibling_attention is not ops.sibling_attention or store is None:
         return False
