@@ -21,7 +21,6 @@ from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import (
     FP8,
@@ -260,12 +259,8 @@ def known_race(full: float, scale: bool) -> Made:
 def draws() -> list[Made]:
     """What needs the PRF alone, and what a sampler does to logits."""
     scores, key = torch.randn(2, 2500), torch.tensor([KEY, ~KEY])
-    context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
-    found: list[Made] = [
-        (f"green_argmax selfhash={own}", ops.green_argmax, green_argmax_ref,
-         [scores, context, key, RARE, own, wanted], "exact") for own in (False, True)
-    ]  # fmt: skip
-    found.append(("race_winner", ops.race_winner, race_winner_ref, [scores, context, key, 0.7], "exact"))
+    context = torch.randint(-1, 2500, (2, 3))
+    found: list[Made] = [("race_winner", ops.race_winner, race_winner_ref, [scores, context, key, 0.7], "exact")]
     kept = [torch.tensor([True, True]), torch.tensor([0.7, 1.0]), torch.tensor([0, 40]), torch.tensor([0.05, 0.1]),
             torch.tensor([0.0, 0.02])]  # fmt: skip
     found.append(("warp_logits", ops.warp_logits, warp_logits_ref, [scores, *kept], "exact"))

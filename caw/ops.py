@@ -35,7 +35,6 @@ from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
@@ -165,15 +164,6 @@ evaluator_step = register(
     functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
     fakes.evaluator_step_fake,
     triton="evaluator_step",
-)
-
-# ---- green_argmax: the likeliest green token of whole rows; key int64 [B], 64 bits of each row's --------------------
-green_argmax = register(
-    "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
-    "-> (Tensor, Tensor)",
-    green_argmax_ref,
-    fakes.green_argmax_fake,
-    triton="green_argmax",
 )
 
 # ---- race_winner: who wins a race over whole rows of logits float32 [B, V], -inf = out; int64 [B] --------------------
@@ -412,7 +402,6 @@ class Ops:
     sibling_attention_packed: Callable[..., torch.Tensor]
     commit_kv: Callable[..., None]
     commit_step: Callable[..., None]
-    evaluate_capacity: Callable[..., torch.Tensor]
     select_candidate: Callable[..., torch.Tensor]
     evaluator_step: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     native: bool = True  # use the ops whose reference is a watermark's or sampler's own PyTorch code
@@ -421,7 +410,7 @@ class Ops:
 def dispatched() -> Ops:
     """Return the ops as torch dispatches them by device."""
     return Ops(
-        topk_softmax, sibling_attention, sibling_attention_packed, commit_kv, commit_step, evaluate_capacity,
+        topk_softmax, sibling_attention, sibling_attention_packed, commit_kv, commit_step,
         select_candidate, evaluator_step,
     )  # fmt: skip
 
@@ -430,7 +419,7 @@ def references() -> Ops:
     """Return plain PyTorch ops for any device: `backend="reference"`."""
     return Ops(
         topk_softmax_ref, sibling_attention_ref, sibling_attention_packed_ref, commit_kv_ref, commit_step_ref,
-        evaluate_capacity_ref, select_candidate_ref, evaluator_step_ref, native=False,
+        select_candidate_ref, evaluator_step_ref, native=False,
     )  # fmt: skip
 
 

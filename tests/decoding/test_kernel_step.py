@@ -46,7 +46,6 @@ def launchers() -> ops.Ops:
         sibling_attention_packed=packed,
         commit_kv=commit_kv.commit_kv,
         commit_step=commit_kv.commit_step,
-        evaluate_capacity=evaluator_step.evaluate_capacity,
         select_candidate=evaluator_step.select_candidate,
         evaluator_step=evaluator_step.evaluator_step,
     )
