@@ -66,7 +66,7 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
 def test_the_model_of_the_step_is_of_the_gpu_at_hand(gpu_check: Any, gpu: str, arch: str | None, name: str) -> None:
     """An H100 has an H200's compute capability and less bandwidth."""
     command = gpu_check.model_of_step(gpu_check.Place(Path("out"), arch, gpu)).command
-    assert command[2] == name and tuple(DEVICES) == gpu_check.MODELLED
+    assert name in command[2:4] and tuple(DEVICES) == gpu_check.MODELLED
 
 
 def test_parts_for_spare_time_are_left_out_without_fault(
