@@ -27,7 +27,7 @@ from caw.triton_kernels.packed_weights_ref import FORMATS, INT8, Format
 from caw.triton_kernels.penalise_logits import penalise_logits
 from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.sampling_noise import sampling_noise
-from caw.triton_kernels.sibling_attention import drafted_attention, sibling_attention, sibling_attention_paged
+from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
 from caw.triton_kernels.small_linear import product, small_linear
 from caw.triton_kernels.topk_softmax import topk_softmax
 from caw.triton_kernels.tournament import tournament
@@ -62,13 +62,10 @@ def empty(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
 
 def attention(
     batch: int, heads: int, kv_heads: int, candidates: int, size: int, dim: int, dtype: torch.dtype, page: int = 0,
-    drafts: int = 0, **options: Any,
+    **options: Any,
 ) -> Configuration:  # fmt: skip
-    """Attention as decoding calls it: query and own keys transposed from [B, C, H, D], store [L, 2, B, HK, S, D].
-
-    drafts: how many of the candidates are a chain.
-    """
-    extras = " ".join(f"{name}={value}" for name, value in {"page": page, "drafts": drafts, **options}.items() if value)
+    """Attention as decoding calls it: query and own keys transposed from [B, C, H, D], store [L, 2, B, HK, S, D]."""
+    extras = " ".join(f"{name}={value}" for name, value in {"page": page, **options}.items() if value)
     if options.pop("sinks", False):
         options["sinks"] = empty(heads, dtype=dtype)
     q, k_own, v_own = (
@@ -84,21 +81,19 @@ def attention(
         )
     store = empty(2, batch, kv_heads, size, dim, dtype=dtype)
     given = (q, store[0], store[1], k_own, v_own, lengths)
-    if drafts:
-        return Configuration(name, lambda: drafted_attention(*given, drafts, 0.1, **options))
     return Configuration(name, lambda: sibling_attention(*given, 0.1, **options))
 
 
 def layer(
     batch: int, candidates: int, width: int, heads: int, kv_heads: int, wide: int, dim: int, dtype: torch.dtype,
     head_norms: bool = False, biases: bool = False, window: int | None = None, size: int = 2048, packed: int = 0,
-    drafts: int = 0, family: str = LLAMA, softcap: float | None = None, rotated: int | None = None,
+    family: str = LLAMA, softcap: float | None = None, rotated: int | None = None,
 ) -> Configuration:  # fmt: skip
     """A whole layer as decoding calls it; of the two norms only the first clears counters, so both are compiled."""
     name = (
         f"layer b{batch} c{candidates} e{width} h{heads}/{kv_heads} i{wide} d{dim} {str(dtype)[6:]}"
         f"{' norms' if head_norms else ''}{' biases' if biases else ''}{f' window={window}' if window else ''} s{size}"
-        f"{f' packed={packed}' if packed else ''}{f' drafts={drafts}' if drafts else ''}"
+        f"{f' packed={packed}' if packed else ''}"
         f"{'' if family == LLAMA else f' {family}'}{f' cap={softcap}' if softcap else ''}"
         f"{f' rotated={rotated}' if rotated else ''}"
     )
@@ -116,11 +111,10 @@ def layer(
     lengths = empty(batch, dtype=I64)
 
     def call() -> None:
-        family_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, family, softcap, drafts,
+        family_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, family, softcap,
                      window, rows)  # fmt: skip
 
-    # a chain's keys need a few more, and as many programs fit a multiprocessor; of wide heads only spills are found
-    return Configuration(name, call, registers=(255 if dim > 128 else 208) if drafts else None)
+    return Configuration(name, call)
 
 
 def linear(rows: int, outputs: int, size: int, dtype: torch.dtype) -> Configuration:
@@ -294,11 +288,10 @@ def layers() -> list[Configuration]:
         layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
         layer(1, 2, 576, 9, 3, 1536, 64, F32),
         layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
-        layer(1, 6, 4096, 32, 8, 14336, 128, BF16, drafts=4),
-        layer(8, 6, 1024, 16, 8, 3072, 128, F16, head_norms=True, window=512, drafts=4),
+        layer(8, 6, 1024, 16, 8, 3072, 128, F16, head_norms=True, window=512),
         layer(1, 2, 2304, 8, 4, 9216, 256, BF16, window=4096, size=8192, family="gemma2", softcap=50.0),  # Gemma-2-2B
-        layer(8, 6, 2560, 8, 4, 10240, 256, BF16, head_norms=True, window=1024, drafts=4, family="gemma2"),
-        layer(4, 8, 2048, 8, 1, 16384, 256, F16, drafts=4, family="gemma"),  # Gemma-2B
+        layer(8, 6, 2560, 8, 4, 10240, 256, BF16, head_norms=True, window=1024, family="gemma2"),
+        layer(4, 8, 2048, 8, 1, 16384, 256, F16, family="gemma"),  # Gemma-2B
         layer(1, 2, 3072, 24, 8, 8192, 128, BF16, rotated=96),  # Phi-4-mini
     ]
 
@@ -320,8 +313,7 @@ def checked() -> list[Configuration]:
         attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
         attention(1, 32, 8, 8, 2048, 128, BF16, page=16),
         attention(1, 32, 8, 2, 2048, 128, F32),
-        attention(1, 16, 8, 6, 4096, 256, BF16, window=512, softcap=50.0, drafts=4),
-        attention(32, 32, 8, 6, 2048, 128, F16, sinks=True, drafts=4),  # one part
+        attention(32, 32, 8, 6, 2048, 128, F16, sinks=True),  # one part
         *layers(),
         linear(2, 32000, 4096, F16),
         linear(64, 151936, 1536, BF16),

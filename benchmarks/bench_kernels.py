@@ -30,7 +30,6 @@ from kernel_smoke import Made, flat, moved, small_calls
 from replays import CALLS, Call, copies_of, copy_bandwidth, timer
 
 from caw import ops
-from caw.decoding.forward import flash_decoding
 from caw.io.show import in_a_line
 from caw.testing import assert_close
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
@@ -90,10 +89,6 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
     sides: dict[str, Call] = {"caw": ours, "SDPA with a mask": sdpa}
     if flex:
         sides = {"caw": ours, "flex_attention": flex_side(data, slots, size, scale, heads != kv_heads)}
-    if not flex and device != "cpu" and dtype in flash_decoding.DTYPES and has_flash():
-        sides["flash-attn, merged"] = lambda i: flash_decoding.flash_sibling_attention(
-            data[i % len(data)]["q"], *data[i % len(data)]["kv"], *data[i % len(data)]["own"], lengths, scale
-        )
     first = data[0]
     kind = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[dtype]
     return Case(
@@ -103,14 +98,6 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
         ).to(dtype),
         f"attention/{kind}", "85 % of the copy bandwidth" if size >= 2048 else "", len(data),
     )  # fmt: skip
-
-
-def has_flash() -> bool:
-    try:
-        flash_decoding.flash_kernels()
-    except ImportError:
-        return False
-    return True
 
 
 def flex_side(data: list[Any], slots: int, size: int, scale: float, gqa: bool) -> Call:

@@ -108,7 +108,6 @@ def parts(place: Place) -> list[Part]:
             *[steps(place, shapes[6:], "1,8", "1024", 35, shapes=shapes) for shapes in ("llama-3-8b", "llama-2-13b")],
             generate(place, "8", 1024, 39, "transformers", "others"),
         ]],
-        replace(generate(place, "1", 1024, 0, "plain/drafts,kgw+caw/drafts", "drafts"), spare=True),
         replace(generate(place, "1", 1024, 0, "transformers-static", "static"), spare=True), replace(flex, spare=True),
     ]  # fmt: skip
 
@@ -138,7 +137,6 @@ def tests(place: Place) -> Part:
         "tests/decoding/capture/test_cuda_graph.py::test_captured_on_a_gpu",
         "tests/decoding/capture/test_cuda_graph.py::test_smaller_batches_are_captured_on_a_gpu",
         "tests/decoding/test_mixed_rows.py::test_mixed_rows_by_a_graph_on_a_gpu",
-        "tests/decoding/drafts/test_draft_rounds.py::test_captured_on_a_gpu",
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
     environment = {"CAW_REQUIRE_GPU": "1"} if place.arch else {"TRITON_INTERPRET": "1"}

@@ -19,9 +19,8 @@ from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.tournament import layered_table
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import (
     FP8,
@@ -36,7 +35,6 @@ from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
-    drafted_attention_ref,
     sibling_attention_paged_ref,
     sibling_attention_ref,
 )
@@ -81,25 +79,12 @@ def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Mad
     return f"sibling_attention_paged {name}", ops.sibling_attention_paged, sibling_attention_paged_ref, arguments, row
 
 
-def drafted(dtype: torch.dtype, size: int, **options: Any) -> Made:
-    """Two candidates and a chain of three drafts."""
-    _, _, _, (q, *kv, k_own, v_own, lengths, scale, window, softcap, sinks), row = attention(
-        dtype, size, False, **options
-    )
-    q, k_own, v_own = (torch.cat([rows, rows.flip(2)[:, :, :2]], dim=2) for rows in (q, k_own, v_own))
-    given = [q, *kv, k_own, v_own, lengths, 3, scale, window, softcap, sinks]
-    name = f"drafted_attention {str(dtype).removeprefix('torch.')} T={size} {' '.join(options)}"
-    return name, ops.drafted_attention, drafted_attention_ref, given, row
-
-
-def layer(
-    dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, drafts: int = 0, window: int | None = None
-) -> Made:
+def layer(dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, window: int | None = None) -> Made:
     """Output, keys and values of a layer whose dimensions fill no tile; a prefix in one part, or in several.
 
-    rows: of which sequences the candidates are, where they are packed. drafts: how many rows of each are a chain.
+    rows: of which sequences the candidates are, where they are packed.
     """
-    batch, slots, width, heads, kv_heads, wide, dim = 2, 3 + drafts, 70, 4, 2, 90, 80
+    batch, slots, width, heads, kv_heads, wide, dim = 2, 3, 70, 4, 2, 90, 80
     of_rows = (batch, slots) if rows is None else (len(rows), 1)
     shapes = [(width,), (heads * dim, width), (kv_heads * dim, width), (kv_heads * dim, width), (width, heads * dim),
               (width,), (wide, width), (wide, width), (width, wide), (dim,), (dim,)]  # fmt: skip
@@ -115,10 +100,6 @@ def layer(
         return lambda *given: [op(*given), given[5], given[6]]
 
     name, row = str(dtype).removeprefix("torch."), "forward" if dtype == torch.float32 else "layer/bfloat16"
-    if drafts:
-        arguments = [*given, lengths, *rest, drafts, window]
-        made = changed(ops.drafted_layer), changed(drafted_layer_ref)
-        return f"drafted_layer {name} T={size}", *made, arguments, row
     arguments = [*given, 1, lengths, *rest, window, None if rows is None else torch.tensor(rows)]
     made = changed(ops.decoder_layer), changed(decoder_layer_ref)
     return f"decoder_layer {name} T={size}{'' if rows is None else ' packed'}", *made, arguments, row
@@ -130,7 +111,7 @@ def family_layer(dtype: torch.dtype, size: int, family: str, turned: int, head_n
     after = [torch.rand(x.shape[2]).to(dtype) for _ in range(2 if family == "gemma2" else 0)]
     weights = [*(weights if head_norms else weights[:9]), *after]
     rotated = [table[..., : turned // 2].repeat(1, 1, 2) for table in (cos, sin)]
-    arguments = [x, *rotated, *given, weights, biases, eps, scale, family, 3.0, 0, window]
+    arguments = [x, *rotated, *given, weights, biases, eps, scale, family, 3.0, window]
 
     def changed(op: Any) -> Callable[..., Any]:
         return lambda *given: [op(*given), given[5], given[6]]
@@ -278,12 +259,8 @@ def known_race(full: float, scale: bool) -> Made:
 def draws() -> list[Made]:
     """What needs the PRF alone, and what a sampler does to logits."""
     scores, key = torch.randn(2, 2500), torch.tensor([KEY, ~KEY])
-    context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
-    found: list[Made] = [
-        (f"green_argmax selfhash={own}", ops.green_argmax, green_argmax_ref,
-         [scores, context, key, RARE, own, wanted], "exact") for own in (False, True)
-    ]  # fmt: skip
-    found.append(("race_winner", ops.race_winner, race_winner_ref, [scores, context, key, 0.7], "exact"))
+    context = torch.randint(-1, 2500, (2, 3))
+    found: list[Made] = [("race_winner", ops.race_winner, race_winner_ref, [scores, context, key, 0.7], "exact")]
     kept = [torch.tensor([True, True]), torch.tensor([0.7, 1.0]), torch.tensor([0, 40]), torch.tensor([0.05, 0.1]),
             torch.tensor([0.0, 0.02])]  # fmt: skip
     found.append(("warp_logits", ops.warp_logits, warp_logits_ref, [scores, *kept], "exact"))
@@ -318,9 +295,7 @@ def small_calls() -> Sequence[Made]:
         *[(f"topk_softmax {v} {dtype}", ops.topk_softmax, lambda *a: topk_softmax_ref(*a),
            [torch.randn(3, v).to(dtype), 100, torch.tensor([2, 0])], "softmax")
           for v, dtype in ((60, torch.float32), (4500, torch.float16), (4500, torch.float32))],
-        drafted(torch.float16, SPLIT), drafted(torch.bfloat16, 60, **options),
         layer(HALF, SPLIT), layer(torch.float32, 60, window=40), layer(HALF, SPLIT, rows=(0, 1, 1, 1)),
-        layer(HALF, SPLIT, drafts=3), layer(torch.float32, 60, drafts=2, window=40),
         linear(1, HALF), linear(33, torch.bfloat16), linear(5, torch.float32),
         *packed(1, torch.float16, FP8), *packed(33, torch.bfloat16, INT8), *packed(5, torch.bfloat16, INT4),
         commit(), *evaluator(),

@@ -133,7 +133,7 @@ def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
         )
     with recorded() as launches:
         launcher(*args, **kwargs)
-    if name in ("decoder_layer", "drafted_layer", "family_layer"):
+    if name in ("decoder_layer", "family_layer"):
         return [Launch(launch.kernel.__name__.strip("_"), _bytes_given(launch.arguments)) for launch in launches]
     moved = _bytes_moved(name, func, args, kwargs, out)
     return [Launch(launch.kernel.__name__.strip("_"), 0 if i else moved) for i, launch in enumerate(launches)]
@@ -177,13 +177,13 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def model_of_step(
-    mode: str, shapes: str, dtype: str, batch: int, prefix: int, drafts: int | None = None, weights: str | None = None
+    mode: str, shapes: str, dtype: str, batch: int, prefix: int, weights: str | None = None
 ) -> list[Launch]:
     """The launches of one captured step, in their order.
 
     Args:
         mode: one of `modes.OWN`. shapes: of `shapes.SHAPES`. prefix: tokens in the cache.
-        drafts: of each sequence in every step; None = without. weights: "fp8", "int8", "int4", or None = dense.
+        weights: "fp8", "int8", "int4", or None = dense.
 
     Raises ValueError for a mode that is not this library's.
     """
@@ -195,7 +195,7 @@ def model_of_step(
         model, None, untrained_evaluator(torch.zeros(facts.vocab_size, dtype=torch.uint8)), "random weights", text=False
     )
     watermark, policy, branching = parts_of(mode, ModeInputs(subject, [], THETA, None))
-    options: dict[str, Any] = {"branching": branching, "max_memory": ROOM, "return_trace": False, "speculate": drafts}
+    options: dict[str, Any] = {"branching": branching, "max_memory": ROOM, "return_trace": False, "speculate": None}
     policy, work = policy or FixedStrength(1.0), Workload(batch, prefix)
     plan = make_plan(facts, watermark, policy, Settings(**options), work, captured=True)
     assert plan.captured, mode

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from caw import ops
-from caw.decoding.forward import flash_decoding
 from caw.decoding.full_race import check_untargeted, runs_full_race
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
@@ -186,16 +185,10 @@ def warn_of_dropout(facts: ModelFacts) -> None:
         )
 
 
-def kernels_of(backend: str | None, facts: ModelFacts) -> ops.Ops:
-    """Return the ops of `backend`, see `caw.generate`. ImportError if a package is missing."""
+def kernels_of(backend: str | None) -> ops.Ops:
+    """Return the ops of `backend`, see `caw.generate`."""
     if backend is None:
         return ops.dispatched()
     if backend == "reference":
         return ops.references()
-    if backend == flash_decoding.NAME:
-        kernels = flash_decoding.flash_kernels()
-        flash_decoding.check_flash(facts.device, facts.dtype)
-        return kernels
-    raise ValueError(
-        f"backend must be None, 'reference' or '{flash_decoding.NAME}', got {shown(backend)}; leave it out"
-    )
+    raise ValueError(f"backend must be None or 'reference', got {shown(backend)}; leave it out")

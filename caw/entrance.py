@@ -121,7 +121,7 @@ def stream_results(
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
         settings = settings if streamer is None else without_retries(settings)
-        facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
+        facts, kernels = accepted.facts, kernels_of(settings.backend)
         reader = watermark  # what detectors read: the caller's
         warn_of_idle(watermark, policy, settings)
         if isinstance(watermark, Recommended):

@@ -32,10 +32,9 @@ from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
@@ -43,7 +42,6 @@ from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
-    drafted_attention_ref,
     sibling_attention_packed_ref,
     sibling_attention_paged_ref,
     sibling_attention_ref,
@@ -110,12 +108,6 @@ sibling_attention = register(
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
     fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
-# drafted: the last rows of each sequence are a chain behind its first candidate
-drafted_attention = register(
-    "drafted_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
-    "int drafts, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    drafted_attention_ref, fakes.attention_fake, triton="sibling_attention",
-)  # fmt: skip
 # packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
 #   own, tokens of prompts. CPU only, both
 sibling_attention_packed = register(
@@ -172,15 +164,6 @@ evaluator_step = register(
     functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
     fakes.evaluator_step_fake,
     triton="evaluator_step",
-)
-
-# ---- green_argmax: the likeliest green token of whole rows; key int64 [B], 64 bits of each row's --------------------
-green_argmax = register(
-    "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
-    "-> (Tensor, Tensor)",
-    green_argmax_ref,
-    fakes.green_argmax_fake,
-    triton="green_argmax",
 )
 
 # ---- race_winner: who wins a race over whole rows of logits float32 [B, V], -inf = out; int64 [B] --------------------
@@ -377,18 +360,11 @@ decoder_layer = register(
     "int? window=None, Tensor? rows=None) -> Tensor",
     decoder_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
-# drafted_layer: the same of candidates and a chain of drafts, as in `drafted_attention`
-drafted_layer = register(
-    "drafted_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
-    "Tensor(b!) v_scratch, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int drafts, "
-    "int? window=None) -> Tensor",
-    drafted_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
-)  # fmt: skip
 # family_layer: the same of families whose layers differ from Llama's, on a GPU; on a CPU for comparison
 family_layer = register(
     "family_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
-    "str family, float? softcap=None, int drafts=0, int? window=None, Tensor? rows=None) -> Tensor",
+    "str family, float? softcap=None, int? window=None, Tensor? rows=None) -> Tensor",
     family_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
 
@@ -426,7 +402,6 @@ class Ops:
     sibling_attention_packed: Callable[..., torch.Tensor]
     commit_kv: Callable[..., None]
     commit_step: Callable[..., None]
-    evaluate_capacity: Callable[..., torch.Tensor]
     select_candidate: Callable[..., torch.Tensor]
     evaluator_step: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     native: bool = True  # use the ops whose reference is a watermark's or sampler's own PyTorch code
@@ -435,7 +410,7 @@ class Ops:
 def dispatched() -> Ops:
     """Return the ops as torch dispatches them by device."""
     return Ops(
-        topk_softmax, sibling_attention, sibling_attention_packed, commit_kv, commit_step, evaluate_capacity,
+        topk_softmax, sibling_attention, sibling_attention_packed, commit_kv, commit_step,
         select_candidate, evaluator_step,
     )  # fmt: skip
 
@@ -444,7 +419,7 @@ def references() -> Ops:
     """Return plain PyTorch ops for any device: `backend="reference"`."""
     return Ops(
         topk_softmax_ref, sibling_attention_ref, sibling_attention_packed_ref, commit_kv_ref, commit_step_ref,
-        evaluate_capacity_ref, select_candidate_ref, evaluator_step_ref, native=False,
+        select_candidate_ref, evaluator_step_ref, native=False,
     )  # fmt: skip
 
 

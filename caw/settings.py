@@ -131,9 +131,9 @@ class Running:
         branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines, run
             eagerly and without drafts); equal text.
         slots: candidates per forward pass; None = 2 for green lists, up to 8 for EXP.
-        speculate: speculative decoding, which changes no text: "auto" = n-gram lookup in all texts of the call where it
-            pays, on a CPU; "own" = lookup within each text only; None = off; a number = always that many tokens; or a
-            `Drafter`.
+        speculate: speculative decoding, which changes no text, on a CPU: "auto" = n-gram lookup in all texts of the
+            call where it pays; "own" = lookup within each text only; None = off; a number = always that many tokens;
+            or a `Drafter`.
         batch_size: sequences decoded together; None = 8 or fewer. Texts do not depend on it in float32, nor in bfloat16
             on a CPU with the compiled extension; elsewhere near ties may.
         max_memory: memory limit of decoding besides the model weights: bytes, a share of free memory as a float, or a
@@ -144,8 +144,7 @@ class Running:
         compile: compile the model's body with torch.compile: about a minute of preparation, fewer kernels per step.
             Requires a model on one device in one process, and a watermark and policy that run without the host
             (docs/gpu.md).
-        backend: kernels to use: None = this library's; "reference" = plain PyTorch; "flash-attn" = this
-            library's, with the flash-attn package for attention in a step (CUDA, float16 or bfloat16).
+        backend: kernels to use: None = this library's; "reference" = plain PyTorch.
     """
 
     chat: bool = False

@@ -60,7 +60,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "memory type": ({"max_memory": [1]}, TypeError, "got list"),
     "prefill attention": ({"prefill_attention": "flash"}, ValueError, "prefill_attention must be one of sdpa, "),
     "flash attention": ({"prefill_attention": "flash_attention_2"}, ImportError, "needs the flash-attn package"),
-    "backend": ({"backend": "cuda"}, ValueError, "backend must be None, 'reference' or 'flash-attn'"),
+    "backend": ({"backend": "cuda"}, ValueError, "backend must be None or 'reference'"),
     "watermark": ({"watermark": "kgw"}, TypeError, "watermark must be a caw watermark or None, got str"),
     "policy": ({"policy": 0.5}, TypeError, "policy must be a caw policy, got float"),
     "streamer": ({"streamer": Recorder()}, ValueError, "requires exactly one prompt, got 3"),

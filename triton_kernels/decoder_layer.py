@@ -28,14 +28,7 @@ from caw.triton_kernels.overlap import start_early
 from caw.triton_kernels.packed_weights import check_packed
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 from caw.triton_kernels.rms_norm import MAX_WIDTH, added, added_and_normed, normed
-from caw.triton_kernels.sibling_attention import (
-    attend_prefix,
-    chain_row,
-    chain_sees,
-    chain_steps,
-    log2_scores,
-    prefix_bounds,
-)
+from caw.triton_kernels.sibling_attention import attend_prefix, log2_scores, prefix_bounds
 from caw.triton_kernels.small_linear import MAX_ROWS, product
 
 MAX_CANDIDATES = 32
@@ -64,40 +57,10 @@ def _rotated(x_ptr, o_row, norm_ptr, cos_ptr, sin_ptr, o_cos, m_row, eps, offset
 
 
 @triton.jit
-def _with_chain(
-    own, b_v, b_q, qkv_ptr, k_norm_ptr, cos_ptr, sin_ptr, o_k, o_v, o_cos, stride_qc, stride_cc, m_m, o_c, candidates,
-    drafts, window, eps, offset, scale, softcap, kind: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr,
-    HAS_DRAFTS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Greatest score, sum of weights and weighted sum of values of the rows' own tokens (score `own`, value b_v) and,
-    with drafts, of those before them on the chain. o_k, o_v, o_cos: where those of row 0 begin."""
-    total = tl.full([BLOCK_M], 1.0, tl.float32)
-    if HAS_DRAFTS:
-        o_d = tl.arange(0, BLOCK_D)
-        steps = chain_steps(o_c, candidates, drafts)
-        for j in range(0, drafts):
-            i_a = chain_row(j, candidates, drafts) + tl.arange(0, 1)  # one key and value for all rows
-            seen = m_m & chain_sees(steps, j, window, HAS_WINDOW)
-            b_k = _rotated(qkv_ptr, o_k + i_a * stride_qc, k_norm_ptr, cos_ptr, sin_ptr, o_cos + i_a * stride_cc,
-                           i_a >= 0, eps, offset, D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
-            raw = tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1)
-            score = tl.where(seen, log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
-            p_v = qkv_ptr + (o_v + i_a * stride_qc)[:, None] + o_d[None, :]
-            b_va = tl.load(p_v, mask=(o_d < D)[None, :], other=0.0).to(tl.float32)  # [1, BLOCK_D]
-            b_va = tl.where(seen[:, None], b_va, 0.0)  # what a row does not see may be NaN
-            new_own = tl.maximum(own, score)
-            decay, weight = tl.exp2(own - new_own), tl.exp2(score - new_own)
-            total = total * decay + weight
-            b_v = b_v * decay[:, None] + weight[:, None] * b_va
-            own = new_own
-    return own, total, b_v
-
-
-@triton.jit
-def _merge_parts(part_ptr, lse_ptr, o_r, m_m, top, total, acc, count, splits, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """All parts of rows o_r and their own tokens, of greatest score `top`: the output [BLOCK_M, BLOCK_D]."""
+def _merge_parts(part_ptr, lse_ptr, o_r, m_m, top, acc, count, splits, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """All parts of rows o_r and their own tokens, of score `top` and value acc: the output [BLOCK_M, BLOCK_D]."""
     o_d = tl.arange(0, BLOCK_D)
+    total = tl.full(top.shape, 1.0, tl.float32)
     for s in range(0, splits):
         # .cg: other multiprocessors wrote these; what this one's own cache holds of them may be older
         b_lse = tl.load(lse_ptr + s * count + o_r, mask=m_m, other=float("-inf"), cache_modifier=".cg")  # [BLOCK_M]
@@ -113,14 +76,14 @@ def _merge_parts(part_ptr, lse_ptr, o_r, m_m, top, total, acc, count, splits, D:
     return acc / total[:, None]
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size", "slot", "drafts", "packed"])
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size", "slot", "packed"])
 def _layer_attention_kernel(
     qkv_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, k_scratch_ptr, v_scratch_ptr, lengths_ptr,
     arrivals_ptr, part_ptr, lse_ptr, out_ptr, rows_ptr, stride_qb, stride_qc, stride_cb, stride_cc,
     stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd,
     stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
-    slot, kv_heads, group, candidates, splits, size, drafts, window, packed, eps, offset, scale, softcap,
-    D: tl.constexpr, ROTATED: tl.constexpr, ONE_PART: tl.constexpr, HAS_DRAFTS: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    slot, kv_heads, group, candidates, splits, size, window, packed, eps, offset, scale, softcap,
+    D: tl.constexpr, ROTATED: tl.constexpr, ONE_PART: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
     PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
@@ -155,7 +118,6 @@ def _layer_attention_kernel(
     m_md = m_m[:, None] & (o_d < D)[None, :]
     kind = k_ptr.dtype.element_ty
     o_k = o_row + (heads + i_h) * D
-    o_first = i_b * stride_qb + (heads + i_h) * D  # of candidate 0
     p_v = qkv_ptr + (o_row + (heads + kv_heads + i_h) * D)[:, None] + o_d[None, :]
     b_q = _rotated(qkv_ptr, o_row + o_h * D, q_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, offset,
                    D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
@@ -175,22 +137,17 @@ def _layer_attention_kernel(
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
     low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, length + chain_steps(o_c, candidates, drafts) - window + 1, k_ptr, v_ptr, lengths_ptr, i_b, i_h, low, high,
+        b_q, k_ptr, v_ptr, lengths_ptr, i_b, i_h, low, high,
         stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
-        D, 0, HAS_SOFTCAP, UPCAST, HAS_DRAFTS and HAS_WINDOW, BLOCK_M, BLOCK_N, BLOCK_D,
+        D, 0, HAS_SOFTCAP, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
     p_out = out_ptr + ((first + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
     if ONE_PART:
         b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
-        own, total, b_v = _with_chain(
-            own, b_v, b_q, qkv_ptr, k_norm_ptr, cos_ptr, sin_ptr, o_first, o_first + kv_heads * D, i_b * stride_cb,
-            stride_qc, stride_cc, m_m, o_c, candidates, drafts, window, eps, offset, scale, softcap, kind, D, ROTATED,
-            HAS_DRAFTS, HAS_WINDOW, HAS_SOFTCAP, HAS_NORM, BLOCK_M, BLOCK_D,
-        )  # fmt: skip
         top = tl.maximum(b_max, own)
         decay, weight = tl.exp2(b_max - top), tl.exp2(own - top)
-        b_out = (b_acc * decay[:, None] + weight[:, None] * b_v) / (b_sum * decay + weight * total)[:, None]
+        b_out = (b_acc * decay[:, None] + weight[:, None] * b_v) / (b_sum * decay + weight)[:, None]
         tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
     else:
         count = tl.num_programs(1).to(tl.int64) * rows
@@ -206,12 +163,7 @@ def _layer_attention_kernel(
         arrived = tl.atomic_add(arrivals_ptr + i_bh * tl.num_programs(0) + i_m, 1, sem="acq_rel", scope="gpu")
         if arrived == splits - 1:
             b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
-            own, total, b_v = _with_chain(
-                own, b_v, b_q, qkv_ptr, k_norm_ptr, cos_ptr, sin_ptr, o_first, o_first + kv_heads * D, i_b * stride_cb,
-                stride_qc, stride_cc, m_m, o_c, candidates, drafts, window, eps, offset, scale, softcap, kind, D,
-                ROTATED, HAS_DRAFTS, HAS_WINDOW, HAS_SOFTCAP, HAS_NORM, BLOCK_M, BLOCK_D,
-            )  # fmt: skip
-            b_out = _merge_parts(part_ptr, lse_ptr, o_p_row, m_m, own, total, b_v, count, splits, D, BLOCK_D)
+            b_out = _merge_parts(part_ptr, lse_ptr, o_p_row, m_m, own, b_v, count, splits, D, BLOCK_D)
             tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
 
 
@@ -238,12 +190,12 @@ class LayerAttention:
         self, qkv: torch.Tensor, norms: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor,
         cache: list[torch.Tensor], scratch: list[torch.Tensor], slot: int, lengths: torch.Tensor,
         arrivals: torch.Tensor, eps: float, offset: float, scale: float, softcap: float | None, window: int | None,
-        rows: torch.Tensor | None, drafts: int,
+        rows: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         """qkv [B * C, (H + 2 HK) D], cos and sin [B, C, R <= D], contiguous rows -> [B * C, H * D]; packed, [N, ...].
 
         norms: of queries and keys, or empty; offset: added to their weights. scratch: of keys and of values,
-        [B', slots, HK, D], written at slot on. drafts: how many of the C are a chain.
+        [B', slots, HK, D], written at slot on.
         """
         batch, candidates, blocks, count = self.batch, self.candidates, self.blocks, self.batch * self.heads
         width = self.heads * self.dim
@@ -269,9 +221,9 @@ class LayerAttention:
                 "stride_qb": candidates * qkv.stride(0), "stride_qc": qkv.stride(0),
                 "stride_cb": cos.stride(0), "stride_cc": cos.stride(1), **strides,
                 "slot": slot, "kv_heads": self.kv_heads, "group": self.heads // self.kv_heads,
-                "candidates": candidates, "splits": self.splits, "size": self.size, "drafts": drafts,
+                "candidates": candidates, "splits": self.splits, "size": self.size,
                 "window": window or 0, "eps": eps, "offset": offset, "scale": scale, "softcap": softcap or 1.0,
-                "D": self.dim, "ROTATED": cos.shape[2], "ONE_PART": self.one_part, "HAS_DRAFTS": drafts > 0,
+                "D": self.dim, "ROTATED": cos.shape[2], "ONE_PART": self.one_part,
                 "HAS_WINDOW": window is not None, "HAS_SOFTCAP": softcap is not None, "HAS_NORM": bool(norms),
                 "UPCAST": INTERPRETED,
                 "OVERLAP": overlaps(qkv), "PACKED": rows is not None, "BLOCK_R": MAX_ROWS,
@@ -316,29 +268,6 @@ def decoder_layer(
     )  # fmt: skip
 
 
-def drafted_layer(
-    hidden: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k_scratch: torch.Tensor,
-    v_scratch: torch.Tensor,
-    lengths: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
-    eps: float,
-    scale: float,
-    drafts: int,
-    window: int | None = None,
-) -> torch.Tensor:
-    """`decoder_layer` of which the last `drafts` rows of each sequence are a chain, as in `drafted_layer_ref`."""
-    return family_layer(
-        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, 0, lengths, weights, biases, eps, scale, LLAMA,
-        drafts=drafts, window=window,
-    )  # fmt: skip
-
-
 def family_layer(
     hidden: torch.Tensor,
     cos: torch.Tensor,
@@ -355,15 +284,14 @@ def family_layer(
     scale: float,
     family: str,
     softcap: float | None = None,
-    drafts: int = 0,
     window: int | None = None,
     rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`decoder_layer` and `drafted_layer` of any of FAMILIES, as in `family_layer_ref`."""
+    """`decoder_layer` of any of FAMILIES, as in `family_layer_ref`."""
     check(family in FAMILIES, f"family must be one of {', '.join(FAMILIES)}", family, "use the model's own layers")
     about, given = FAMILIES[family], (hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths)
     _check(*given, weights, biases, rows, about.after_norms)
-    _check_options(hidden, softcap, drafts, rows)
+    check(softcap is None or softcap > 0, "softcap must be above 0 or None", softcap, "pass None for no cap")
     count, candidates, width = hidden.shape
     batch = count if rows is None else lengths.shape[0]
     if rows is not None:
@@ -376,7 +304,7 @@ def family_layer(
     qkv = product(normed(x, norm1, eps, offset, arrivals), [wq, wk, wv], biases[:3])
     mixed = attention(
         qkv, list(head_norms), cos, sin, [k_cache, v_cache], [k_scratch, v_scratch], slot, lengths, arrivals, eps,
-        offset, scale, softcap, window, rows, drafts,
+        offset, scale, softcap, window, rows,
     )  # fmt: skip
     if after:
         y, inner = added_and_normed(product(mixed, [wo], [biases[3]]), after[0], x, norm2, eps, offset)
@@ -387,14 +315,6 @@ def family_layer(
     if after:
         return added(product(inner, [wd], [biases[6]]), after[1], y, eps, offset).view(hidden.shape)
     return product(inner, [wd], [biases[6]], residual=y).view(hidden.shape)
-
-
-def _check_options(hidden, softcap, drafts: int, rows) -> None:
-    """Raise ValueError naming the argument."""
-    count = hidden.shape[1]
-    check(0 <= drafts < max(count, 1), f"drafts must be fewer than the {count} rows", drafts, "pass fewer")
-    check(rows is None or not drafts, "drafts must be 0 with rows", drafts, "pass every sequence's rows")
-    check(softcap is None or softcap > 0, "softcap must be above 0 or None", softcap, "pass None for no cap")
 
 
 def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows,

@@ -21,7 +21,6 @@ from torch.nn.functional import linear
 
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sibling_attention_ref import (
-    drafted_attention_ref,
     sibling_attention_packed_ref,
     sibling_attention_ref,
 )
@@ -106,12 +105,11 @@ def family_layer_ref(
     scale: float,
     family: str,
     softcap: float | None = None,
-    drafts: int = 0,
     window: int | None = None,
     rows: torch.Tensor | None = None,
     multiplier: float = 1.0,
 ) -> torch.Tensor:
-    """One layer of a family, as `decoder_layer_ref`, or with drafts `drafted_layer_ref`.
+    """One layer of a family, as `decoder_layer_ref`.
 
     Args:
         cos, sin: [B, C, R] with R <= D: the dimensions of a head from R on are not rotated.
@@ -125,10 +123,7 @@ def family_layer_ref(
         if rows is None:
             k_scratch[:batch, slot : slot + count] = k.transpose(1, 2)
             v_scratch[:batch, slot : slot + count] = v.transpose(1, 2)
-            given = (q, k_cache, v_cache, k, v, lengths)
-            if drafts:
-                return drafted_attention_ref(*given, drafts, scale, window, softcap)
-            return sibling_attention_ref(*given, scale, window, softcap)
+            return sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window, softcap)
         places = slot + torch.arange(batch) - torch.searchsorted(rows, rows)
         k_scratch[rows, places], v_scratch[rows, places] = k[:, :, 0], v[:, :, 0]
         return sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window, softcap)
@@ -193,30 +188,3 @@ def apart(
 
     parted = [norm1, *rows(qkv, sizes[0]), wo, norm2, *rows(gate_up, sizes[1]), wd, *norms]
     return parted, [*rows(biases[0], sizes[0]), biases[1], *rows(biases[2], sizes[1]), biases[3]]
-
-
-def drafted_layer_ref(
-    hidden: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k_scratch: torch.Tensor,
-    v_scratch: torch.Tensor,
-    lengths: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
-    eps: float,
-    scale: float,
-    drafts: int,
-    window: int | None = None,
-) -> torch.Tensor:
-    """One layer of R rows of B sequences: hidden [B, R, E], cos and sin [B, R, D], of each row's own position.
-
-    The last `drafts` rows are a chain, see `drafted_attention_ref`; all else as in `decoder_layer_ref`. Mutates the
-    scratch, whose first R slots take keys and values.
-    """
-    return family_layer_ref(
-        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, 0, lengths, weights, biases, eps, scale, LLAMA,
-        drafts=drafts, window=window,
-    )  # fmt: skip

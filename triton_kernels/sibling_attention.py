@@ -9,9 +9,6 @@ and base-2 logsumexp, and with the own score s and the sink z
 
     out = (sum_s 2^(e_s - m) o_s + 2^(s - m) v_c) / (sum_s 2^(e_s - m) + 2^(s - m) + 2^(z - m)),   m = the maximum
 
-A chain of drafts behind the first candidate (drafted_attention_ref) is as many rows more of the tile: each reads the
-prefix with the others, and the tokens before it on the chain where its own key is read.
-
 S and the grid depend on shapes only, the loop bounds on the lengths in device memory. With S = 1 the first kernel
 finishes by itself, unless its tile is too large to.
 """
@@ -59,35 +56,14 @@ def prefix_bounds(length, i_s, splits, window, HAS_WINDOW: tl.constexpr, BLOCK_N
 
 
 @triton.jit
-def chain_steps(o_c, candidates, drafts):
-    """How far behind the prefix rows o_c stand, the last `drafts` of which are a chain: 0, or 1, 2, …"""
-    return tl.maximum(o_c - (candidates - drafts - 1), 0)
-
-
-@triton.jit
-def chain_row(j, candidates, drafts):
-    """Row of token j of the chain, which begins with candidate 0."""
-    return tl.where(j == 0, 0, candidates - drafts - 1 + j)
-
-
-@triton.jit
-def chain_sees(steps, j, window, HAS_WINDOW: tl.constexpr):
-    """Whether rows `steps` behind the prefix see token j of the chain."""
-    seen = j < steps
-    if HAS_WINDOW:
-        seen = seen & (steps - j < window)
-    return seen
-
-
-@triton.jit
 def attend_prefix(
-    b_q, b_first, k_ptr, v_ptr, p_table, i_b, i_h, low, high, stride_kb, stride_kh, stride_kn, stride_kd,
+    b_q, k_ptr, v_ptr, p_table, i_b, i_h, low, high, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
-    D: tl.constexpr, PAGE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, UPCAST: tl.constexpr, BY_ROW: tl.constexpr,
+    D: tl.constexpr, PAGE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Greatest base-2 score, sum of weights and weighted sum of values of queries b_q [BLOCK_M, BLOCK_D] over positions
-    low to high, if BY_ROW from b_first [BLOCK_M] on. i_b, i_h: int64. PAGE = 0: contiguous cache, else page size;
+    low to high. i_b, i_h: int64. PAGE = 0: contiguous cache, else page size;
     p_table: the sequence's pages."""
     o_n = tl.arange(0, BLOCK_N)
     o_d = tl.arange(0, BLOCK_D)
@@ -116,8 +92,6 @@ def attend_prefix(
             b_v = b_v.to(tl.float32)
         raw = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         scores = tl.where(m_n[None, :], log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
-        if BY_ROW:
-            scores = tl.where((start + o_n)[None, :] >= b_first[:, None], scores, float("-inf"))
         new_max = tl.maximum(b_max, tl.max(scores, 1))
         shift = _finite(new_max)
         weights = tl.exp2(scores - shift[:, None])
@@ -129,7 +103,7 @@ def attend_prefix(
     return b_max, b_sum, b_acc
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size", "drafts"])
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size"])
 def _split_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, k_own_ptr, v_own_ptr, lengths_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qc, stride_qd,
@@ -137,8 +111,8 @@ def _split_kernel(
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_kob, stride_koh, stride_koc, stride_kod,
     stride_vob, stride_voh, stride_voc, stride_vod,
-    stride_ob, stride_oh, stride_oc, stride_tb, kv_heads, group, candidates, splits, size, drafts, window, scale,
-    softcap, D: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr, HAS_DRAFTS: tl.constexpr,
+    stride_ob, stride_oh, stride_oc, stride_tb, kv_heads, group, candidates, splits, size, window, scale,
+    softcap, D: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -170,11 +144,10 @@ def _split_kernel(
     # a length past the cache is clamped: wrong at worst, never a wild access
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
     low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
-    steps = chain_steps(o_c, candidates, drafts)
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, length + steps - window + 1, k_ptr, v_ptr, table_ptr + i_b * stride_tb, i_b, i_h, low, high,
+        b_q, k_ptr, v_ptr, table_ptr + i_b * stride_tb, i_b, i_h, low, high,
         stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
-        D, PAGE, HAS_SOFTCAP, UPCAST, HAS_DRAFTS and HAS_WINDOW, BLOCK_M, BLOCK_N, BLOCK_D,
+        D, PAGE, HAS_SOFTCAP, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
     o_r = i_bh.to(tl.int64) * rows + o_m  # (b * H + h) * C + c: output rows of one KV head are neighbours
@@ -184,31 +157,13 @@ def _split_kernel(
         b_ko = tl.load(p_ko, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
         b_vo = tl.load(p_vo, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
         own = log2_scores(tl.sum(b_q.to(tl.float32) * b_ko, 1), scale, softcap, HAS_SOFTCAP)
-        own_sum = tl.full([BLOCK_M], 1.0, tl.float32)
-        if HAS_DRAFTS:
-            for j in range(0, drafts):
-                i_a = chain_row(j, candidates, drafts)
-                seen = m_m & chain_sees(steps, j, window, HAS_WINDOW)
-                p_ka = k_own_ptr + i_b * stride_kob + i_h * stride_koh + i_a * stride_koc + o_d * stride_kod
-                p_va = v_own_ptr + i_b * stride_vob + i_h * stride_voh + i_a * stride_voc + o_d * stride_vod
-                b_ka = tl.load(p_ka, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
-                b_va = tl.load(p_va, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
-                raw = tl.sum(b_q.to(tl.float32) * b_ka[None, :], 1)
-                score = tl.where(seen, log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
-                new_top = tl.maximum(own, score)
-                decay, weight = tl.exp2(own - new_top), tl.exp2(score - new_top)
-                own_sum = own_sum * decay + weight
-                # what a row does not see may be NaN
-                b_va = tl.where(seen[:, None], b_va[None, :], 0.0)
-                b_vo = b_vo * decay[:, None] + weight[:, None] * b_va
-                own = new_top
         top = tl.maximum(b_max, own)
         if HAS_SINKS:
             sink = tl.load(sinks_ptr + o_h, mask=m_m, other=0.0).to(tl.float32) * LOG2E
             top = tl.maximum(top, sink)
         decay = tl.exp2(b_max - top)
         own_weight = tl.exp2(own - top)
-        total = b_sum * decay + own_weight * own_sum
+        total = b_sum * decay + own_weight
         if HAS_SINKS:
             total += tl.exp2(sink - top)
         b_out = (b_acc * decay[:, None] + own_weight[:, None] * b_vo) / total[:, None]
@@ -225,15 +180,14 @@ def _split_kernel(
             tl.store(out_ptr + o_p[:, None] * D + o_d[None, :], b_out, mask=m_md)
 
 
-@triton.jit(do_not_specialize=["group", "candidates", "splits", "drafts", "window"])
+@triton.jit(do_not_specialize=["group", "candidates", "splits"])
 def _combine_kernel(
     part_ptr, lse_ptr, q_ptr, k_own_ptr, v_own_ptr, sinks_ptr, out_ptr,
     stride_qb, stride_qh, stride_qc, stride_qd,
     stride_kob, stride_koh, stride_koc, stride_kod,
     stride_vob, stride_voh, stride_voc, stride_vod,
-    stride_ob, stride_oh, stride_oc, heads, group, candidates, splits, drafts, window, scale, softcap,
-    D: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_DRAFTS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
+    stride_ob, stride_oh, stride_oc, heads, group, candidates, splits, scale, softcap,
+    D: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One output row: the parts, the own token and the sink merged by logsumexp."""
@@ -259,27 +213,13 @@ def _combine_kernel(
     b_part = tl.load(p_part, mask=m_s[:, None] & m_d[None, :], other=0.0)  # [BLOCK_S, BLOCK_D]
 
     own = log2_scores(tl.sum(b_q * b_ko, 0), scale, softcap, HAS_SOFTCAP)
-    own_sum = own * 0.0 + 1.0
-    if HAS_DRAFTS:
-        steps = chain_steps(i_c, candidates, drafts)
-        for j in range(0, drafts):
-            i_a = chain_row(j, candidates, drafts)
-            if chain_sees(steps, j, window, HAS_WINDOW):
-                b_ka = tl.load(p_ko + (i_a - i_c) * stride_koc, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
-                b_va = tl.load(p_vo + (i_a - i_c) * stride_voc, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
-                score = log2_scores(tl.sum(b_q * b_ka, 0), scale, softcap, HAS_SOFTCAP)
-                new_top = tl.maximum(own, score)
-                decay, weight = tl.exp2(own - new_top), tl.exp2(score - new_top)
-                own_sum = own_sum * decay + weight
-                b_vo = b_vo * decay + weight * b_va
-                own = new_top
     top = tl.maximum(tl.max(b_lse, 0), own)
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + i_h).to(tl.float32) * LOG2E
         top = tl.maximum(top, sink)
     weights = tl.exp2(b_lse - top)
     own_weight = tl.exp2(own - top)
-    total = tl.sum(weights, 0) + own_weight * own_sum
+    total = tl.sum(weights, 0) + own_weight
     if HAS_SINKS:
         total += tl.exp2(sink - top)
     b_out = (tl.sum(weights[:, None] * b_part, 0) + own_weight * b_vo) / total
@@ -320,7 +260,7 @@ def _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, p
         check(sinks.is_contiguous(), "sinks must be contiguous", f"stride {sinks.stride()}", "call .contiguous()")
 
 
-def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale, window, softcap, sinks, drafts=0):
+def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale, window, softcap, sinks):
     """Start the split kernel and, with more than one part, the combine kernel; returns the output."""
     batch, heads, candidates, dim = q.shape
     kv_heads = k_cache.shape[1]
@@ -336,10 +276,8 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
     lse = q.new_empty((1,) if fused else (splits, count), dtype=torch.float32)
     own = {"k_own_ptr": k_own, "v_own_ptr": v_own, "sinks_ptr": lse if sinks is None else sinks, "q_ptr": q}
     numbers = {"group": group, "candidates": candidates, "splits": splits, "scale": scale, "softcap": softcap or 1.0,
-               "drafts": drafts, "window": window or 0,
                "stride_ob": out.stride(0), "stride_oh": out.stride(1), "stride_oc": out.stride(2)}  # fmt: skip
-    flags = {"D": dim, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None, "HAS_DRAFTS": drafts > 0,
-             "HAS_WINDOW": window is not None}  # fmt: skip
+    flags = {"D": dim, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None}
     launch(
         _split_kernel,
         (m_blocks, batch * kv_heads, splits),
@@ -350,6 +288,7 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
             "lengths_ptr": lengths, "out_ptr": part, "lse_ptr": lse,
             "stride_tb": 0 if table is None else table.stride(0),
             "kv_heads": kv_heads, "size": size, "FUSED": fused, "PAGE": page, "UPCAST": INTERPRETED,
+            "window": window or 0, "HAS_WINDOW": window is not None,
             "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
         },
         num_warps=blocks.num_warps,
@@ -397,28 +336,6 @@ def sibling_attention(
     size = k_cache.shape[2]
     check_lengths(lengths, size)
     return _launch(q, k_cache, v_cache, None, size, 0, k_own, v_own, lengths, scale, window, softcap, sinks)
-
-
-def drafted_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k_own: torch.Tensor,
-    v_own: torch.Tensor,
-    lengths: torch.Tensor,
-    drafts: int,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`sibling_attention` of which the last `drafts` rows are a chain; arguments as in `drafted_attention_ref`."""
-    _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, paged=False)
-    check(0 <= drafts < q.shape[2], f"drafts must be 0 to {q.shape[2] - 1}, fewer than rows", drafts, "pass fewer")
-    size = k_cache.shape[2]
-    check_lengths(lengths, size)
-    given = (k_own, v_own, lengths, scale, window, softcap, sinks)
-    return _launch(q, k_cache, v_cache, None, size, 0, *given, drafts)
 
 
 def sibling_attention_paged(

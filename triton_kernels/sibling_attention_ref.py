@@ -10,14 +10,6 @@ The same attention in two more layouts:
 - packed: as many candidates of each sequence as it has, one row each. The rectangle carries C candidates of every
   sequence even where one strength alone is possible; packed, a sequence with one candidate costs one row.
 - paged: over a prefix that lies in pages of P positions, K[b, h, n] = k_pages[block_table[b, n // P], h, n % P].
-
-And with a chain of drafts behind the first candidate. All see the prefix, as far as a window reaches back from their
-own position:
-
-    row          0 .. C - 1      C            C + 1        ...
-    is           candidates      1st draft    2nd draft
-    position     T               T + 1        T + 2
-    sees of all  itself          0, itself    0, C, itself
 """
 
 from __future__ import annotations
@@ -134,47 +126,3 @@ def sibling_attention_paged_ref(
     """
     k_cache, v_cache = gather_pages(k_pages, block_table), gather_pages(v_pages, block_table)
     return sibling_attention_ref(q, k_cache, v_cache, k_own, v_own, lengths, scale, window, softcap, sinks)
-
-
-def drafted_attention_ref(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k_own: torch.Tensor,
-    v_own: torch.Tensor,
-    lengths: torch.Tensor,
-    drafts: int,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Attention of R rows of each sequence, the last `drafts` of which are a chain.
-
-    Args:
-        q: [B, H, R, D]. k_own, v_own: [B, HK, R, D]. drafts: in [0, R); 0 = siblings alone.
-        k_cache, v_cache [B, HK, S, D], lengths int64 [B], scale, window, softcap, sinks: as in `sibling_attention_ref`.
-
-    Returns:
-        [B, H, R, D] in q's dtype; computed in float32, or in float64 where q is.
-    """
-    candidates, sequences = q.shape[2] - drafts, torch.arange(q.shape[0], device=q.device)
-    extras = scale, window, softcap, sinks
-    out = [sibling_attention_ref(q[:, :, :candidates], k_cache, v_cache,
-                                 k_own[:, :, :candidates], v_own[:, :, :candidates], lengths, *extras)]  # fmt: skip
-    if drafts:  # ancestors are put where they would lie once committed
-        keys, values = (torch.cat([x, torch.zeros_like(x_own[:, :, :drafts])], dim=2)
-                        for x, x_own in ((k_cache, k_own), (v_cache, v_own)))  # fmt: skip
-    for behind in range(drafts):
-        own, before = candidates + behind, candidates + behind - 1 if behind else 0
-        keys[sequences, :, lengths + behind] = k_own[:, :, before]
-        values[sequences, :, lengths + behind] = v_own[:, :, before]
-        at = slice(own, own + 1)
-        out.append(sibling_attention_ref(q[:, :, at], keys, values, k_own[:, :, at], v_own[:, :, at],
-                                         lengths + behind + 1, *extras))  # fmt: skip
-    return torch.cat(out, dim=2)
-
-
-def chain_steps(count: int, drafts: int, device: torch.device) -> torch.Tensor:
-    """How far behind the prefix each of `count` rows stands, int64 [R]: candidates 0, drafts 1, 2, …"""
-    return (torch.arange(count, device=device) - (count - drafts - 1)).clamp_min(0)

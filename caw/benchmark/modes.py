@@ -41,7 +41,6 @@ FOREIGN = {"as-transformers-kgw": "transformers"}
 OTHERS = ("transformers", "transformers-static", "transformers-kgw")
 OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
 DRAFTS = "/drafts"
-CHAIN = 4  # drafts of a text where steps are captured, which carry as many as are asked for and none by themselves
 DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
 DRAWN = "/drawn"
 DRAWING: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_p": 0.95}
@@ -114,11 +113,6 @@ def make_watermark(name: str, *, drawn: bool = False) -> Watermark:
     return watermark_class(name)(KEY, **WATERMARKS[name])
 
 
-def asked_of(device: torch.device) -> int | str:
-    """Return the `speculate` setting of modes with drafts."""
-    return CHAIN if device.type == "cuda" else "auto"
-
-
 def ours(
     inputs: ModeInputs,
     watermark: Watermark | None,
@@ -132,7 +126,7 @@ def ours(
     fixed: dict[str, Any] = {
         "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(inputs.prompts),
         "return_trace": drafts, "progress": False,
-        "speculate": asked_of(inputs.subject.model.device) if drafts else None, **sampling,
+        "speculate": "auto" if drafts else None, **sampling,
     }  # fmt: skip
     ends = bool(end_token_ids(inputs.subject.model, inputs.subject.tokenizer))
 

@@ -13,7 +13,6 @@ import torch
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.kept_graphs import Kept, claim
 from caw.decoding.capture.run_ahead import RunAhead
-from caw.decoding.drafts.draft_rounds import DraftRounds
 from caw.decoding.eager_step import StepByStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
@@ -119,8 +118,7 @@ class Decoder:
     def steps(self) -> StepByStep | RunAhead:
         """Make the caller of the step: one step at a time, or rounds of captured steps."""
         if isinstance(self.step, FixedStep):
-            rounds = DraftRounds if self.plan.drafts else RunAhead
-            return rounds(self.step, self.state, self.cache, self.report, self.kept)
+            return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
         return self.step.caller(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
@@ -261,7 +259,7 @@ def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
     """Make an empty cache; beside: positions beyond the plan's capacity. kept: memory to reuse."""
     facts = plan.facts
     cache = (SpreadCache if facts.spread else SiblingCache)(
-        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots + plan.drafts, facts.device,
+        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots, facts.device,
         plan.kernels, plan.settings.prefill_attention,
     )  # fmt: skip
     if kept is not None:

@@ -13,7 +13,6 @@ from caw.decoding.plan_defaults import (
     cache_places,
     candidate_slots,
     checked,
-    graph_drafts,
     history_needed,
     marks_eos,
     most_drafts,
@@ -62,11 +61,6 @@ class Plan(Rules):
     spare_memory: int | None
     prompt_cache: PromptCache | None
     portioned: bool = False
-
-    @property
-    def drafts(self) -> int:
-        """Number of drafted tokens of each sequence in every captured step."""
-        return graph_drafts(self.settings, self.why_no_drafts, self.captured)
 
 
 def make_plan(
@@ -117,7 +111,7 @@ def make_plan(
     captured = will_capture(facts, watermark, policy, settings, kernels, limits, warper, limit, captured)
     slots = candidate_slots(watermark, policy, settings, max_strength, captured=captured)
     changing = limit is not None or (inside_generate and facts.dropping is not None)
-    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing, slots=slots, batch=batch)
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing)
     spare, carried = None, slots + most_drafts(settings, undrafted)
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)

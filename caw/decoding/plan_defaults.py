@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.decoding.forward.fused_layers import DTYPES, GPU_ROWS, fusible, touched
+from caw.decoding.forward.fused_layers import DTYPES, fusible, touched
 from caw.decoding.forward.prefill_attention import compiled_prefill
 from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import RowLimits
@@ -23,8 +23,6 @@ REPEATED_SLOTS = 2  # where each token is carried once, the likeliest first: it 
 DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
 CACHE_BLOCK = 256  # tokens: sizes of the cache that kernels are compiled for, and bodies by torch.compile
 MOST_DRAFTS = 12  # drafts of one sequence in a forward, unless more are asked for
-CAPTURED_DRAFTS = 4  # drafts of a captured step for a drafter that does not say how many
-CAPTURED_ROWS = 32  # of a sequence in a captured step
 NEVER = "speculate is None"
 ROUNDING = "the model has layers whose rounding may depend on the number of rows"
 
@@ -145,14 +143,10 @@ def will_capture(
     return whole and not why_not and (by_itself if asked is None else asked)
 
 
-def why_no_drafts(
-    facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool, slots: int, batch: int
-) -> str:
+def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool) -> str:
     """Say why decoding carries no drafts; empty if it may.
 
-    captured, slots: as in `Plan`. changing: whether a token's keys and values may be others the next time they are
-    computed. batch: texts at once, before memory makes it smaller. A captured step with more rows than the kernels for
-    few rows take would silently use other products, so drafts are refused there.
+    captured: as in `Plan`. changing: whether a token's keys and values may be others the next time they are computed.
 
     Raises ValueError where drafts cannot be carried and were asked for by more than "auto" or "own".
     """
@@ -160,25 +154,19 @@ def why_no_drafts(
         return NEVER
     compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels) and facts.dtype in DTYPES
     spread = facts.spread or facts.mesh is not None
-    others = kernels.native and kernels.sibling_attention is not ops.sibling_attention
-    rows = slots + graph_drafts(settings, "", captured)
-    together = batch * rows
     found = {
-        "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not (compiled or captured),
+        "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not compiled,
         "steps on several devices": spread,
         "compile=True": settings.compile,
-        "captured steps, which only a number or a drafter gives drafts": captured and not _fixed(settings.speculate),
-        "captured steps with another package's attention": captured and others,
-        f"captured steps of {rows} rows for each text, of at most {CAPTURED_ROWS}": captured and rows > CAPTURED_ROWS,
-        f"captured steps of {together} rows for {batch} texts, of at most {GPU_ROWS}": captured and together > GPU_ROWS,
+        "captured steps": captured,
         f"branching={settings.branching!r}": settings.branching != "tree",
         "texts that may outgrow the model's rotary embedding, or dropout": changing,
     }
     reason = next((name for name, there in found.items() if there), "")
     if reason and settings.speculate not in WHERE_IT_PAYS:
         raise ValueError(
-            f"speculate={_said(settings.speculate)} needs branching='tree' and this library's compiled or captured "
-            f"steps, found {reason}; leave speculate out"
+            f"speculate={_said(settings.speculate)} needs branching='tree' and this library's compiled steps on a "
+            f"CPU, found {reason}; leave speculate out"
         )
     return reason
 
@@ -187,18 +175,6 @@ def most_drafts(settings: Settings, why_not: str) -> int:
     """Return the maximum length of one sequence's draft; 0 if there is a reason for none."""
     most = settings.speculate if isinstance(settings.speculate, int) else MOST_DRAFTS
     return 0 if why_not else most
-
-
-def graph_drafts(settings: Settings, why_not: str, captured: bool) -> int:
-    """Return the number of drafts of each sequence in every captured step; 0 if there is a reason for none."""
-    if why_not or not (captured and _fixed(settings.speculate)):
-        return 0
-    return settings.speculate if isinstance(settings.speculate, int) else CAPTURED_DRAFTS
-
-
-def _fixed(speculate: Any) -> bool:
-    """Tell whether captured steps draft with it: with a number or a drafter, not where it drafts only if that pays."""
-    return speculate is not None and not isinstance(speculate, str)
 
 
 def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:

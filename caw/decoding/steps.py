@@ -1,9 +1,9 @@
 """Choose the step that decodes a plan. All give the same tokens; `step.py` says what each is.
 
-                 no drafts      drafts, which change no token
-eager            EagerStep      DraftStep
-captured         FixedStep      ChainedFixedStep
-captured, fused  FusedStep      ChainedFusedStep
+eager                         EagerStep
+eager, drafts, same tokens    DraftStep
+captured                      FixedStep
+captured, fused               FusedStep
 
 Steps are captured on CUDA or with compile=True, unless one of them needs something of the host (`will_capture` in
 `plan_defaults.py`); they are fused where `fusible` (`capture/fused_step.py`) says so.
@@ -15,7 +15,6 @@ from typing import Any
 
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.fused_step import FusedStep, fusible
-from caw.decoding.drafts.chained_step import ChainedFixedStep, ChainedFusedStep
 from caw.decoding.drafts.drafter import Drafter
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.proposer import Proposer
@@ -44,7 +43,7 @@ def make_step(
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
     if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model, parts):
         why_not = ROUNDING
-    if why_not and not plan.drafts:
+    if why_not:
         if plan.captured:
             return (FusedStep if fusible(plan) else FixedStep)(model, plan, texts, marks), why_not
         return EagerStep(model, plan, texts, marks), why_not
@@ -52,11 +51,6 @@ def make_step(
         drafter: Drafter = NgramDrafter()
     else:
         drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
-    if plan.drafts or isinstance(speculate, int):
-        width = Width(plan.drafts or speculate)
-    else:
-        width = Earned(MOST_DRAFTS, getattr(drafter, "expected", None))
+    width = Width(speculate) if isinstance(speculate, int) else Earned(MOST_DRAFTS, getattr(drafter, "expected", None))
     proposer = Proposer(drafter, width, plan.facts.vocab_size)
-    if plan.drafts:
-        return (ChainedFusedStep if fusible(plan) else ChainedFixedStep)(model, plan, proposer, texts, marks), ""
     return DraftStep(model, plan, proposer, texts, marks), ""

@@ -27,7 +27,6 @@ from caw.detection.text_weights import MOST, TextWeights, check_own_key, check_w
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.io.files import write_whole
 from caw.io.vocabulary import Vocabulary
-from caw.io.warn import warn_caller
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -83,21 +82,11 @@ class TokenWeights(TextWeights):
         check_weighable(watermark)
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise ValueError if ids of this tokenizer (None = ids are given) stand for other tokens than in the table.
-
-        Warns about a file of an earlier version, which does not name its vocabulary.
-        """
-        if tokenizer is None:
-            return
-        name = f"the weight table {self.name}" if self.name else "the weight table"
-        if self.vocabulary is not None:
+        """Raise ValueError if ids of this tokenizer (None = ids are given) stand for other tokens than in the table."""
+        if tokenizer is not None and self.vocabulary is not None:
+            name = f"the weight table {self.name}" if self.name else "the weight table"
             remedy = "use the table of the model that wrote the texts, or make one with `caw detection-weights --like`"
             self.vocabulary.check(tokenizer, f"{name} was", remedy)
-        elif self.name:
-            warn_caller(
-                f"{name} is from an earlier version and does not name its vocabulary, so it may not fit this model; "
-                "make it again with `caw detection-weights`"
-            )
 
     def text_levels(self, texts: Sequence[np.ndarray], watermark: Watermark) -> list[np.ndarray]:
         return [self.of(text) for text in texts]

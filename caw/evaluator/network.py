@@ -240,22 +240,16 @@ def check_serves(evaluator: Evaluator, model_name: str | Path, tokenizer: Any) -
     """Raise ValueError if the evaluator is for a model with another vocabulary; warn if it is for another model with
     the same.
 
-    model_name: "" = unknown. tokenizer: of the model, None = unknown. Universal evaluators are not checked. A file of
-    an earlier version does not name its vocabulary: it gives a warning, and its token classes, if any, are compared.
+    model_name: "" = unknown. tokenizer: of the model, None = unknown. Universal evaluators are not checked.
     """
     if model_name:
         warn_of_other_model(evaluator, model_name)
     if tokenizer is None:
         return
-    name = f"evaluator {evaluator.source}" if evaluator.source else "the evaluator"
     if evaluator.vocabulary is not None and not evaluator.universal:
+        name = f"evaluator {evaluator.source}" if evaluator.source else "the evaluator"
         remedy = "train one for this model with `caw train-evaluator`, or try Evaluator.for_tokenizer"
         evaluator.vocabulary.check(tokenizer, f"{name} was", remedy)
-    elif evaluator.vocabulary is None and evaluator.source and not evaluator.universal:
-        warn_caller(
-            f"{name} is from an earlier version and does not name its vocabulary; train it again or, if it is for "
-            "this model, save it again: Evaluator.load(...).for_tokenizer(tokenizer, V).save(...)"
-        )
     if evaluator.token_class is not None and reads_classes(tokenizer):
         check_tokenizer(evaluator.token_class.cpu(), tokenizer, evaluator.spec.line_ends)
 

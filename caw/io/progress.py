@@ -108,15 +108,13 @@ class Bar:
     Args:
         total: pieces; None = unknown: they are counted, and no time left is given. doing: what is done, in front.
         unit: what the pieces are, behind their count. enabled: False = never shown.
-        done: of the pieces, those that were finished before, which say nothing about the time left.
         announced: long work of a command: a single piece is shown as well, and the first line comes at once.
     """
 
     def __init__(
-        self, total: int | None, doing: str, unit: str = "", *, enabled: bool = True, done: int = 0,
-        announced: bool = False,
-    ) -> None:  # fmt: skip
-        self.total, self.doing, self.unit, self.tokens, self.done, self.before = total, doing, unit, 0, done, done
+        self, total: int | None, doing: str, unit: str = "", *, enabled: bool = True, announced: bool = False
+    ) -> None:
+        self.total, self.doing, self.unit, self.tokens, self.done = total, doing, unit, 0, 0
         self.whole = doing
         self.bar: Progress | None = None
         self.lines: Lines | None = None
@@ -131,7 +129,7 @@ class Bar:
     def __enter__(self) -> Bar:
         if self.bar is not None:
             self.bar.start()
-            self.task = self.bar.add_task(self.doing, total=self.total, completed=self.done, detail=self.unit)
+            self.task = self.bar.add_task(self.doing, total=self.total, detail=self.unit)
         if self.lines is not None:
             self.lines.start()
         return self
@@ -173,10 +171,9 @@ class Bar:
         said = f"{self.whole if over else self.doing}: {count.strip()}{tokens}"
         if over:
             return f"{said} in {spoken(seconds)}"
-        now = self.done - self.before
-        if self.total is None or not now:
+        if self.total is None or not self.done:
             return f"{said}, {spoken(seconds)} so far" if seconds >= 1 else said
-        return f"{said}, about {spoken(seconds / now * (self.total - self.done))} left"
+        return f"{said}, about {spoken(seconds / self.done * (self.total - self.done))} left"
 
 
 def _rich_bar() -> Progress:

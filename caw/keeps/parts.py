@@ -6,7 +6,7 @@ Words are read in English only. Digits of every script and Chinese numerals are 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from caw.keeps.equations import NUMBER_WORDS, TITLES
 
@@ -28,7 +28,6 @@ NEGATION = re.compile(
 )
 NO_NAMES = {"I", "I'm", "I'll", "I've", "I'd"}
 LOOKED_BACK = 16  # characters before a word that tell whether it begins a sentence
-KINDS = ("number", "name", "code", "negation", "answer")
 
 
 def names_in(text: str) -> set[str]:
@@ -36,26 +35,25 @@ def names_in(text: str) -> set[str]:
     return {word for word, begins in _capitalised(text) if not begins}
 
 
-def content_of(text: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> tuple[tuple[str, ...], ...]:
-    """Return the content of a text by kind (numbers, names, ...), each in the order of the text.
+def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Return the numbers, names, code, negations and answers of a text, each in the order of the text.
 
     names: words that are names even where they begin a sentence. Numbers are without thousands separators and currency
     signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. All
     negations are alike. An answer is what follows "answer is" in its sentence.
     """
-    parts = {
-        "number": [_plain(each) for each in NUMBER.findall(text)],
-        "name": [word for word, begins in _capitalised(text) if not begins or word in names],
-        "code": _code(text),
-        "negation": ["not" for _ in NEGATION.finditer(text)],
-        "answer": [" ".join(words.lower().split()) for words in ANSWER.findall(text)],
-    }
-    return tuple(tuple(parts[kind]) for kind in kinds)
+    return (
+        tuple(_plain(each) for each in NUMBER.findall(text)),
+        tuple(word for word, begins in _capitalised(text) if not begins or word in names),
+        tuple(_code(text)),
+        tuple("not" for _ in NEGATION.finditer(text)),
+        tuple(" ".join(words.lower().split()) for words in ANSWER.findall(text)),
+    )
 
 
-def same_content(one: str, other: str, names: Collection[str] = (), kinds: Sequence[str] = KINDS) -> bool:
-    """Tell whether two texts have the same content of these kinds, in the same order."""
-    return content_of(one, names, kinds) == content_of(other, names, kinds)
+def same_content(one: str, other: str, names: Collection[str] = ()) -> bool:
+    """Tell whether two texts have the same content, in the same order."""
+    return content_of(one, names) == content_of(other, names)
 
 
 def _plain(number: str) -> str:

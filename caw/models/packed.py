@@ -77,10 +77,6 @@ class PackedLinear(torch.nn.Module):
             self.packed, self.bias = self.packed.to(to), None if self.bias is None else self.bias.to(to)
         return self
 
-    def extra_repr(self) -> str:
-        """Return the sizes, as torch.nn.Linear does."""
-        return f"outputs={self.outputs}, inputs={self.inputs}, weights={self.form.name}"
-
 
 class _Stays(torch.nn.Module):
     """A child that moves visit first: a move that packed weights reject is rejected before any part has moved."""

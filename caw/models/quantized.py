@@ -29,10 +29,6 @@ class _Packed(torch.nn.Module):
             )
         return self
 
-    def extra_repr(self) -> str:
-        """Sizes, as torch.nn.Linear shows its own."""
-        return f"outputs={self.outputs}, inputs={self.inputs}, bytes={self.packed.nbytes}"
-
 
 class QuantizedLinear(_Packed):
     """Replaces torch.nn.Linear: float32 x [..., inputs] -> [..., outputs].

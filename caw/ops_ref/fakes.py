@@ -76,13 +76,6 @@ def evaluator_step_fake(
     return torch.empty_like(pending_capacity), torch.empty_like(pending_strength), torch.empty_like(counts)
 
 
-def green_argmax_fake(
-    scores: torch.Tensor, context: torch.Tensor, key: Any, threshold: Any, selfhash: Any, wanted: Any = None
-) -> tuple[torch.Tensor, ...]:
-    rows = scores.shape[0]
-    return context.new_empty((rows,)), scores.new_empty((rows,), dtype=torch.float32)
-
-
 def draw_scores_fake(
     warped: torch.Tensor, drawn: torch.Tensor, context: torch.Tensor, key: torch.Tensor, k: int, reach: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

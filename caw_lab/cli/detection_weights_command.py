@@ -146,7 +146,7 @@ def from_positions(
     """Build the table from the strengths that a capacity policy would use at stored positions."""
     import numpy as np
 
-    from caw.detection.expected_weights import expected_weights, strengths_of
+    from caw_lab.training.expected_weights import expected_weights, strengths_of
     from caw_lab.training.pipeline import fitted
     from caw_lab.training.positions import Positions
     from caw_lab.training.train import predict

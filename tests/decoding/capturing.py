@@ -181,8 +181,7 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
     loop = [] if choosing.loop is None else [copy.copy(choosing.loop), texts.evidence]
     choosing.loop = loop[0] if loop else None
     owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
-    owners += [choosing, step, step.step]  # of the steps: the memory that drafts are written to
-    owners += [] if texts.penalties is None else [texts.penalties]
+    owners += [choosing, step, step.step, *([] if texts.penalties is None else [texts.penalties])]
     for owner in (*owners, *_placed(choosing.watermark)):
         for name, value in list(vars(owner).items()):
             if isinstance(value, torch.Tensor):

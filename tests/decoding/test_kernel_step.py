@@ -12,7 +12,6 @@ import pytest
 import torch
 from decoding.architectures import CONFIGS, RAGGED, build, from_config, prompt
 from decoding.capturing import started, tensors
-from decoding.drafts.guessing import Knowing
 from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from models.packing import packed_pair
@@ -47,7 +46,6 @@ def launchers() -> ops.Ops:
         sibling_attention_packed=packed,
         commit_kv=commit_kv.commit_kv,
         commit_step=commit_kv.commit_step,
-        evaluate_capacity=evaluator_step.evaluate_capacity,
         select_candidate=evaluator_step.select_candidate,
         evaluator_step=evaluator_step.evaluator_step,
     )
@@ -72,7 +70,6 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         penalise_logits,
         rms_norm,
         sampling_noise,
-        sibling_attention,
         small_linear,
         tournament,
         warp_logits,
@@ -91,10 +88,8 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "packed_linear", small_linear.packed_linear)
     monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
     monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
-    monkeypatch.setattr(ops, "drafted_layer", decoder_layer.drafted_layer)
     monkeypatch.setattr(ops, "family_layer", decoder_layer.family_layer)
     monkeypatch.setattr(ops, "rms_norm", rms_norm.rms_norm)
-    monkeypatch.setattr(ops, "drafted_attention", sibling_attention.drafted_attention)
     kernels = launchers()
     monkeypatch.setattr(ops, "sibling_attention", kernels.sibling_attention)  # whose place a layer may take
     return kernels
@@ -239,29 +234,6 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
     monkeypatch.setattr(ops, "family_layer", lambda *given: families.add(given[13]) or whole(*given))
     return families
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "watermark"), [("qwen2", "lefthash"), pytest.param("gemma2", "top_k", marks=REHEARSAL)]
-)
-def test_tokens_of_drafted_steps_in_the_interpreter(
-    by_kernels: ops.Ops, name: str, watermark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The chain in whole layers, also of another family: the tokens of decoding without drafts."""
-    model = build(name)
-    settings: dict[str, Any] = {"max_new_tokens": 5 if name == "qwen2" else 4, "slots": 2}
-    prompts, policy = [prompt(7, 1), prompt(2, 2)], capacity_policy(model)
-    expected = run(model, prompts, WATERMARKS[watermark], policy, fixed=False, kernels=ops.references(), **settings)
-    calls = as_on_a_gpu(monkeypatch) if name == "gemma2" else set()
-    drafter = Knowing(list(zip(prompts, expected.tokens, strict=True)), ["right", "last wrong"])
-    actual = run(model, prompts, WATERMARKS[watermark], policy, fixed=True, kernels=by_kernels, speculate=drafter,
-                 **settings)  # fmt: skip
-    assert actual.tokens == expected.tokens
-    if name == "gemma2":
-        assert calls == {"gemma2"}, "layers run whole"
-    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
-    assert sum(trace.drafts.accepted for trace in actual.traces) > 0
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_texts_are_those_of_the_definition(llama: Any, watermark: str | None) ->
 
 @pytest.mark.parametrize("watermark", [None, "lefthash", "scale"])
 @pytest.mark.parametrize(
-    "how", [{"branching": "sequential"}, {"branching": "batch"}, {"speculate": 5}, {"fixed": True, "speculate": 3}]
+    "how", [{"branching": "sequential"}, {"branching": "batch"}, {"speculate": 5}, {"fixed": True}]
 )
 def test_every_way_of_running_makes_the_same_texts(llama: Any, watermark: str | None, how: dict[str, Any]) -> None:
     """Drafts too: what was generated is counted from the text, which a draft that was right has joined."""

@@ -47,7 +47,7 @@ def sentence(bad: float, token: int) -> str:
 PATHS: dict[str, dict[str, Any]] = {
     "eager": {}, "fused": {"fixed": True}, "fixed": {"fixed": True, "kernels": ops.references()},
     "refilled": {"batch": 2},
-    "one by one": {"batch": 1}, "drafts": {"speculate": "own"}, "fixed drafts": {"fixed": True, "speculate": 3},
+    "one by one": {"batch": 1}, "drafts": {"speculate": "own"},
 }  # fmt: skip
 
 

@@ -188,16 +188,6 @@ def test_shipped_tables_say_their_vocabulary(demo_tokenizer: Any) -> None:
         assert vocabulary is not None and vocabulary.agrees(demo_tokenizer) == name.startswith("smollm2")
 
 
-def test_a_file_without_a_vocabulary_is_warned_of(tmp_path: Path) -> None:
-    file = tmp_path / "old.safetensors"
-    table([1, 2]).save(file)
-    with pytest.warns(
-        UserWarning, match=r"old.safetensors is from an earlier version and does not name its vocabulary.*make it again"
-    ):
-        Detector(tiny.tiny_tokenizer(), KGW(key=1), weights=file)
-    Detector(None, KGW(key=1), weights=file)  # of ids nothing is known
-
-
 @pytest.mark.parametrize("said", ["x", "[1, 2]"])
 def test_a_vocabulary_that_cannot_be_read(tmp_path: Path, said: str) -> None:
     fields = {"version": "1", "default": "8", "provenance": "{}", "vocabulary": said}

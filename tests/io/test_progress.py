@@ -68,19 +68,19 @@ def test_notes_replace_what_is_being_done(terminal: None) -> None:
 
 
 def test_a_terminal_shows_the_time_left(terminal: None, clock: Clock) -> None:
-    with Bar(13, "measuring", "texts", done=3) as bar:
+    with Bar(10, "measuring", "texts") as bar:
         for _ in range(5):
             clock.go(8)
             bar()
         assert bar.bar is not None
         task = bar.bar.tasks[0]
-        assert (task.completed, task.time_remaining) == (8, 40.0)  # what was there before took no time
+        assert (task.completed, task.time_remaining) == (5, 40.0)
         drawn = io.StringIO()
         from rich.console import Console
 
         Console(file=drawn, width=120, force_terminal=True).print(bar.bar.get_renderable())
     shown = re.sub(r"\x1b\[[0-9;]*m", "", drawn.getvalue())
-    assert "measuring" in shown and "8/13 texts" in shown and "0:00:40 0:00:40" in shown
+    assert "measuring" in shown and "5/10 texts" in shown and "0:00:40 0:00:40" in shown
 
 
 def test_lines_come_at_once_then_now_and_then_and_at_the_end(log: Callable[[], list[str]], clock: Clock) -> None:

@@ -7,7 +7,7 @@ import torch
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "layer/bfloat16", torch.float16: "layer/bfloat16"}
 CASES = {
@@ -116,7 +116,7 @@ FAMILIES = {
     "gemma2, parts, cap, window": {"family": "gemma2", "softcap": 1.5, "heads": 4, "kv_heads": 1, "dim": 16,
                                    "size": 300, "window": 190, "width": 37},
     "gemma3, norms": {"family": "gemma2", "head_norms": True, "biases": True, "dtype": torch.float16},
-    "a part of each head, chain": {"family": "llama", "rotated": 4, "drafts": 2, "candidates": 4, "softcap": 1.5},
+    "a part of each head": {"family": "llama", "rotated": 4, "candidates": 4, "softcap": 1.5},
 }  # fmt: skip
 
 
@@ -202,45 +202,3 @@ def test_lengths_past_the_cache(device):
             decoder_layer(**past)
     else:
         assert torch.equal(decoder_layer(**past), decoder_layer(**full))
-
-
-CHAINS = {
-    "one part": {"candidates": 5, "drafts": 3, "biases": True},
-    "norms, window": {"candidates": 6, "drafts": 5, "head_norms": True, "window": 4, "dtype": torch.float16},
-    "parts, window": {"candidates": 4, "drafts": 2, "heads": 4, "kv_heads": 1, "dim": 16, "size": 300, "window": 190},
-    "parts and tiles": {"batch": 1, "candidates": 12, "drafts": 10, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
-}
-
-
-def chained(**case):
-    """Arguments of `drafted_layer`, whose rows begin with the first slot."""
-    given = arguments(**case)
-    del given["slot"]
-    return given
-
-
-@pytest.mark.parametrize("case", CHAINS)
-def test_chains_of_drafts(device, case):
-    from caw.triton_kernels.decoder_layer import drafted_layer
-
-    torch.manual_seed(7)
-    given = chained(**CHAINS[case])
-    assert_as_reference(drafted_layer, drafted_layer_ref, given, device)
-
-
-@pytest.mark.parametrize("size", [20, 300])
-def test_a_draft_of_nan_reaches_no_row_before_it(device, size):
-    from caw.triton_kernels.decoder_layer import drafted_layer
-
-    given = chained(batch=1, candidates=5, drafts=3, heads=4, kv_heads=1, dim=16, size=size, width=16, wide=16)
-    given["hidden"][:, 4] = torch.nan
-    out = drafted_layer(**on(given, device))
-    assert out[:, :4].isfinite().all() and out[:, 4].isnan().all()
-
-
-@pytest.mark.parametrize("drafts", [-1, 2])
-def test_more_drafts_than_rows_are_refused(device, drafts):
-    from caw.triton_kernels.decoder_layer import drafted_layer
-
-    with pytest.raises(ValueError, match=r"^drafts must be fewer than the 2 rows"):
-        drafted_layer(**on(chained(drafts=drafts), device))

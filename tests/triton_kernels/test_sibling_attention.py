@@ -7,7 +7,6 @@ import torch
 
 from caw.testing import assert_close
 from caw.triton_kernels.sibling_attention_ref import (
-    drafted_attention_ref,
     sibling_attention_paged_ref,
     sibling_attention_ref,
 )
@@ -209,47 +208,3 @@ def test_graph_replay_at_other_lengths():
         lengths.copy_(torch.tensor(other))
         graph.replay()
         assert torch.equal(out, sibling_attention(q, k, v, k_own, v_own, lengths, 0.1))
-
-
-# Chains of drafts ----------------------------------------------------------------------------------------------------
-
-CHAINS = {
-    "plain": {},
-    "window": {"window": 3},
-    "all": {"window": 40, "softcap": 5.0, "sinks": torch.tensor([0.3, -1.0, 2.0, 0.0])},
-}
-
-
-@pytest.mark.parametrize(
-    "shape, options",  # B, H, HK, R, S, D, dtype, drafts: a prefix in one part, in several, more rows than a tile has
-    [((3, 4, 2, 5, 20, 16, F32, 3), "window"), ((2, 4, 1, 3, 300, 64, BF16, 2), "all"),
-     ((2, 4, 1, 3, 300, 16, F32, 2), "plain"), ((1, 4, 1, 20, 70, 32, F32, 18), "all")],
-)  # fmt: skip
-def test_chains_of_drafts(device, shape, options):
-    from caw.triton_kernels.sibling_attention import drafted_attention
-
-    torch.manual_seed(6)
-    *sizes, drafts = shape
-    given = inputs(device, *sizes)
-    more = {name: x.to(device) if torch.is_tensor(x) else x for name, x in CHAINS[options].items()}
-    actual = drafted_attention(*given, drafts, 0.3, **more)
-    expected = drafted_attention_ref(*(x.cpu() for x in given), drafts, 0.3, **CHAINS[options])
-    assert_close(actual.cpu(), expected, ROWS[actual.dtype])
-
-
-@pytest.mark.parametrize("size", [20, 300])
-def test_a_draft_of_nan_reaches_no_row_before_it(device, size):
-    from caw.triton_kernels.sibling_attention import drafted_attention
-
-    given = inputs(device, 1, 4, 1, 5, size, 64)
-    given[4][:, :, 4] = torch.nan  # the value of the last draft
-    out = drafted_attention(*given, 3, 0.3)
-    assert out[:, :, :4].isfinite().all() and out[:, :, 4].isnan().all()
-
-
-@pytest.mark.parametrize("drafts", [-1, 2])
-def test_more_drafts_than_rows_are_refused(device, drafts):
-    from caw.triton_kernels.sibling_attention import drafted_attention
-
-    with pytest.raises(ValueError, match=r"^drafts must be 0 to 1"):
-        drafted_attention(*inputs(device, 2, 4, 2, 2, 9, 16), drafts, 0.3)

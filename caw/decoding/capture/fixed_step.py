@@ -96,10 +96,4 @@ class DeviceStep:
         step.ring = ring
 
     def __call__(self) -> None:
-        self.decide()
-
-    def decide(self) -> StepResult:
-        """Decide one token of every active text."""
-        result = self.step.decode(self.state, self.cache)
-        self.step.conclude(self.cache, result)
-        return result
+        self.step.conclude(self.cache, self.step.decode(self.state, self.cache))

@@ -54,9 +54,8 @@ class FusedStep(FixedStep):
     def __init__(self, model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> None:
         super().__init__(model, plan, texts, marks)
         self.carried = min(self.slots, self.choosing.rungs)
-        own = plan.kernels.sibling_attention is ops.sibling_attention
         # compiled bodies and layers of others take the same number of candidates of every sequence
-        self.packs = own and not plan.settings.compile and exact_rows(model)
+        self.packs = not plan.settings.compile and exact_rows(model)
 
     def decode(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state, cache and ring."""

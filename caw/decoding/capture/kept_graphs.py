@@ -117,8 +117,6 @@ def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
         return None  # its key and its tables are part of the graph
     if plan.recommended is not None:
         return None  # two families have a target, whose loop no graph of another call has
-    if plan.drafts:
-        return None  # so is the memory that the host writes drafts to
     known = all(part is None or type(part).__module__.startswith("caw.") for part in (plan.watermark, plan.policy))
     if not (plan.captured and known and plan.loop is None) or plan.settings.compile:
         return None

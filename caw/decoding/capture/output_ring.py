@@ -45,7 +45,7 @@ class OutputRing:
         return self.integers.shape[0]
 
     def write(self, result: StepResult) -> None:
-        self.forwarded = result.forwarded  # by the step's shapes; `DraftedStep` sets it for its several results
+        self.forwarded = result.forwarded
         tokens = torch.where(result.emitted, result.tokens, NOT_EMITTED)
         columns, numbers = [torch.where(result.broken, BROKEN, tokens)[:, None]], []
         if self.trace:
@@ -58,20 +58,6 @@ class OutputRing:
             self.floats.index_copy_(0, self.cursor, torch.cat(numbers, dim=1)[None])
         self.integers.index_copy_(0, self.cursor, torch.cat(columns, dim=1)[None])
         self.cursor.add_(1).remainder_(self.size)
-
-    def amend(self, result: StepResult, *, evaluated: bool) -> None:
-        """Replace candidates, choice and (evaluated) capacity in the trace of the last result written."""
-        if self.trace:
-            last = (self.cursor - 1).remainder_(self.size)
-            token = self.integers.index_select(0, last)[0, :, :1]
-            row = torch.cat([token, result.choice[:, None], result.counts[:, None], result.candidates], dim=1)
-            self.integers.index_copy_(0, last, row[None])
-            if not evaluated:
-                return
-            assert self.floats is not None
-            numbers = self.floats.index_select(0, last)[0]
-            numbers[:, 1] = result.capacity
-            self.floats.index_copy_(0, last, numbers[None])
 
     def read(self, integers: torch.Tensor, floats: torch.Tensor | None, steps: int) -> list[StepResult]:
         """Return the first `steps` results from copies of `integers` and `floats`."""

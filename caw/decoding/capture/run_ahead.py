@@ -71,19 +71,11 @@ class RunAhead:
         self.batch = self.state.batch
         plan, rungs = self.fixed_step.plan, self.fixed_step.choosing.rungs
         device, said = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
-        self.ring = OutputRing.empty(self._results, self.batch, rungs, plan.settings.return_trace, device, said)
-        self.step: Callable[[], None] = self._make_step()
+        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, said)
+        self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
-
-    def _make_step(self) -> DeviceStep:
-        return DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
-
-    @property
-    def _results(self) -> int:
-        """Maximum results that come from the device at once."""
-        return ROUND
 
     def _take_over(self, kept: Kept) -> None:
         """Reuse the graph of an earlier call, whose memory texts, state and cache already use."""

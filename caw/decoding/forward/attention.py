@@ -20,7 +20,6 @@ from caw.decoding.forward.prefill_attention import causal_attention, compiled_pr
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.spread_cache import SpreadCache
 from caw.models.branchable import refusal
-from caw.triton_kernels.sibling_attention_ref import drafted_attention_ref
 
 NAME = "caw"
 MAX_DIM = 512  # the head dimension that compiled attention takes
@@ -37,8 +36,6 @@ class Layout:
         one token each; lengths are then [B].
     places: int64 [N], where the cache keeps each row's key and value, in a forward with drafts; lengths are then [N],
         the position of each row, which reads all places before it.
-    drafts: how many of each sequence's rows, its last ones, are a chain behind its first candidate, in a step that
-        reads nothing back.
     """
 
     cache: SiblingCache | SpreadCache
@@ -47,7 +44,6 @@ class Layout:
     start: int = 0
     rows: torch.Tensor | None = None
     places: torch.Tensor | None = None
-    drafts: int = 0
 
 
 def attention(
@@ -83,10 +79,7 @@ def attention(
         lengths, kernels = caw_layout.lengths.to(query.device), cache.kernels
         prefix = layer.owner.store[layer.index, :, : lengths.shape[0], :, : caw_layout.limit]
         given = (query, prefix[0], prefix[1], key, value, lengths)
-        if caw_layout.drafts:
-            drafted = ops.drafted_attention if kernels.native else drafted_attention_ref
-            out = drafted(*given, caw_layout.drafts, scale, sliding_window, softcap, s_aux)
-        elif caw_layout.rows is None:
+        if caw_layout.rows is None:
             out = kernels.sibling_attention(*given, scale, sliding_window, softcap, s_aux)
         elif kernels.native and not query.is_cpu:
             out = _as_pages(given, caw_layout.rows, scale, sliding_window, softcap, s_aux)

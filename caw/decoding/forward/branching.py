@@ -17,7 +17,6 @@ from caw.decoding.forward.attention import Layout
 from caw.decoding.forward.draft_tree import DraftTree
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.settings import Branching
-from caw.triton_kernels.sibling_attention_ref import chain_steps
 
 
 def forward_candidates(
@@ -116,29 +115,6 @@ def forward_drafted(model: Any, cache: SiblingCache, tree: DraftTree) -> torch.T
         caw_layout=Layout(cache, tree.positions, rows=tree.rows, places=tree.places),
     )
     return output.logits[:, 0]
-
-
-def forward_chained(
-    model: Any, cache: SiblingCache, tokens: torch.Tensor, drafts: int, limit: int, positions: int | None
-) -> torch.Tensor:
-    """Logits [B, R, V], in the model's dtype, of candidates and of a chain of drafts behind the first one.
-
-    Args:
-        tokens: int64 [B, R], candidates at position cache.lengths[b], then `drafts` tokens of the positions behind it;
-            keys and values land in scratch.
-        limit: as in `forward_candidates`. positions: how many the model has; what is beyond gets the last one, and
-            logits that mean nothing. None = no limit.
-    """
-    cache.begin_forward()
-    places = cache.lengths[:, None] + chain_steps(tokens.shape[1], drafts, tokens.device)
-    output = model(
-        tokens,
-        position_ids=places if positions is None else places.clamp_max(positions - 1),
-        past_key_values=cache,
-        use_cache=True,
-        caw_layout=Layout(cache, cache.lengths, limit, drafts=drafts),
-    )
-    return output.logits
 
 
 def _forward(

@@ -173,10 +173,7 @@ class FusedLayer:
         if layout.places is not None:
             return self._drafted(hidden_states, rotary, layout)
         on_cpu = not on_gpu(hidden_states)
-        chains = self._dense and self.kind.as_llama if on_cpu else _fits_gpu(hidden_states, layout)
-        if layout.drafts and chains:
-            return self._chained(hidden_states, rotary, layout)
-        if layout.lengths is not None and not layout.drafts and (on_cpu or _fits_gpu(hidden_states, layout)):
+        if layout.lengths is not None and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
         if layout.lengths is not None or not on_cpu or layout.cache.prefill_attention != "sdpa":
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
@@ -226,7 +223,7 @@ class FusedLayer:
         weights = [before, *matrices[:4], between, *matrices[4:], *self._weights[len(kind.matrices) + 2 :]]
         return ops.family_layer(
             *given, slot, layout.lengths, weights, self.biases(), self.eps, self.scale, kind.family, self.softcap,
-            layout.drafts, self.window, layout.rows,
+            self.window, layout.rows,
         )  # fmt: skip
 
     def _prefill(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], cache: Any) -> torch.Tensor:
@@ -255,22 +252,6 @@ class FusedLayer:
         return ops.prefill_layer(
             hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self.biases(), self.eps,
             self.scale, self.window, layout.places,
-        )  # fmt: skip
-
-    @property
-    def _dense(self) -> bool:
-        """Tell whether no weight is packed: those have products of their own."""
-        return self._weights[1].dtype != torch.uint8
-
-    def _chained(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
-        cache, i = layout.cache, self.index
-        assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
-        prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
-        given = (hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1])
-        if not self.kind.as_llama:
-            return self._of_family(given, 0, layout)
-        return ops.drafted_layer(
-            *given, layout.lengths, self._weights, self.biases(), self.eps, self.scale, layout.drafts, self.window,
         )  # fmt: skip
 
 
@@ -318,7 +299,7 @@ def few_enough(x: torch.Tensor) -> bool:
 
 
 def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
-    """Tell whether Triton's `decoder_layer` takes this step, and attention is not asked of another package."""
+    """Tell whether Triton's `decoder_layer` takes this step, and its attention is not the reference."""
     store = getattr(layout.cache, "store", None)  # none spans several devices
     if layout.cache.kernels.sibling_attention is not ops.sibling_attention or store is None:
         return False

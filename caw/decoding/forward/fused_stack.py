@@ -115,7 +115,7 @@ class _Stack:
             return False
         if kwargs.get("attention_mask") is not None or kwargs.get("inputs_embeds") is not None:
             return False
-        if layout.drafts or (layout.lengths is None and cache.prefill_attention != "sdpa"):
+        if layout.lengths is None and cache.prefill_attention != "sdpa":
             return False
         return not torch.compiler.is_compiling() and self._unchanged(first=layout.lengths is None)
 

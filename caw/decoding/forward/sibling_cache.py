@@ -91,7 +91,6 @@ class SiblingCache(Cache):
         self.slot = 0
         self._packed: tuple[torch.Tensor, torch.Tensor] | None = None
         self._drafted: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.first = 0  # slot of the first of the candidates that `commit_step` chooses among
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
 
     @property
@@ -204,9 +203,8 @@ class SiblingCache(Cache):
     ) -> None:
         """`commit`, and logits and records move along in the same launch; arguments as in `commit_step_ref`."""
         assert self.store is not None and self.scratch is not None
-        scratch = self.scratch[:, :, :, self.first :] if self.first else self.scratch
         self.kernels.commit_step(
-            self.store, scratch, choice, self.lengths, active, logits, step_logits, records, following, alive
+            self.store, self.scratch, choice, self.lengths, active, logits, step_logits, records, following, alive
         )
 
     def keep(self, rows: torch.Tensor) -> None:

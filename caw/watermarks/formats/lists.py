@@ -60,9 +60,7 @@ class PermutationLists:
         self.vocab_size, self.size = vocab_size, size
         self.words = (vocab_size + WORD - 1) // WORD
         self.capacity = LIMIT // (4 * self.words) if keep else 0
-        self.known = torch.empty(0, dtype=torch.int64)  # sorted seeds, and the row of each in `rows`
-        self.places = torch.empty(0, dtype=torch.int64)
-        self.rows = torch.empty(0, self.words, dtype=torch.int32)
+        self.known: dict[int, torch.Tensor] = {}
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return whether tokens (int64, any shape, >= 0) are in the lists of seeds (int64, same shape), as bool.
@@ -83,8 +81,7 @@ class PermutationLists:
         block = max(1, BLOCK // (4 * self.words))
         for start in range(0, unique.shape[0], block):
             here = ((inverse >= start) & (inverse < start + block)).nonzero()[:, 0]
-            rows, place = self._lists(unique[start : start + block])
-            word = rows[place[inverse[here] - start], ids[here] // WORD]
+            word = self._lists(unique[start : start + block])[inverse[here] - start, ids[here] // WORD]
             found[here] = (word >> (ids[here] % WORD)) & 1 == 1
         return (found & inside).reshape(seeds.shape).to(device)
 
@@ -93,36 +90,19 @@ class PermutationLists:
         if draws_on_device(seeds):
             return DrawnLists(self.vocab_size, self.size).masks(seeds, vocab_size)
         unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
-        rows, place = self._lists(unique)
-        return unpacked(rows[place][inverse], self.vocab_size, vocab_size).to(seeds.device)
+        return unpacked(self._lists(unique)[inverse], self.vocab_size, vocab_size).to(seeds.device)
 
-    def _lists(self, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (table of lists int32 [*, words], row of each seed in it) for sorted unique seeds [N]."""
-        if not self.capacity:
-            return self._draw(seeds), torch.arange(seeds.shape[0])
-        at = torch.searchsorted(self.known, seeds).clamp(max=max(0, self.known.shape[0] - 1))
-        fresh = self.known[at] != seeds if self.known.shape[0] else torch.ones_like(seeds, dtype=torch.bool)
-        new = seeds[fresh]
-        if self.known.shape[0] + new.shape[0] > self.capacity:
-            self.known, self.places, self.rows = self.known[:0], self.places[:0], self.rows[:0]
-            if seeds.shape[0] > self.capacity:
-                return self._draw(seeds), torch.arange(seeds.shape[0])
-            new = seeds
-        if new.shape[0]:
-            self._keep(new)
-        return self.rows, self.places[torch.searchsorted(self.known, seeds)]
-
-    def _keep(self, new: torch.Tensor) -> None:
-        used = self.known.shape[0]
-        if used + new.shape[0] > self.rows.shape[0]:
-            room = min(self.capacity, max(used + new.shape[0], 2 * self.rows.shape[0]))
-            grown = torch.empty(room, self.words, dtype=torch.int32)
-            grown[:used] = self.rows[:used]
-            self.rows = grown
-        self.rows[used : used + new.shape[0]] = self._draw(new)
-        known = torch.cat([self.known, new])
-        self.known, order = known.sort()
-        self.places = torch.cat([self.places, torch.arange(used, used + new.shape[0])])[order]
+    def _lists(self, seeds: torch.Tensor) -> torch.Tensor:
+        """Return the lists of unique seeds [N], int32 [N, words]."""
+        if seeds.shape[0] > self.capacity:
+            return self._draw(seeds)
+        wanted = seeds.tolist()
+        new = [seed for seed in wanted if seed not in self.known]
+        if len(self.known) + len(new) > self.capacity:
+            self.known, new = {}, wanted
+        if new:
+            self.known.update(zip(new, self._draw(torch.tensor(new)).unbind(), strict=True))
+        return torch.stack([self.known[seed] for seed in wanted])
 
     def _draw(self, seeds: torch.Tensor) -> torch.Tensor:
         return ops.permutation_green(seeds, self.vocab_size, self.size)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny import tiny_tokenizer
 
-from caw.detection.expected_weights import expected_weights, strengths_of
 from caw.detection.weight_estimates import KINDS, token_kinds
 from caw.detection.weights import MOST
 from caw.watermarks import KGW
+from caw_lab.training.expected_weights import expected_weights, strengths_of
 
 
 def test_expected_weights_follow_the_strength_that_each_token_would_get() -> None:
