@@ -33,16 +33,6 @@ def test_classify(text: str, name: str) -> None:
     assert CLASSES[classify(text)] == name
 
 
-@pytest.mark.parametrize("text", [".\n", "=\n", ")\r\n", "\n", ":\n\n", "\n  "])
-def test_with_line_ends_every_break_is_one(text: str) -> None:
-    assert CLASSES[classify(text, line_ends=True)] == "line break"
-
-
-@pytest.mark.parametrize("text", ["", "  ", " 12", "=", "$", ".", "(", " Tom", " the", " apples", "ing"])
-def test_with_line_ends_the_rest_is_what_it_was(text: str) -> None:
-    assert classify(text, line_ends=True) == classify(text)
-
-
 def test_table_with_line_ends(demo_tokenizer: Any) -> None:
     """End tokens are line breaks too; every other id differs only where its text has a break in it."""
     size = len(demo_tokenizer)
