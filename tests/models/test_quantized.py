@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from decoding.architectures import build
@@ -19,7 +17,6 @@ from tiny import tiny_tokenizer
 import caw
 from caw import ops
 from caw.decoding.forward import layer_kinds
-from caw.evaluator import FeatureSpec
 from caw.models import device, gguf_file, rounding
 from caw.models.facts import ModelFacts
 from caw.models.gguf_file import GGUFFile
@@ -28,15 +25,10 @@ from caw.models.quantized import HalfLinear, QuantizedEmbedding, QuantizedLinear
 from caw.models.quantized_gguf import quantized_model
 from caw.ops_ref.block_types import BLOCK_TYPES
 from caw.testing import assert_close
-from caw_lab.evaluation.metrics.perplexity import perplexities
-from caw_lab.training.labels import EncodedText
-from caw_lab.training.recording import record_encoded
-from caw_lab.training.train import TrainSettings, fit, predict
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
-SPEC = FeatureSpec(previous=0, next=0)
 FILES = {
     "llama": (("Q4_1", "Q5_0", "Q8_0"), {}),
     "tied": (("Q8_0", "Q4_0", "Q5_1"), {"tie_word_embeddings": True, "num_key_value_heads": 2}),
@@ -95,33 +87,6 @@ def test_numbers_of_16_bits_stay_as_the_file_has_them(kind: str, dtype: Any, tmp
     assert torch.equal(projection(x).view(15, -1), expected)
     with pytest.raises(ValueError, match="to stay in float32 on the CPU"):
         model.bfloat16()
-
-
-def test_evaluator_and_perplexity_read_it_as_the_dequantized_model(tmp_path: Path, cache: Path) -> None:
-    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))
-    found = []
-    for name, options in (("blocks", {"quantization": "file"}), ("numbers", {"dtype": "float32"})):
-        model, tokenizer = caw.load_model(path, device="cpu", **options)
-        coded = [EncodedText.unlabelled(str(i), [5, 6 + i], range(7, 20 - i)) for i in range(3)]
-        coded = [replace(text, key=tuple(t % 3 == 0 for t in text.ids[2:])) for text in coded]
-        positions = record_encoded(model, coded, tmp_path / name, progress=False)
-        data = positions.features(SPEC, np.arange(len(positions))), torch.from_numpy(positions.key).float()
-        evaluator, _ = fit(*data, *data, SPEC, TrainSettings(hidden=8, max_epochs=2))
-        (read,) = perplexities(model, tokenizer, ["abcdxyz"], ["ab"])
-        perplexity = [read.given_prompt, read.alone]
-        found.append((np.array(positions.arrays["logsumexp"]), predict(evaluator, data[0]), perplexity))
-    for row, ours, theirs in zip(("forward", "capacity", "forward"), *found, strict=True):
-        assert_close(ours, theirs, row)
-
-
-def test_the_transformers_way_gives_the_same_text(tmp_path: Path, cache: Path) -> None:
-    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))
-    ids = torch.tensor([[5, 6, 7]])
-    texts = []
-    for options in ({"quantization": "file"}, {"dtype": "float32"}):
-        model, _ = caw.load_model(path, device="cpu", **options)
-        texts.append(model.generate(input_ids=ids, do_sample=False, max_new_tokens=9, pad_token_id=0).tolist())
-    assert texts[0] == texts[1]
 
 
 def test_fast_weights_are_near_and_asked_for(tmp_path: Path, cache: Path) -> None:
