@@ -304,9 +304,3 @@ def test_bad_input_gets_one_sentence(model: Any, what: str) -> None:
     with pytest.raises(error, match=re.escape(message)) as caught:
         caw.generate(model, tokenizer(), PROMPTS[:1], **{**OPTIONS, **options})
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
-
-
-def test_weights_that_know_the_key_are_refused() -> None:
-    weights = TokenWeights([1] * 131, provenance={"key_ids": [MARK.key_id]})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="which would make"):
-        Detector(None, MARK, weights=weights)

@@ -14,7 +14,7 @@ from caw.detection import Detector, detect
 from caw.detection.weight_estimates import weights_by_kind
 from caw.detection.weights import MOST, TokenWeights, shipped
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+from caw.watermarks import EXP, KGW, Unigram, Watermark
 from tests import tiny
 
 
@@ -113,14 +113,6 @@ def test_the_tested_key_must_not_have_made_the_table() -> None:
 def test_bad_levels(levels: Any) -> None:
     with pytest.raises(ValueError, match="levels must be"):
         TokenWeights(np.array(levels))
-
-
-def test_what_weights_do_not_go_with() -> None:
-    weights = table([1, 2])
-    with pytest.raises(ValueError, match="weights require mode 'exact'"):
-        Detector(None, KGW(key=1), mode="compat", weights=weights)
-    with pytest.raises(ValueError, match="weights support KGW, Unigram and EXP"):
-        Detector(None, SynthID("k"), weights=weights)
 
 
 @pytest.mark.parametrize("default", [16, -1, 1.5, True, "8", None])
