@@ -7,6 +7,8 @@ import torch
 from csrc.test_penalise_logits import *  # noqa: F403
 from csrc.test_penalise_logits import inputs, penalise_logits_ref
 
+from caw.triton_kernels.penalise_logits import penalise_logits
+
 
 def test_what_is_no_token_is_skipped(kernel) -> None:
     """A check would wait for the GPU; nothing beyond the row is touched."""
@@ -19,8 +21,6 @@ def test_what_is_no_token_is_skipped(kernel) -> None:
 @pytest.mark.gpu
 def test_a_graph_holds_it(device: torch.device) -> None:
     """Replayed on other texts, which lie in the same memory."""
-    from caw.triton_kernels.penalise_logits import penalise_logits
-
     given = [x.to(device) for x in inputs(3, 1031, 300)]
     penalise_logits(*given)
     graph = torch.cuda.CUDAGraph()
