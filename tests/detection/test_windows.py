@@ -82,19 +82,6 @@ def test_family_wise_rate(name: str) -> None:
     assert stats.binomtest(found, count, rate, "greater").pvalue > 1e-6
 
 
-def test_the_rate_needs_the_correction() -> None:
-    """Simulated null scores: the family keeps its rate, and the same windows without correction do not."""
-    rng, watermark, rate = np.random.default_rng(3), KGW(key=1), 0.05
-    windows = windows_of(300)
-    shares, count = shares_of(windows), 2000
-    least, family = np.empty(count), np.empty(count)
-    for i in range(count):
-        p = window_p_values(windows, (rng.random(300) < 0.25).astype(float), rng.random(300) < 0.8, watermark)
-        least[i], family[i] = p.min(), holm(p, shares).min()
-    assert stats.binomtest(int((family <= rate).sum()), count, rate, "greater").pvalue > 1e-6
-    assert (least <= rate).mean() > 0.5
-
-
 def test_weighted_bits_take_few_exact_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """What broke: 12 s for 100 tokens of SynthID text. The others are bounded, and those that matter are exact."""
     from caw.detection import windows as module

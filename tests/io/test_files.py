@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disks import fill, mounted
 
 from caw.io import files
 from caw.io.files import check_paths, lock, write_text, write_whole
@@ -55,15 +54,6 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch: pytest.M
     assert path.read_bytes() == "old ü".encode() and os.listdir(tmp_path) == ["page.html"]
     write_whole(path, b"")
     assert path.read_bytes() == b""
-
-
-def test_a_real_disk_that_is_full_keeps_the_old_file(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "64k") as disk:
-        write_whole(disk / "page.html", b"old" * 100)
-        fill(disk, 4096)
-        with pytest.raises(OSError, match=r"page\.html"):
-            write_whole(disk / "page.html", b"new" * 4000)
-        assert (disk / "page.html").read_bytes() == b"old" * 100 and len(os.listdir(disk)) == 2
 
 
 @posix
