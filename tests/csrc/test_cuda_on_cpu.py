@@ -42,7 +42,6 @@ def source() -> str:
 
 
 def barriers(source: str) -> list[int]:
-    """Lines with a barrier."""
     return [number for number, line in enumerate(source.splitlines(), 1) if "__syncthreads();" in line]
 
 

@@ -17,8 +17,6 @@ from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from tests.csrc.test_decoder_layer import arguments
 from tests.quantized import random_blocks
 
-pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-
 L, SLOT = 3, 1
 
 

@@ -13,8 +13,6 @@ from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_re
 from caw.testing import assert_close
 from tests.csrc.test_decoder_layer import ROWS, SEQUENCES, arguments
 
-pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 HEADS, KV_HEADS, DIM = 6, 2, 24
 OPTIONS: dict[str, dict[str, Any]] = {

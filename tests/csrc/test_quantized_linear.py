@@ -18,8 +18,6 @@ from caw import ops
 from caw.ops_ref.block_types import BLOCK_TYPES, packed_bytes
 from caw.testing import assert_close
 
-pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-
 TESTS = Path(__file__).resolve().parents[1]
 KINDS = pytest.mark.parametrize("kind", BLOCK_TYPES, ids=[b.name for b in BLOCK_TYPES.values()])
 SHAPES = [(1, 1), (5, 3), (16, 2), (33, 9), (48, 17)]  # outputs, blocks across

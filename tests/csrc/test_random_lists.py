@@ -34,7 +34,6 @@ def in_sets(sets: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def list_of(seed: int, size: int, count: int) -> torch.Tensor:
-    """torch's own: ids int64 [count]."""
     return torch.randperm(size, generator=torch.Generator().manual_seed(seed & 0xFFFFFFFF))[:count]
 
 

@@ -121,25 +121,6 @@ def test_a_reader_that_fails_on_the_unmarked_text_ends_the_search_at_once(
     assert tried and all((r.kept, r.rollouts, r.changes) == (False, 0, 0) and r.keeps_error == error for r in tried)
 
 
-def test_a_reader_that_fails_once_on_the_unmarked_text_is_asked_again(model: Any) -> None:
-    """Tests of the caller's may run out of time."""
-    failed = set[str]()
-
-    def slow_at_first(old: str, new: str) -> bool:
-        if old == new and old not in failed:
-            failed.add(old)
-            raise TimeoutError
-        return True
-
-    readers = (slow_at_first, lambda old, new: True)
-    made, wanted = (
-        caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "guard": caw.Guard(reader, rejoin=2, horizon=8)})
-        for reader in readers
-    )
-    assert failed and made.sequences == wanted.sequences
-    assert all(not receipt.keeps_error for receipt in made.receipts or [])
-
-
 def test_ctrl_c_in_a_reader_ends_the_call(model: Any) -> None:
     def interrupted(old: str, new: str) -> bool:
         raise KeyboardInterrupt
@@ -222,7 +203,6 @@ def test_undetected_texts(model: Any) -> None:
 
 
 def ends_with(model: Any, token: int) -> Any:
-    """The model with another end token."""
     other = copy.deepcopy(model)
     other.config.eos_token_id = other.generation_config.eos_token_id = token
     return other
@@ -320,7 +300,6 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
 
 @pytest.fixture
 def proposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collects all proposals."""
     ordered, found = search.Search._ordered, list[Any]()
 
     def watched(self: Any, base: Any, proposals: Any) -> Any:

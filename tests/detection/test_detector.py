@@ -76,8 +76,6 @@ def test_a_result_is_what_counting_by_hand_gives(watermark: Watermark, length: i
 
 
 class Words:
-    """A tokenizer: the lengths of the words."""
-
     def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
         assert options["add_special_tokens"] is False
         return {"input_ids": [[len(word) for word in text.split()] for text in texts]}

@@ -34,8 +34,6 @@ def test_prefix() -> None:
 
 
 class Letters:
-    """One token a character."""
-
     def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
         return {"input_ids": [[ord(c) for c in text] for text in texts]}
 

@@ -204,8 +204,6 @@ def test_one_without_classes_serves_as_it_is():
 
 
 class NamesOnly:
-    """Names its tokens, and no more."""
-
     def __len__(self):
         return 9
 

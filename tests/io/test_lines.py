@@ -62,7 +62,6 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Faulty]]:
 
 
 def write_all_lines(path: Path, faults: Callable[[int], None], **options: Any) -> list[bytes]:
-    """The lines that were acknowledged, of `LINES` in order; faults: called before each."""
     lines, kept = LineFile(path, line_start=b'{"id": ', **options), list[bytes]()
     for number, line in enumerate(LINES):
         faults(number)

@@ -69,7 +69,6 @@ def write_gguf(
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A float32 GGUF file and its model."""
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.F32.gguf")
 
 

@@ -27,8 +27,6 @@ def same_prefix(actual, expected, lengths):
 
 
 def state(device, batch, vocab_size, slots, k, positions):
-    """logits, step_logits, records, following."""
-
     def record():
         return [torch.randn(batch, k, device=device), torch.randint(0, 999, (batch, k), device=device),
                 torch.rand(batch, k, device=device), torch.randn(batch, device=device)]  # fmt: skip

@@ -22,8 +22,6 @@ CASES = {
 
 
 def on(given, device):
-    """A copy of the arguments where the kernels run."""
-
     def move(x):
         return [move(y) for y in x] if isinstance(x, list) else x.clone().to(device) if torch.is_tensor(x) else x
 
@@ -118,7 +116,6 @@ FAMILIES = {
 
 
 def of_family(family, rotated=None, **case):
-    """Arguments of `family_layer`."""
     given = {**arguments(**case), "family": family}
     if family == "gemma2":
         width = given["hidden"].shape[2]
@@ -181,7 +178,6 @@ CHAINS = {
 
 
 def chained(**case):
-    """Arguments of `drafted_layer`, whose rows begin with the first slot."""
     given = arguments(**case)
     del given["slot"]
     return given

@@ -21,7 +21,6 @@ NAMES = sorted(name for name in SAMPLES if ops.has_kernel(name, "cuda") and ops.
 
 
 def arguments(name, device):
-    """One small call of an op, the same each time."""
     torch.manual_seed(1)
     return tree_map(lambda x: x.to(device) if torch.is_tensor(x) else x, SAMPLES[name]()[0])
 

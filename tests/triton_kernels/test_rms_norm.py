@@ -21,7 +21,6 @@ CASES = {  # shape, added to the weights, dtype
 
 
 def drawn(device, shape, dtype, count):
-    """Rows and weights, so many of each."""
     torch.manual_seed(1)
     rows = [(3 * torch.randn(shape)).to(device, dtype) for _ in range(count)]
     return rows, [torch.randn(shape[-1]).to(device, dtype) for _ in range(count)]

@@ -47,7 +47,6 @@ def order_shows(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """BLOCK_K of every launch."""
     module, found = importlib.import_module("caw.triton_kernels.small_linear"), []
     real = module.launch
     monkeypatch.setattr(module, "launch", lambda k, g, a, **o: (found.append(a["BLOCK_K"]), real(k, g, a, **o)))

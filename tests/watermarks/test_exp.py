@@ -36,7 +36,6 @@ def greedy(scores: torch.Tensor, window: int, sampling_noise: torch.Tensor | Non
 
 
 def race_values(scores: torch.Tensor, noise: np.ndarray) -> np.ndarray:
-    """log p_t + Gumbel_t in float64 over the vocabulary, [V]."""
     return torch.log_softmax(scores.double(), dim=-1).numpy() + noise
 
 
