@@ -1,7 +1,5 @@
 """Compiled ladders of many rows, scores and noise against the PyTorch reference: integers equal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """commit_kv, compiled, by the Triton kernel and by its reference: the chosen candidate and nothing else moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

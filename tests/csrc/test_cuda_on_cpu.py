@@ -3,8 +3,6 @@
 The gate does the same under the address sanitizer, and plants faults, each of which must be found.
 """
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """decoder_layer: equal to its reference, rows independent of each other, bad input named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

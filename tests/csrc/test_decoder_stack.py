@@ -2,8 +2,6 @@
 several rotations, of merged matrices and with a multiplier; bad input named.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`draw_scores`, compiled, against its reference, which works out every token's noise."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_warp_logits import KINDS, VOCABULARIES, logits_of

@@ -1,7 +1,5 @@
 """Ladders, compiled and by the Triton kernel, against the watermarks' own PyTorch code; integers are equal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

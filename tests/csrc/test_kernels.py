@@ -1,7 +1,5 @@
 """Compiled attention and commits against their references. Other instruction sets: the gate `isa`."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """prefix_attention and prefill_layer: equal to their references, and bit for bit what steps would have computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Packed weights of every block type against the gguf package and float64, on every instruction set of this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Lists of torch's CPU generator, computed by ourselves, equal torch's own bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """`score_keys`, compiled, against its reference and against the scores of the text under each key by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pairwise import pairwise

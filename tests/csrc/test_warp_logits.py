@@ -1,7 +1,5 @@
 """`warp_logits`, compiled, against its reference and transformers' own processors."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts are made again, more strongly, until they are found; and each is what its strength alone gives."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

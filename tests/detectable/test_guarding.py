@@ -1,7 +1,5 @@
 """Guarded texts: unmarked, then changed until they are detected, within what they must keep."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Iterator

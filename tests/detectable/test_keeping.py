@@ -1,7 +1,5 @@
 """What a guarded text must keep, and what a receipt says of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From text to result: counting evidence once, batches, messages, bad input."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

@@ -1,7 +1,5 @@
 """What detection takes, and what it says about everything else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several watermarks at once: Holm's correction and who matched."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -4,8 +4,6 @@ Streams are drawn here from known distributions through the watermarks' own ladd
 false-alarm rate 1e-6 (4.9 standard errors, two-sided).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

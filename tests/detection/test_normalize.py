@@ -1,7 +1,5 @@
 """What is done to texts before they are tokenised."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

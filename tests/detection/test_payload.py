@@ -1,7 +1,5 @@
 """Payloads: the code, reading them back, damaged texts, and p-values that allow for all messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

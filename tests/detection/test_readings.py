@@ -1,7 +1,5 @@
 """Readings of a text: tested together, corrected for their number, and one alone where there is nothing to undo."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tails against exact rational arithmetic and against scipy.stats."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Weights estimated from marked texts: pulled towards their kind, by the prior that predicts other keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights per token: tables, their estimation, and weighted tests that keep their false-positive rate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The family of a text and its windows: which windows, their shares of the level, and that the rate is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

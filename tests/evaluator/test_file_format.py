@@ -1,7 +1,5 @@
 """Files of evaluators: whatever is not what an evaluator of these features has is refused by its name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

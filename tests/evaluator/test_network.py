@@ -1,7 +1,5 @@
 """Evaluator: round trip, refusals, the model it was trained on."""
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Classes of tokens, the table of a tokenizer, and the probability of each class in a record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The evaluators that ship: honest provenance, better than rules without training, reproducible on held-out text."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,8 +1,6 @@
 """JSONL rows, ids and bad lines; the writer's promise that a killed run loses nothing and a resumed one repeats
 nothing."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """The writer of lines under every fault a disk can have: what was acknowledged is there, whole, and nothing else is."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """Models on disk: a folder, a .gguf file and the cache of what is made of it."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The converter's names and formulas are written anew here, from the format's description.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

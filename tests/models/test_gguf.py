@@ -1,7 +1,5 @@
 """GGUF files: converted once, into a cache that no broken run damages."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Files as an attacker would write them: refused in one sentence, or every tensor lies within the file."""
 
-from __future__ import annotations
-
 import struct
 from contextlib import nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """The settings and the tokenizer of a .gguf file: kept whole or made anew, and those of transformers."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

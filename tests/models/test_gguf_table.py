@@ -3,8 +3,6 @@
 Files with rope scaling, biases, windows or caps were read without them, and gave another model's answers.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field

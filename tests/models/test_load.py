@@ -1,7 +1,5 @@
 """Loading: folders, no hub contact, end tokens, one sentence for what cannot be loaded."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

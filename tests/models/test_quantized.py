@@ -1,7 +1,5 @@
 """Models on the blocks of their own file: the numbers and texts of the dequantized float32 model."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """Policies: the strength of each position, and that no strength ever exceeds what the ladders were built for."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commits by the kernels: the tests of the compiled one, and whole steps, of which everything mutated is compared."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_commit_kv import (  # noqa: F401

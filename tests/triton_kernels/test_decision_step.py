@@ -1,7 +1,5 @@
 """From records to results in one launch, against its reference, step after step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A whole layer by its kernels against the reference in float64: shapes, parts of the prefix, scratch, wrong input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_decoder_layer import arguments

@@ -1,7 +1,5 @@
 """Scans for the likeliest green token against their reference and the watermarks, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from prf_inputs import KEYS, WIDTHS, contexts, key_tensor, mixed_keys

@@ -1,7 +1,5 @@
 """All of a captured step before its forward, against its reference and against the ladders it is made of."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from prf_inputs import key_tensor, mixed_keys

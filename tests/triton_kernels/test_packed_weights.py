@@ -1,7 +1,5 @@
 """Weights of 4 and 8 bits: their numbers, products of few rows, matrices made dense, and rows alone."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Bias and penalties by the kernel: the tests of the compiled one, and what is a GPU's alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_penalise_logits import *  # noqa: F403

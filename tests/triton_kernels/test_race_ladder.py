@@ -1,7 +1,5 @@
 """Ladders of races whose values are known: the kernel against its reference, ties, masked tokens and short records."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

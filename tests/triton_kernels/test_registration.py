@@ -3,8 +3,6 @@
 On the CPU these run the reference or the extension, on a CUDA device the kernel: the same calls as in test_ops.py.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

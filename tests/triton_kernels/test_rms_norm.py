@@ -1,7 +1,5 @@
 """Norms of rows against their reference in float64: widths, offsets, a sum before and a norm after, wrong input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Gumbel draws by the kernel against their reference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Sibling attention against its reference: shapes, layouts, options, pages, and what a bad call says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

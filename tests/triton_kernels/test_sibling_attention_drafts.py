@@ -1,7 +1,5 @@
 """Chains of drafts, by definition: a draft is a lone candidate behind ancestors that lie in the cache."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

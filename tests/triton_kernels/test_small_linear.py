@@ -1,7 +1,5 @@
 """Products of few rows against their reference: shapes, dtypes, parts, gates, biases, residuals, and rows alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from product_inputs import drawn

@@ -1,7 +1,5 @@
 """Tuned products: one choice for all numbers of rows, read once, and files of no use left out with a warning."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

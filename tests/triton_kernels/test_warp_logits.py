@@ -1,7 +1,5 @@
 """What the sampler keeps, by the kernel against its reference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_warp_logits import KINDS, logits_of, settings

@@ -1,7 +1,5 @@
 """What every watermark checks when it is made, and what it never shows."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EXP's ladders against the race itself: cut off at every length, or run at every noise scale."""
 
-from __future__ import annotations
-
 import math
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every watermark has a name, and its name leads back to it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

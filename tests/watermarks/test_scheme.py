@@ -1,7 +1,5 @@
 """Schemes: what a watermark holds for its format and payload, and what of it leaves the process."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """SynthID-Text against transformers' processor: bits, masks, generation; and its p-values under the null."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ lists: for each scheme, key and context, the green tokens of a small vocabulary 
 colors: of each n-gram of one text, in its order (1 = green); scored and green: how many different ones count.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

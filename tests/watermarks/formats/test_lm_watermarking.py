@@ -1,7 +1,5 @@
 """format="lm-watermarking": fixed vectors, and what counts as evidence."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """format="markllm": fixed vectors and a plain writing of MarkLLM's rules."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

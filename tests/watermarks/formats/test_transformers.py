@@ -1,7 +1,5 @@
 """format="transformers": what transformers' own processor writes and its own detector reads, token for token."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any
