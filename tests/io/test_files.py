@@ -167,16 +167,6 @@ def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_lock_holds_until_its_file_is_closed(tmp_path: Path) -> None:
-    with open(tmp_path / "x", "ab") as first, open(tmp_path / "x", "ab") as second:
-        lock(first, "busy")
-        with pytest.raises(ValueError, match="busy"):
-            lock(second, "busy")
-        first.close()
-        lock(second, "busy")
-
-
-@posix
 def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 

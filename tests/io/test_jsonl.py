@@ -100,18 +100,6 @@ def test_written_lines_are_whole_at_once(tmp_path: Path) -> None:
         assert path.read_bytes() == '{"id": 1, "text": "ü\\n\u2028"}\n'.encode()
 
 
-@pytest.mark.parametrize("cut", range(1, len(encode({"id": 2, "text": "ü"}))))
-def test_resume_after_a_line_cut_short(tmp_path: Path, cut: int) -> None:
-    path, first, second = tmp_path / "out.jsonl", {"id": 1, "text": "a"}, {"id": 2, "text": "ü"}
-    path.write_bytes(encode(first) + encode(second)[:-cut])
-    with JsonlWriter(path, resume=True) as writer:
-        # only the line break is missing: the line is whole
-        assert writer.existing == ([first, second] if cut == 1 else [first])
-        writer.write({"id": 3})
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert lines == [*writer.existing, {"id": 3}]
-
-
 @pytest.mark.parametrize("content", [b"dear diary", b'{"id": 1}\nhalf a thought', b'{"id": 1}\nx\n{"id": 2}\n', b"\n"])
 def test_recover_leaves_files_of_others_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "diary.txt"
