@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from detection.native_watermarks import ALL, IDS, REPETITIVE
+from detection.test_ids import Words
 from scipy import stats
 
 from caw.detection import DetectionResult, Detector, KeySearch, detect, detect_any
@@ -71,12 +72,6 @@ def test_a_result_is_what_counting_by_hand_gives(watermark: Watermark, length: i
         0.01,
         "exact",
     )
-
-
-class Words:
-    def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
-        assert options["add_special_tokens"] is False
-        return {"input_ids": [[len(word) for word in text.split()] for text in texts]}
 
 
 def test_text_and_its_ids_give_the_same_result() -> None:

@@ -24,10 +24,6 @@ from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Watermark
 
 
-def _row(*ids: int) -> Any:
-    return torch.tensor(ids)
-
-
 def test_kinds_of_tokens() -> None:
     tokens = {" 12": "digits", "+": "operators", " $": "operators", ".": "punctuation", "\n": "space", " John": "name",
               " word": "word", "ing": "inside a word", "2nd": "other"}  # fmt: skip
@@ -60,7 +56,7 @@ def test_a_table_from_marked_texts() -> None:
                 ids.append(int(rng.choice(digits)))
                 continue
             options = rng.integers(0, len(tokenizer), 4).tolist()
-            scores = [float(watermark.score_tokens(_row(ids[-1], o)).values[1]) for o in options]
+            scores = [float(watermark.score_tokens(torch.tensor([ids[-1], o])).values[1]) for o in options]
             ids.append(options[int(np.argmax(scores))])
         texts[watermark] = [ids]
     weights = estimate_weights(texts, tokenizer, len(tokenizer))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from decoding.running import run
 from scipy import stats
-from tiny import tiny_model
 from transformers import SynthIDTextWatermarkingConfig, SynthIDTextWatermarkLogitsProcessor
 
 import caw
@@ -26,14 +25,6 @@ def processor_of(watermark: SynthID) -> Any:
         ngram_len=watermark.ngram_len, keys=list(watermark.keys), sampling_table_size=watermark.sampling_table_size,
         sampling_table_seed=watermark.sampling_table_seed, context_history_size=1024, device=torch.device("cpu"),
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    model = tiny_model(VOCABULARY)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
-    return model
 
 
 @pytest.mark.parametrize("ngram_len", [2, 5])
