@@ -86,12 +86,6 @@ def test_scores_under_keys_of_their_own(name: str) -> None:
     assert torch.equal(watermark.score_keyed(ids, torch.full_like(ids, native.signed_key)).evidence, expected.evidence)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_scores_of_many_tokens(name: str) -> None:
-    n = 100_000 if "selfhash" not in name else 20_000
-    same_scores(BUILDERS[name](), torch.randint(-1, 150_000, (n,)))
-
-
 def test_golden_words_of_vllm() -> None:
     """vLLM 0.33.0's PhiloxPRF(42), context [1, 2, 3, 4], tokens 0..5, as scores -log(1 - u)."""
     uniforms = [0.5361072421, 0.6940827370, 0.2202302665, 0.7877641320, 0.1031837985, 0.1823934168]

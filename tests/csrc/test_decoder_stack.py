@@ -185,7 +185,6 @@ FAMILIED = {
 
 @pytest.mark.parametrize("name", FAMILIED)
 def test_rows_of_families_are_independent(name: str) -> None:
-    """A sequence's row has the same bits whatever stands beside it."""
     given = stack(batch=3, candidates=2, **FAMILIED[name])
     together = ops.decoder_stack(**copied(given))
     which = -3 if given["cos"].dim() == 4 else 0

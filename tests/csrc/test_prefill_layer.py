@@ -31,7 +31,6 @@ def one(x: torch.Tensor, at: int) -> torch.Tensor:
     "committed, option, dtype", pairwise([0, 1, 63, 507, 1019], OPTIONS, [torch.float32, torch.bfloat16])
 )
 def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: torch.dtype) -> None:
-    """A row behind d drafted tokens is the same bits as the candidate of a step after d commits."""
     drafts = 9  # over the ends of a tile of 64 and of spans of 512
     q, k, v = tokens(committed + drafts, dtype)
     places = torch.arange(committed, committed + drafts)

@@ -1,5 +1,6 @@
 """Packed weights of every block type against the gguf package and float64, on every instruction set of this machine."""
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -109,6 +110,7 @@ def test_rows_of_a_prompt_go_in_parts() -> None:
         assert torch.equal(ops.quantized_linear(x[first : first + 1].clone(), packed, 16)[0], together[first])
 
 
+@functools.cache
 def bits_of_every_kind() -> str:
     """Digest of products of every block type; the same on every instruction set."""
     total = hashlib.sha256()
@@ -119,8 +121,8 @@ def bits_of_every_kind() -> str:
         x = torch.randn(19, inputs_of(kind, across)) * torch.logspace(-6, 3, 19)[:, None]
         x[3, :40], x[4, 33] = 0.0, 2e38
         for fast in (False, True):
+            packed = ops.pack_blocks(blocks, kind, fast)
             for rows in (19, 8, 5, 2, 1):
-                packed = ops.pack_blocks(blocks, kind, fast)
                 total.update(ops.quantized_linear(x[:rows].contiguous(), packed, 21).numpy().tobytes())
     return total.hexdigest()
 

@@ -174,7 +174,6 @@ def test_stop_strings_and_minima_hold(model: Any, unmarked: Any) -> None:
 
 
 def test_edits_enter_the_stop(model: Any, guarded: Any) -> None:
-    """They ask for more evidence, so for more rollouts and no more texts."""
     made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "edits": 0.2})
     receipts = made.receipts or []
     assert sum(r.rollouts for r in receipts) > sum(r.rollouts for r in guarded.receipts)

@@ -40,7 +40,6 @@ def test_the_right_watermark_is_named() -> None:
 
 
 def test_family_wise_error_rate() -> None:
-    """Fresh keys: at most the promised share of unmarked texts is called marked by any of four keys."""
     rng = np.random.default_rng(1)
     false_alarms = 0
     for _ in range(300):

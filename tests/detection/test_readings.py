@@ -141,13 +141,6 @@ def test_a_prefix_is_left_out_of_every_reading() -> None:
     assert found.token_ids == plain.token_ids
 
 
-def test_payloads() -> None:
-    watermark = KGW(key=5, payload_bits=2)
-    text = marked(KGW(key=5), 40)
-    alone, found = detect(text, Words(), watermark), detect(damage(text), Words(), watermark)
-    assert found.p_value <= min(1.0, 2 * alone.p_value) and found.num_readings == 2
-
-
 def test_many_keys_and_lists_of_keys_read_it_as_well() -> None:
     marks = {str(i): KGW(key=i) for i in range(50)} | {"self": KGW(key=3, seeding="selfhash")}
     text = marked(marks["7"], 80)

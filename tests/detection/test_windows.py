@@ -69,7 +69,6 @@ MAKERS: dict[str, Callable[[int], Watermark]] = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_family_wise_rate(name: str) -> None:
-    """Fresh keys, texts that repeat themselves: at most the promised share is called marked. False alarms: 1e-6."""
     rng, count, rate = np.random.default_rng(2), 120, 0.1
     found = 0
     for _ in range(count):

@@ -135,22 +135,6 @@ def test_two_writers_of_one_file(tmp_path: Path) -> None:
         assert writer.existing == [{"id": 1}, {"id": 2}]
 
 
-def test_a_second_writer_can_wait(tmp_path: Path) -> None:
-    path, found = tmp_path / "out.jsonl", list[object]()
-    first = JsonlWriter(path)
-
-    def go_on() -> None:
-        with JsonlWriter(path, resume=True, wait=True) as writer:
-            found.extend(writer.existing)
-
-    second = threading.Thread(target=go_on)
-    second.start()
-    first.write({"id": 1})
-    first.close()
-    second.join(timeout=60)
-    assert found == [{"id": 1}]
-
-
 def test_one_that_waited_for_a_file_that_is_gone_makes_it_anew(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     first = JsonlWriter(path)

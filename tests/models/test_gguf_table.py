@@ -86,8 +86,6 @@ CASES = {
     "llama, no experts": Case("llama", rope(), {"expert_count": 0, "expert_used_count": 0}),
     "llama, causal": Case("llama", rope(), {"attention.causal": True}),
     "llama, biases": Case("llama", rope() | {"attention_bias": True, "mlp_bias": True}),
-    "llama, attention's biases": Case("llama", rope() | {"attention_bias": True}),
-    "llama, mlp's biases": Case("llama", rope() | {"mlp_bias": True}),
     "llama, biases of q, k and v alone": Case(
         "llama", rope() | {"attention_bias": True}, without=tuple(f"blk.{i}.attn_output.bias" for i in range(2)),
         change=lambda model: [layer.self_attn.o_proj.bias.zero_() for layer in model.model.layers],
@@ -105,12 +103,6 @@ CASES = {
         rope(rope_type="llama3", **LLAMA3 | {"original_max_position_embeddings": 8192}, rope_theta=500000.0)
         | {"head_dim": 128},
         tensors={"rope_freqs.weight": llama3_factors(128, 500000.0, 8.0, 1.0, 4.0, 8192)},
-    ),
-    "llama, rope_freqs of 3.2": Case(
-        "llama",
-        rope(rope_type="llama3", **LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 8192},
-             rope_theta=500000.0) | {"head_dim": 64},
-        tensors={"rope_freqs.weight": llama3_factors(64, 500000.0, 32.0, 1.0, 4.0, 8192)},
     ),
     "llama, rope_freqs without a way between": Case(
         "llama", rope(rope_type="llama3", **LLAMA3 | {"low_freq_factor": 1.0, "high_freq_factor": 1.1}),

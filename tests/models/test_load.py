@@ -188,7 +188,6 @@ def test_a_class_default_is_no_end_token(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_demo_model(demo: tuple[Any, Any], no_network: list[Any]) -> None:
-    """Loaded from its package without importing it, from the cache in seconds, with both of its ends."""
     started = time.process_time()  # other tests run beside it
     model, tokenizer = caw.load_model("smollm2-135m", device="cpu", dtype="float32")
     assert time.process_time() - started < 30

@@ -31,7 +31,6 @@ def test_schema_and_fake_agree_with_what_runs(device, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_graph_holds_it(device, name):
-    """torch.compile without a graph break gives what the plain call gives, mutation included."""
     torch._dynamo.reset()
     op, plain, traced = getattr(ops, name), arguments(name, device), arguments(name, device)
     expected = op(*plain)

@@ -116,7 +116,6 @@ def test_nan_of_the_prefix_is_not_lost(device, where, value, size):
 
 
 def test_siblings_are_blind_to_each_other(device):
-    """Changing one candidate's key and value leaves every other candidate's output as it was, bit for bit."""
     q, k, v, k_own, v_own, lengths = inputs(device, 2, 4, 2, 3, 150, 32)
     before = sibling_attention(q, k, v, k_own, v_own, lengths, 0.2)
     k_own[:, :, 1], v_own[:, :, 1] = 5.0, -7.0

@@ -210,7 +210,6 @@ def test_no_more_ngrams_count_than_the_table_has_places(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "seed"), [(1024, 1), (1500, 3), (65536, 0)])
 def test_random_texts_are_found_at_the_promised_rate(size: int, seed: int) -> None:
-    """At most a share .01 of unmarked texts (false-alarm rate of this test 1e-6)."""
     rng, found, count = np.random.default_rng(1), 0, 250
     for _ in range(count):
         watermark = SynthID(int(rng.integers(0, 2**62)), depth=10, ngram_len=2, sampling_table_size=size,
