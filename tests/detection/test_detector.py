@@ -168,11 +168,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[m for *_, m in BAD])
-def test_bad_arguments_are_refused_in_one_sentence(change: dict[str, Any], error: type, message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        detect(**{"text_or_ids": [1, 2], "tokenizer": None, "watermark": KGW(key=1), **change})
-    assert caught.type is error and "\n" not in str(caught.value) and "; " in str(caught.value)
+def test_bad_arguments_are_refused_in_one_sentence() -> None:
+    for change, error, message in BAD:
+        with pytest.raises(error, match=message) as caught:
+            detect(**{"text_or_ids": [1, 2], "tokenizer": None, "watermark": KGW(key=1), **change})
+        assert caught.type is error and "\n" not in str(caught.value) and "; " in str(caught.value)
 
 
 @pytest.mark.parametrize("watermark", [
