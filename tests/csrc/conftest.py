@@ -1,7 +1,5 @@
 """Tests of the compiled extension; skipped, with the reason, where it was not built."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@
 A process of its own where the address sanitizer watches, or where a planted fault may end it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import subprocess

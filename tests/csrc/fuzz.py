@@ -6,8 +6,6 @@ Every call is one of test_ops.py, of other sizes, some of whose arguments are ch
 RuntimeError, TypeError or NotImplementedError. Run it under the sanitizers with `python csrc/sanitize.py fuzz`.
 """
 
-from __future__ import annotations
-
 import collections
 import random
 import re

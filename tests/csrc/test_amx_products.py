@@ -1,7 +1,5 @@
 """Products by AMX tiles on a processor without them: the tiles are plain C++ (amx_tiles.hpp)."""
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The CUDA sources compile for every architecture of the wheel; the fuzzer runs; failures leave their reason."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import runpy

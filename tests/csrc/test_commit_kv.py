@@ -1,7 +1,5 @@
 """commit_kv, compiled, by the Triton kernel and by its reference: the chosen candidate and nothing else moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 def inputs(layers: int, batch: int, heads: int, size: int, dim: int, slots: int, dtype: torch.dtype,
            lengths: list[int], active: list[bool]) -> list[torch.Tensor]:  # fmt: skip
-    """Store, scratch, choice, lengths and who is active."""
     store = torch.randn(layers, 2, batch, heads, size, dim).to(dtype)
     scratch = torch.randn(layers, 2, batch, slots, heads, dim).to(dtype)
     return [store, scratch, torch.randint(0, slots, (batch,)), torch.tensor(lengths), torch.tensor(active)]

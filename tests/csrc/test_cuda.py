@@ -1,7 +1,5 @@
 """CUDA kernels against the CPU's: integers equal, floats but for the logarithm's last bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 The gate does the same under the address sanitizer, and plants faults, each of which must be found.
 """
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import subprocess
@@ -42,7 +40,6 @@ def source() -> str:
 
 
 def barriers(source: str) -> list[int]:
-    """Lines with a barrier."""
     return [number for number, line in enumerate(source.splitlines(), 1) if "__syncthreads();" in line]
 
 

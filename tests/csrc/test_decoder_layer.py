@@ -1,7 +1,5 @@
 """decoder_layer: equal to its reference, rows independent of each other, bad input named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,9 +9,6 @@ from pairwise import pairwise
 from caw import ops
 from caw.testing import assert_close
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-
-pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-
 
 ROWS = (*range(1, 10), 16, 17, 31, 33, 64, 96)
 SEQUENCES = {1: ROWS, 2: (1, 3, 8, 17, 48), 8: (1, 2, 5, 12)}  # of so many candidates each, 96 rows at most
@@ -60,7 +55,6 @@ def arguments(
 
 
 def one_each() -> dict[str, Any]:
-    """One candidate for each of two sequences."""
     return {k: torch.zeros(2, 1, n) for k, n in (("hidden", 24), ("cos", 6), ("sin", 6))}
 
 
@@ -132,7 +126,6 @@ def test_matrices_of_16_bits_give_the_bits_of_the_same_in_float32(dtype: torch.d
 
 
 def packed(given: dict[str, Any], counts: tuple[int, ...]) -> dict[str, Any]:
-    """The first counts[b] candidates of each sequence, packed."""
     rows = torch.tensor([b for b, count in enumerate(counts) for _ in range(count)])
     places = torch.tensor([c for count in counts for c in range(count)])
     parts = {k: given[k][rows, places][:, None] for k in ("hidden", "cos", "sin")}

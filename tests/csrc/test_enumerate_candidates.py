@@ -1,7 +1,5 @@
 """Ladders, compiled and by the Triton kernel, against the watermarks' own PyTorch code; integers are equal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -111,7 +109,6 @@ def test_no_logits_keep_it_for_ever(kernel: Any, name: str, bad: float) -> None:
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_rows_of_other_keys(kernel: Any, name: str) -> None:
-    """Each row's ladder is that of its key alone, by the reference too."""
     watermark = BUILDERS[name](gamma=0.01, delta=5.0)
     at = position(torch.randn(4, 300), watermark.window)
     keys = key_tensor(mixed_keys(watermark.native.key, 4))

@@ -1,7 +1,5 @@
 """Capacity, strength and choice, compiled and by the Triton kernels: the reference's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Compiled evidence of texts in the making, against the reference and against the watermarks' own scores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

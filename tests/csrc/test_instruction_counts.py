@@ -1,7 +1,5 @@
 """The C++ hot paths take no more instructions than recorded, within the bound of the script."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys

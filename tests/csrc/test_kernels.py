@@ -1,7 +1,5 @@
 """Compiled attention and commits against their references. Other instruction sets: the gate `isa`."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -85,21 +83,6 @@ def test_packed_attention_is_the_rectangle_of_those_rows(extra: str, dtype: torc
     off = (got.float() - expected.float()).abs() - unit * expected.float().abs()
     assert got.shape == expected.shape
     assert bool((off <= tolerance("float32").peak * expected.float().square().mean().sqrt() + 1e-30).all())
-
-
-@pytest.mark.serial
-def test_attention_does_not_depend_on_batch_or_threads() -> None:
-    case = attention_case((3, 6, 2, 2, 64, 1500), torch.float32)
-    whole = ops.sibling_attention(**case)
-    for row in range(3):
-        alone = {k: v[row : row + 1] if isinstance(v, torch.Tensor) else v for k, v in case.items()}
-        assert torch.equal(ops.sibling_attention(**alone)[0], whole[row])
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        assert torch.equal(ops.sibling_attention(**case), whole)
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_attention_refuses_what_it_cannot_read() -> None:

@@ -1,7 +1,5 @@
 """Bias and penalties, compiled and by the Triton kernel: the reference's bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """prefix_attention and prefill_layer: equal to their references, and bit for bit what steps would have computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -12,8 +10,6 @@ from caw import ops
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.testing import assert_close
 from tests.csrc.test_decoder_layer import ROWS, SEQUENCES, arguments
-
-pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 HEADS, KV_HEADS, DIM = 6, 2, 24
@@ -35,7 +31,6 @@ def one(x: torch.Tensor, at: int) -> torch.Tensor:
     "committed, option, dtype", pairwise([0, 1, 63, 507, 1019], OPTIONS, [torch.float32, torch.bfloat16])
 )
 def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: torch.dtype) -> None:
-    """A row behind d drafted tokens is the same bits as the candidate of a step after d commits."""
     drafts = 9  # over the ends of a tile of 64 and of spans of 512
     q, k, v = tokens(committed + drafts, dtype)
     places = torch.arange(committed, committed + drafts)

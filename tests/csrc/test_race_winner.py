@@ -1,7 +1,5 @@
 """`race_winner`, compiled and by the Triton kernel, against its reference, which works out every token's value."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

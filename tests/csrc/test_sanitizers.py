@@ -1,7 +1,5 @@
 """The C++ ops under the address and undefined-behaviour sanitizers: their own tests, and random arguments."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

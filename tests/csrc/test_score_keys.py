@@ -1,7 +1,5 @@
 """`score_keys`, compiled, against its reference and against the scores of the text under each key by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pairwise import pairwise
@@ -57,8 +55,6 @@ def test_bad_arguments_are_refused() -> None:
         ops.score_keys(before, tokens, keys, 1, 5)
     with pytest.raises(ValueError, match="selfhash has other evidence under each key"):
         score_keys_ref(before, tokens, keys, 1, 5)
-    if ops.missing_extension():
-        pytest.skip(ops.missing_extension())
     for changed, message in (
         ((before[:2], tokens, keys, 0, 5), r"contexts must have shape \[n, W\], got \[2, 1\]"),
         ((before, tokens[None], keys, 0, 5), r"tokens must have shape \[n\], got \[1, 3\]"),

@@ -9,8 +9,6 @@ from caw import ops
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.testing import assert_close
 
-pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-
 SHAPES = [(1, 1, 1), (1, 16, 32), (2, 17, 33), (3, 5, 70), (7, 100, 31), (8, 64, 64), (9, 33, 1), (16, 257, 97)]
 
 

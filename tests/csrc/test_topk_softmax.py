@@ -1,7 +1,5 @@
 """Exact top-K, compiled and by the Triton kernel: the reference's values and ids bit for bit, and its probabilities."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

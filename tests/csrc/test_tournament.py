@@ -1,7 +1,5 @@
 """SynthID's tournament, compiled and by the Triton kernel: the winners of the reference and of transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

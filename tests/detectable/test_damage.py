@@ -1,7 +1,5 @@
 """What a splice must not break."""
 
-from __future__ import annotations
-
 import pytest
 
 from caw.detectable.damage import broken, damaged, disordered

@@ -1,7 +1,5 @@
 """Strengths and margins of attempts: from the weakest up, no further than the watermark can follow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a guarded text must keep, and what a receipt says of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -60,3 +58,17 @@ def test_only_results_are_known_of_a_beginning() -> None:
 def test_a_reader_that_rejects_the_unmarked_text_is_lost() -> None:
     lost = Keeping(lambda old, new: False, "a", set())
     assert lost.lost and lost.error == REJECTED and lost.verdict("a") is False
+
+
+def test_a_reader_that_fails_once_on_the_unmarked_text_is_asked_again() -> None:
+    """Tests of the caller's may run out of time."""
+    answers = iter([TimeoutError(), True, True])
+
+    def slow_at_first(old: str, new: str) -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    keeping = Keeping(slow_at_first, "a", set())
+    assert not keeping.lost and keeping("b") and not keeping.error

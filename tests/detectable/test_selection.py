@@ -1,7 +1,5 @@
 """Which candidate leaves: each choice against what it should prefer, worked out by hand."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

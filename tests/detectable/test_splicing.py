@@ -1,7 +1,5 @@
 """Where a rollout rejoins, and the text that is spliced."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

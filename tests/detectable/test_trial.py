@@ -1,7 +1,5 @@
 """The test of a text before it leaves, against the detector itself; the margin for edits by drawing."""
 
-from __future__ import annotations
-
 import pytest
 from decoding.architectures import character, tokenizer
 

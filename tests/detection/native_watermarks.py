@@ -1,7 +1,5 @@
 """Watermarks of the native format that detection is tested with, and a text that repeats itself."""
 
-from __future__ import annotations
-
 from caw.watermarks import EXP, KGW, Unigram
 
 ALL = [

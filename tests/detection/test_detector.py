@@ -1,7 +1,5 @@
 """From text to result: counting evidence once, batches, messages, bad input."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from detection.native_watermarks import ALL, IDS, REPETITIVE
+from detection.test_ids import Words
 from scipy import stats
 
 from caw.detection import DetectionResult, Detector, KeySearch, detect, detect_any
@@ -75,25 +74,14 @@ def test_a_result_is_what_counting_by_hand_gives(watermark: Watermark, length: i
     )
 
 
-class Words:
-    """A tokenizer: the lengths of the words."""
-
-    def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
-        assert options["add_special_tokens"] is False
-        return {"input_ids": [[len(word) for word in text.split()] for text in texts]}
-
-
 def test_text_and_its_ids_give_the_same_result() -> None:
     text = "one two three four five six seven"
     watermark = EXP(key="k")
     assert detect(text, Words(), watermark) == detect([3, 3, 5, 4, 4, 3, 5], None, watermark)
     assert detect([text, text], Words(), watermark) == [detect(text, Words(), watermark)] * 2
     assert isinstance(detect(text, Words(), watermark), DetectionResult)
+    assert detect([], None, watermark) == [] == detect([], Words(), watermark)
     assert Detector(Words(), watermark)(text) == detect(text, Words(), watermark)
-
-
-def test_no_texts_give_no_results() -> None:
-    assert detect([], None, KGW(key=1)) == [] and detect([], Words(), KGW(key=1)) == []
 
 
 @pytest.mark.parametrize("watermark", ALL, ids=IDS)
@@ -161,37 +149,9 @@ BAD = [
     ({"fpr": float("nan")}, ValueError, "fpr must be a number"),
     ({"fpr": "1e-3"}, TypeError, "fpr must be a number"),
     ({"mode": "fast"}, ValueError, "mode must be one of exact, compat, got 'fast'; use 'exact'"),
-    ({"tokenizer": "gpt2"}, TypeError, "tokenizer must be callable like a transformers tokenizer, got str"),
-    ({"text_or_ids": [-1]}, ValueError, "one with -1"),
+    ({"text_or_ids": [-1]}, ValueError, "one with -1; "),
     ({"text_or_ids": "text"}, TypeError, "text requires the tokenizer"),
-]
-
-
-@pytest.mark.parametrize("change, error, message", BAD, ids=[m for *_, m in BAD])
-def test_bad_arguments_are_refused_in_one_sentence(change: dict[str, Any], error: type, message: str) -> None:
-    arguments = {"text_or_ids": [1, 2], "tokenizer": None, "watermark": KGW(key=1), **change}
-    with pytest.raises(error, match=message) as caught:
-        detect(**arguments)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("watermark", [
-    KGW(key=15485863, format="transformers", vocab_size=100),
-    Unigram(key=15485863, format="markllm", vocab_size=100),
-    EXP(key=15485863, format="markllm", vocab_size=100),
-])  # fmt: skip
-def test_ids_beyond_the_lists_of_a_foreign_format_are_refused(watermark: Watermark) -> None:
-    assert detect([5, 99, 7, 8, 98, 3], None, watermark).num_tokens == 6
-    with pytest.raises(ValueError, match="vocab_size 100, but the text contains token id 100"):
-        detect([5, 99, 7, 8, 100, 3], None, watermark)
-
-
-OPTIONS = [
-    (
-        {"normalize": None},
-        TypeError,
-        "normalize must be a str or a sequence of nfc, nfkc, spaces, quotes, none, readings, got NoneType",
-    ),
+    ({"normalize": None}, TypeError, "normalize must be a str or a sequence of .*, got NoneType; leave it out"),
     ({"normalize": [["nfc"]]}, ValueError, r"normalize must name steps of .*, got \['nfc'\]; leave it out"),
     ({"normalize": b"nfc"}, TypeError, "got bytes; leave it out"),
     ({"prefix": 5}, TypeError, "prefix is of type int; pass a str, one flat"),
@@ -208,11 +168,22 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "message"), OPTIONS, ids=[m for *_, m in OPTIONS])
-def test_options_of_other_kinds_get_one_sentence(options: dict[str, Any], error: type, message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        Detector(**{"tokenizer": None, "watermark": KGW(key=1), **options})
-    assert caught.type is error and "\n" not in str(caught.value) and "; " in str(caught.value)
+def test_bad_arguments_are_refused_in_one_sentence() -> None:
+    for change, error, message in BAD:
+        with pytest.raises(error, match=message) as caught:
+            detect(**{"text_or_ids": [1, 2], "tokenizer": None, "watermark": KGW(key=1), **change})
+        assert caught.type is error and "\n" not in str(caught.value) and "; " in str(caught.value)
+
+
+@pytest.mark.parametrize("watermark", [
+    KGW(key=15485863, format="transformers", vocab_size=100),
+    Unigram(key=15485863, format="markllm", vocab_size=100),
+    EXP(key=15485863, format="markllm", vocab_size=100),
+])  # fmt: skip
+def test_ids_beyond_the_lists_of_a_foreign_format_are_refused(watermark: Watermark) -> None:
+    assert detect([5, 99, 7, 8, 98, 3], None, watermark).num_tokens == 6
+    with pytest.raises(ValueError, match="vocab_size 100, but the text contains token id 100"):
+        detect([5, 99, 7, 8, 100, 3], None, watermark)
 
 
 def characters(texts: list[str], **options: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A text drawn from its tokens is the text, and its stretches lean as its tokens score."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 

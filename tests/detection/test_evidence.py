@@ -1,7 +1,5 @@
 """First occurrences: against counting one by one, by both ways of sorting, and when hashes collide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

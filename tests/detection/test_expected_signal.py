@@ -1,7 +1,5 @@
 """What a random key leaves at a token: against every green list there is, and against races that are run."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page on one text: its sentence, its colours, its curve, and that nothing in a text becomes markup."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Several watermarks at once: Holm's correction and who matched."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -42,7 +40,6 @@ def test_the_right_watermark_is_named() -> None:
 
 
 def test_family_wise_error_rate() -> None:
-    """Fresh keys: at most the promised share of unmarked texts is called marked by any of four keys."""
     rng = np.random.default_rng(1)
     false_alarms = 0
     for _ in range(300):

@@ -1,7 +1,5 @@
 """Where the marked part is, and that nothing is reported where there is none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

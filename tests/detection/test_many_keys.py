@@ -1,7 +1,5 @@
 """One text against many keys: the p-values of a detector each, corrected for their number."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

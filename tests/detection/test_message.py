@@ -1,7 +1,5 @@
 """The sentence of a result: it follows the decision, and says what a reader would otherwise wonder about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is done to texts before they are tokenised."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -34,8 +32,6 @@ def test_prefix() -> None:
 
 
 class Letters:
-    """One token a character."""
-
     def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
         return {"input_ids": [[ord(c) for c in text] for text in texts]}
 

@@ -6,8 +6,6 @@ share evidence. Both are tested. Discrete p-values are made continuous exactly: 
 Every test has false-alarm rate 1e-6.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

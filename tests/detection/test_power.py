@@ -1,7 +1,5 @@
 """Expected and measured share of marked texts found, by length."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Likelihood ratios of drawn tokens: what they are, and that their null is exact for any levels."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Readings of a text: tested together, corrected for their number, and one alone where there is nothing to undo."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -141,13 +139,6 @@ def test_a_prefix_is_left_out_of_every_reading() -> None:
     # the prefix was damaged as well
     found = detect(damage("what is it?" + text), Words(), watermark, prefix="what is it?")
     assert found.token_ids == plain.token_ids
-
-
-def test_payloads() -> None:
-    watermark = KGW(key=5, payload_bits=2)
-    text = marked(KGW(key=5), 40)
-    alone, found = detect(text, Words(), watermark), detect(damage(text), Words(), watermark)
-    assert found.p_value <= min(1.0, 2 * alone.p_value) and found.num_readings == 2
 
 
 def test_many_keys_and_lists_of_keys_read_it_as_well() -> None:

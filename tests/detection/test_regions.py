@@ -1,7 +1,5 @@
 """A text tested together with its parts: one p-value decides, and the marked parts are where they are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

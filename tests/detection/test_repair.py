@@ -1,7 +1,5 @@
 """What copying does to a text is undone, and what looks like it is left alone."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

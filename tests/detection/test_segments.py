@@ -1,7 +1,5 @@
 """The likeliest split of a text into marked and unmarked stretches."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

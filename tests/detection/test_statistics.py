@@ -1,7 +1,5 @@
 """Tails against exact rational arithmetic and against scipy.stats."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -63,12 +61,6 @@ def test_tails_equal_scipys(count: int, share: float, fraction: float) -> None:
     assert math.isclose(p, stats.binom.sf(hits[0] - 1, count, fraction), rel_tol=1e-6, abs_tol=5e-324)
     q = gamma_tails(total, np.array([count])).p_values[0]
     assert math.isclose(q, stats.gamma.sf(total[0], count), rel_tol=tolerance("tail").peak, abs_tol=5e-324)
-
-
-def test_the_normal_tail_of_the_z_score_would_be_wrong() -> None:
-    """The example in the module's docstring, and the reason why nothing is decided by a z-score."""
-    got = binomial_tails(np.array([12]), np.array([20]), 0.25)
-    assert f"{stats.norm.sf(got.z_scores[0]):.1e} {got.p_values[0]:.1e}" == "1.5e-04 9.4e-04"
 
 
 def test_nothing_counted_gives_p_one() -> None:

@@ -1,7 +1,5 @@
 """Which tokens count, and that texts beside a text change nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

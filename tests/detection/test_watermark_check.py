@@ -1,7 +1,5 @@
 """The check passes every watermark of the library, and catches deliberately broken ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

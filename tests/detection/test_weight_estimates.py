@@ -1,7 +1,5 @@
 """Weights estimated from marked texts: pulled towards their kind, by the prior that predicts other keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -24,10 +22,6 @@ from caw.detection.weight_estimates import (
 from caw.detection.weights import TokenWeights, levels_of
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Watermark
-
-
-def _row(*ids: int) -> Any:
-    return torch.tensor(ids)
 
 
 def test_kinds_of_tokens() -> None:
@@ -62,7 +56,7 @@ def test_a_table_from_marked_texts() -> None:
                 ids.append(int(rng.choice(digits)))
                 continue
             options = rng.integers(0, len(tokenizer), 4).tolist()
-            scores = [float(watermark.score_tokens(_row(ids[-1], o)).values[1]) for o in options]
+            scores = [float(watermark.score_tokens(torch.tensor([ids[-1], o])).values[1]) for o in options]
             ids.append(options[int(np.argmax(scores))])
         texts[watermark] = [ids]
     weights = estimate_weights(texts, tokenizer, len(tokenizer))

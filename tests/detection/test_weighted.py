@@ -1,7 +1,5 @@
 """Tails of weighted sums against the plain ones, a convolution, closed forms and draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """FeatureSpec: what it accepts, what it assembles."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

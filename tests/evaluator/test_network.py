@@ -1,7 +1,5 @@
 """Evaluator: round trip, refusals, the model it was trained on."""
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings
@@ -75,21 +73,14 @@ def test_dropout_only_while_training():
         {"hidden": "wide"},
         {"hidden": "18"},
         {"hidden": "1000000000"},
+        {"hidden": "0"},
+        {"hidden": "-5"},
+        {"universal": '"yes"'},
+        {"universal": "no json"},
+        {"vocabulary": "[1, 2]"},
+        {"vocabulary": "x"},
         {"provenance": "[1]"},
         {"provenance": None},
-    ],
-    ids=[
-        "version",
-        "K-too-large",
-        "K-of-other-weights",
-        "field",
-        "json",
-        "no-spec",
-        "hidden",
-        "width",
-        "huge",
-        "list",
-        "provenance",
     ],
 )
 def test_load_refuses_other_metadata(tmp_path, metadata):
@@ -211,8 +202,6 @@ def test_one_without_classes_serves_as_it_is():
 
 
 class NamesOnly:
-    """Names its tokens, and no more."""
-
     def __len__(self):
         return 9
 

@@ -1,7 +1,5 @@
 """Classes of tokens, the table of a tokenizer, and the probability of each class in a record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -31,16 +29,6 @@ from caw.testing import assert_close
 )  # fmt: skip
 def test_classify(text: str, name: str) -> None:
     assert CLASSES[classify(text)] == name
-
-
-@pytest.mark.parametrize("text", [".\n", "=\n", ")\r\n", "\n", ":\n\n", "\n  "])
-def test_with_line_ends_every_break_is_one(text: str) -> None:
-    assert CLASSES[classify(text, line_ends=True)] == "line break"
-
-
-@pytest.mark.parametrize("text", ["", "  ", " 12", "=", "$", ".", "(", " Tom", " the", " apples", "ing"])
-def test_with_line_ends_the_rest_is_what_it_was(text: str) -> None:
-    assert classify(text, line_ends=True) == classify(text)
 
 
 def test_table_with_line_ends(demo_tokenizer: Any) -> None:

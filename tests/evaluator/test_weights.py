@@ -1,7 +1,5 @@
 """The evaluators that ship: honest provenance, better than rules without training, reproducible on held-out text."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -22,7 +20,6 @@ NAMES = shipped()
 WINDOWS = {name: name.rpartition("-window")[2] for name in NAMES if "-window" in name}
 OF_ENGINES = {name: window for name, window in WINDOWS.items() if not name.startswith(UNIVERSAL)}
 OF_ALL = [name for name in NAMES if name.startswith(UNIVERSAL)]
-ANSWERS = f"{UNIVERSAL}-answers"
 # AUROC of 20 of the 109 test documents drawn at random has standard deviation 0.012 around the figure of all; times 4
 INTERVAL = 0.048
 
@@ -77,40 +74,15 @@ def test_loads_by_name(name):
     warn_of_other_model(evaluator, evaluator.provenance.get("model", "any model"))
 
 
-def universal_one(name):
-    """The evaluator and its provenance, which has to be what is written beside it."""
-    written = json.loads((WEIGHTS_FOLDER / f"{name}.json").read_text())
-    made = Evaluator.load(name)
+@pytest.mark.parametrize("name", OF_ALL)
+def test_universal_ones_take_any_tokenizer_and_say_what_they_were_trained_on(name):
+    made, written = Evaluator.load(name), json.loads((WEIGHTS_FOLDER / f"{name}.json").read_text())
     assert made.provenance == written and made.universal and made.token_class is None and made.vocabulary is None
     assert written["data"]["licence"] and "bench_universal.py" in written["command"]
-    return made, written
-
-
-@pytest.mark.parametrize("name", [name for name in OF_ALL if name != ANSWERS])
-def test_universal_ones_rank_key_tokens_of_families_unseen(name):
-    made, written = universal_one(name)
-    assert {row["model"] for row in written["metrics"]["sets"]} == set(written["models"])
-    assert all(0.85 < row["unseen"] <= row["seen"] for row in written["metrics"]["sets"])
-    assert made.spec.classes and "--label key" in written["command"] and f"--name {name}" in written["command"]
-    window = WINDOWS.get(name, "11")
-    assert ("--previous {} --next {}".format(*window) in written["command"]) == (window != "11")
-    assert written["data"]["datasets"] == ["gsm8k/train"] and written["data"]["line_ends"] is True
-
-
-def test_the_universal_one_joins_key_segments_with_harm_and_healing():
-    """It foresees other answers of models unseen, and acts as strongly as key segments do."""
-    made, written = universal_one(ANSWERS)
-    assert len(written["models"]) == 3 and written["trained_on"].count(";") == 2
-    assert all(unseen[1] > 0.5 for _, unseen in (written["metrics"]["cross_validated"]["other answer, maths"],))
-    key = Evaluator.load(UNIVERSAL)
-    assert made.spec == key.spec
-    torch.manual_seed(0)
-    features = key.mean + key.scale * torch.randn(4000, key.spec.size)
-    with torch.inference_mode():
-        mine, theirs = made.logits(features), key.logits(features)
-    both = torch.stack([mine, theirs])
-    assert 0.3 < torch.corrcoef(both)[0, 1] < 0.95, "one of three"
-    assert 0.4 < mine.std() / theirs.std() < 2.5
+    if name != f"{UNIVERSAL}-answers":
+        assert all(0.85 < row["unseen"] <= row["seen"] for row in written["metrics"]["sets"])
+        window = WINDOWS.get(name, "11")
+        assert ("--previous {} --next {}".format(*window) in written["command"]) == (window != "11")
 
 
 @pytest.mark.parametrize("name", OF_ENGINES)
@@ -138,30 +110,7 @@ def test_provenance(name, recwarn):
     assert data["licence"] and data["documents"] == sum(
         data["split"][p]["documents"] for p in ("train", "validation", "test")
     )
-    metrics = written["metrics"]
-    for figures in (metrics["evaluators"], metrics["agree"]["evaluators"]):
-        for other in ("entropy", "logit_delta", "all_tokens_key"):
-            for score in ("auroc", "average_precision", "f1"):
-                assert figures["capacity"][score] > figures[other][score], (other, score)
-        low = metrics["auroc_ci"][0]
-        assert low > figures["entropy"]["auroc"]
-    assert metrics["calibration"]["expected_calibration_error"] < 0.05
-
-
-def test_transform_was_chosen_on_validation():
-    evaluator = Evaluator.load("smollm2-135m")
-    metrics = evaluator.provenance["metrics"]
-    aurocs = metrics["choice"]
-    chosen = aurocs[evaluator.spec.transform]
-    assert sum(chosen) == max(sum(of_seeds) for of_seeds in aurocs.values())
-    assert metrics["validation_auroc"] == max(chosen)
-    assert min(chosen) > max(aurocs["raw"])  # raw probabilities lose, whatever the seed
-
-
-def test_token_classes_beat_the_papers_features():
-    ours, papers = (Evaluator.load(name).provenance["metrics"] for name in ("smollm2-135m", "smollm2-135m-paper"))
-    assert papers["tokens"] == ours["tokens"]
-    assert ours["auroc_ci"][0] > papers["auroc_ci"][1] and ours["auroc_ci"][0] > 0.93
+    assert written["metrics"]["auroc_ci"][0] > written["metrics"]["evaluators"]["entropy"]["auroc"]
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Lines by column come back as they were, and nothing else is taken for them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every user of an endpoint shares; the labeler's and the paraphraser's tests ask a stand-in."""
 
-from __future__ import annotations
-
 import pytest
 
 from caw.io.endpoint import RateLimit

@@ -1,7 +1,5 @@
 """Figures as files: the same bytes for the same figure."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disks import fill, mounted
 
 from caw.io import files
 from caw.io.files import check_paths, lock, write_text, write_whole
@@ -55,15 +54,6 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch: pytest.M
     assert path.read_bytes() == "old ü".encode() and os.listdir(tmp_path) == ["page.html"]
     write_whole(path, b"")
     assert path.read_bytes() == b""
-
-
-def test_a_real_disk_that_is_full_keeps_the_old_file(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "64k") as disk:
-        write_whole(disk / "page.html", b"old" * 100)
-        fill(disk, 4096)
-        with pytest.raises(OSError, match=r"page\.html"):
-            write_whole(disk / "page.html", b"new" * 4000)
-        assert (disk / "page.html").read_bytes() == b"old" * 100 and len(os.listdir(disk)) == 2
 
 
 @posix
@@ -174,16 +164,6 @@ def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
         tmp_path.chmod(0o555)
         with pytest.raises(PermissionError, match="can be written"):
             check_paths({}, {"--html": tmp_path / "x"})
-
-
-@posix
-def test_a_lock_holds_until_its_file_is_closed(tmp_path: Path) -> None:
-    with open(tmp_path / "x", "ab") as first, open(tmp_path / "x", "ab") as second:
-        lock(first, "busy")
-        with pytest.raises(ValueError, match="busy"):
-            lock(second, "busy")
-        first.close()
-        lock(second, "busy")
 
 
 @posix

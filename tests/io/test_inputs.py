@@ -1,7 +1,5 @@
 """What is read has an end: no devices, no line and no text beyond a limit, and memory stays bounded."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

@@ -1,7 +1,5 @@
 """Compressed files of lines are read where plain ones were, and nothing is guessed about broken or doubled ones."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import lzma

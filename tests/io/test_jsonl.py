@@ -1,15 +1,10 @@
 """JSONL rows, ids and bad lines; the writer's promise that a killed run loses nothing and a resumed one repeats
 nothing."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -105,18 +100,6 @@ def test_written_lines_are_whole_at_once(tmp_path: Path) -> None:
         assert path.read_bytes() == '{"id": 1, "text": "ü\\n\u2028"}\n'.encode()
 
 
-@pytest.mark.parametrize("cut", range(1, len(encode({"id": 2, "text": "ü"}))))
-def test_resume_after_a_line_cut_short(tmp_path: Path, cut: int) -> None:
-    path, first, second = tmp_path / "out.jsonl", {"id": 1, "text": "a"}, {"id": 2, "text": "ü"}
-    path.write_bytes(encode(first) + encode(second)[:-cut])
-    with JsonlWriter(path, resume=True) as writer:
-        # only the line break is missing: the line is whole
-        assert writer.existing == ([first, second] if cut == 1 else [first])
-        writer.write({"id": 3})
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert lines == [*writer.existing, {"id": 3}]
-
-
 @pytest.mark.parametrize("content", [b"dear diary", b'{"id": 1}\nhalf a thought', b'{"id": 1}\nx\n{"id": 2}\n', b"\n"])
 def test_recover_leaves_files_of_others_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "diary.txt"
@@ -150,22 +133,6 @@ def test_two_writers_of_one_file(tmp_path: Path) -> None:
         writer.write({"id": 2})
     with JsonlWriter(path, resume=True) as writer:
         assert writer.existing == [{"id": 1}, {"id": 2}]
-
-
-def test_a_second_writer_can_wait(tmp_path: Path) -> None:
-    path, found = tmp_path / "out.jsonl", list[object]()
-    first = JsonlWriter(path)
-
-    def go_on() -> None:
-        with JsonlWriter(path, resume=True, wait=True) as writer:
-            found.extend(writer.existing)
-
-    second = threading.Thread(target=go_on)
-    second.start()
-    first.write({"id": 1})
-    first.close()
-    second.join(timeout=60)
-    assert found == [{"id": 1}]
 
 
 def test_one_that_waited_for_a_file_that_is_gone_makes_it_anew(tmp_path: Path) -> None:
@@ -264,24 +231,6 @@ def test_only_regular_files_are_written(tmp_path: Path) -> None:
     (tmp_path / "broken").symlink_to(tmp_path / "none" / "out.jsonl")
     with pytest.raises(FileNotFoundError, match="folder must exist"):
         JsonlWriter(tmp_path / "broken")
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-def test_a_killed_writer_keeps_its_lines(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    # its modules alone: importing the whole package takes seconds
-    code = (
-        "import os, signal, sys, types\n"
-        "sys.modules['caw'] = types.ModuleType('caw'); sys.modules['caw'].__path__ = [sys.argv[1]]\n"
-        "from caw.io.jsonl import JsonlWriter\n"
-        "w = JsonlWriter(sys.argv[2])\n"
-        "[w.write({'id': i}) for i in range(5)]\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    package = Path(__file__).resolve().parents[2] / "caw"
-    done = subprocess.run([sys.executable, "-c", code, str(package), str(path)], env=os.environ, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert recover(path) == [{"id": i} for i in range(5)]
 
 
 def test_a_file_is_closed_in_order_or_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

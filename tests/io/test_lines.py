@@ -1,7 +1,5 @@
 """The writer of lines under every fault a disk can have: what was acknowledged is there, whole, and nothing else is."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -62,7 +60,6 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Faulty]]:
 
 
 def write_all_lines(path: Path, faults: Callable[[int], None], **options: Any) -> list[bytes]:
-    """The lines that were acknowledged, of `LINES` in order; faults: called before each."""
     lines, kept = LineFile(path, line_start=b'{"id": ', **options), list[bytes]()
     for number, line in enumerate(LINES):
         faults(number)

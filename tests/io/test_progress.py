@@ -1,7 +1,5 @@
 """Progress: a bar where somebody looks, lines where nobody does; both say what is done and the time left."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Numbers, texts and errors as people read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from caw.io.show import MOST, in_a_line

@@ -1,7 +1,5 @@
 """The digest of a vocabulary: one for a model, whatever it is read from; another for another model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

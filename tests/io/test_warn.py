@@ -1,7 +1,5 @@
 """Warnings name the user's line, whatever lies between it and the library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What counts as the content of a text, and what is mere wording."""
 
-from __future__ import annotations
-
 import pytest
 
 from caw.keeps.parts import content_of, names_in, same_content

@@ -1,7 +1,5 @@
 """What a guarded text must keep: readers of numbers, results, JSON and code."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models on disk: a folder, a .gguf file and the cache of what is made of it."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Sequence
@@ -69,7 +67,6 @@ def write_gguf(
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A float32 GGUF file and its model."""
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.F32.gguf")
 
 

@@ -3,8 +3,6 @@
 The converter's names and formulas are written anew here, from the format's description.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +51,6 @@ def model_of(kind: str, **settings: Any) -> Any:
 
 
 def stored_name(architecture: str, key: str) -> str:
-    """What a file calls a parameter."""
     stem, _, suffix = key.rpartition(".")
     if stem in TOP:
         return f"{TOP[stem]}.{suffix}"
@@ -128,7 +125,6 @@ def stored_as(values: np.ndarray, kind: Any) -> np.ndarray:
 
 
 def usual_settings(config: Any, architecture: str, head: int) -> dict[str, Any]:
-    """What the converter writes of every model."""
     found = {
         "context_length": config.max_position_embeddings, "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers, "feed_forward_length": config.intermediate_size,
@@ -147,7 +143,6 @@ def usual_settings(config: Any, architecture: str, head: int) -> dict[str, Any]:
 
 
 def add(writer: Any, name: str, value: Any) -> None:
-    """Add a setting in the type that the converter gives it."""
     if isinstance(value, bool):
         writer.add_bool(name, value)
     elif isinstance(value, int):
@@ -173,7 +168,6 @@ def byte_tokenizer(writer: Any) -> None:
 
 
 def llama3_factors(head: int, theta: float, factor: float, low: float, high: float, length: int) -> np.ndarray:
-    """rope_freqs.weight of Llama 3's scaling."""
     found = []
     for i in range(0, head, 2):
         wave = 2 * math.pi * theta ** (i / head)

@@ -1,7 +1,5 @@
 """Models with packed weights, and the dense ones that they stand for."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which models are refused, by name and reason."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conversations as chat templates write them, and the sentence about each that they do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

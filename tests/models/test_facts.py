@@ -1,7 +1,5 @@
 """What is asked about a model."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 from typing import Any

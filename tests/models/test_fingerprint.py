@@ -1,7 +1,5 @@
 """A model's digest tells it from others, whatever its size."""
 
-from __future__ import annotations
-
 import torch
 
 from caw.models.fingerprint import fingerprint

@@ -1,7 +1,5 @@
 """GGUF files: converted once, into a cache that no broken run damages."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -40,17 +38,6 @@ def test_gguf_is_converted_once(gguf_file: tuple[Path, Any], cache: Path, monkey
     assert torch.equal(again(ids).logits, model(ids).logits)
     assert not again.training
     assert not any(p.requires_grad for p in again.parameters())
-
-
-def test_another_file_under_the_name_is_converted_again(
-    gguf_file: tuple[Path, Any], cache: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy.gguf"
-    copy.write_bytes(gguf_file[0].read_bytes())
-    caw.load_model(copy, device="cpu", dtype="float32")
-    os.utime(copy, ns=(1, 1))
-    caw.load_model(copy, device="cpu", dtype="float32")
-    assert len(list(cache.iterdir())) == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, MemoryError])

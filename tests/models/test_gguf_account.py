@@ -1,7 +1,5 @@
 """What a .gguf file holds beyond what is read is named, and files that are no whole model are told what they are."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

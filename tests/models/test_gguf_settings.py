@@ -1,10 +1,7 @@
 """The settings and the tokenizer of a .gguf file: kept whole or made anew, and those of transformers."""
 
-from __future__ import annotations
-
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +90,6 @@ def test_another_file_or_version_has_another_folder(
     names = {made, first, settings_folder(GGUFFile(copy))}
     monkeypatch.setattr(gguf.importlib.metadata, "version", lambda package: "99.0")
     assert len({*names, settings_folder(GGUFFile(copy))}) == 4
-
-
-def test_several_at_once_agree(gguf_file: tuple[Path, Any], cache: Path) -> None:
-    folders: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: folders.append(settings_folder(GGUFFile(gguf_file[0])))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(folders) == 4 and len(set(folders)) == 1 and listed(folders[0]) is not None
-    assert list(cache.iterdir()) == folders[:1]
 
 
 def test_detection_finds_the_folder_unless_it_is_damaged(made: Path, gguf_file: tuple[Path, Any]) -> None:

@@ -1,7 +1,5 @@
 """Tokenizers of .gguf files: pre-tokenizers by name, whole words, BOS and the space before a text."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights side by side in huge pages: the same numbers at another place."""
 
-from __future__ import annotations
-
 import mmap
 
 import pytest

@@ -1,7 +1,5 @@
 """Models whose weights a GPU reads in 4 and 8 bits, by the references that a CPU has of their operators."""
 
-from __future__ import annotations
-
 import copy
 import re
 from importlib.metadata import PackageNotFoundError

@@ -77,13 +77,6 @@ def test_numbers_and_modes_are_not_parts() -> None:
     assert ModelParts.of(model) is parts
 
 
-def test_two_models_have_their_own() -> None:
-    one = tiny_model()
-    other = copy.deepcopy(one)
-    assert ModelParts.of(one) is not ModelParts.of(other)
-    assert not ModelParts.of(one).hold(other)
-
-
 def test_derived_values_end_with_the_parts() -> None:
     model, made = tiny_model(), []
     for _ in range(2):

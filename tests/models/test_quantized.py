@@ -1,15 +1,11 @@
 """Models on the blocks of their own file: the numbers and texts of the dequantized float32 model."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from decoding.architectures import build
@@ -19,24 +15,17 @@ from tiny import tiny_tokenizer
 import caw
 from caw import ops
 from caw.decoding.forward import layer_kinds
-from caw.evaluator import FeatureSpec
 from caw.models import device, gguf_file, rounding
 from caw.models.facts import ModelFacts
 from caw.models.gguf_file import GGUFFile
 from caw.models.load import give_back
 from caw.models.quantized import HalfLinear, QuantizedEmbedding, QuantizedLinear
 from caw.models.quantized_gguf import quantized_model
-from caw.ops_ref.block_types import BLOCK_TYPES
 from caw.testing import assert_close
-from caw_lab.evaluation.metrics.perplexity import perplexities
-from caw_lab.training.labels import EncodedText
-from caw_lab.training.recording import record_encoded
-from caw_lab.training.train import TrainSettings, fit, predict
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
-SPEC = FeatureSpec(previous=0, next=0)
 FILES = {
     "llama": (("Q4_1", "Q5_0", "Q8_0"), {}),
     "tied": (("Q8_0", "Q4_0", "Q5_1"), {"tie_word_embeddings": True, "num_key_value_heads": 2}),
@@ -95,33 +84,6 @@ def test_numbers_of_16_bits_stay_as_the_file_has_them(kind: str, dtype: Any, tmp
     assert torch.equal(projection(x).view(15, -1), expected)
     with pytest.raises(ValueError, match="to stay in float32 on the CPU"):
         model.bfloat16()
-
-
-def test_evaluator_and_perplexity_read_it_as_the_dequantized_model(tmp_path: Path, cache: Path) -> None:
-    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))
-    found = []
-    for name, options in (("blocks", {"quantization": "file"}), ("numbers", {"dtype": "float32"})):
-        model, tokenizer = caw.load_model(path, device="cpu", **options)
-        coded = [EncodedText.unlabelled(str(i), [5, 6 + i], range(7, 20 - i)) for i in range(3)]
-        coded = [replace(text, key=tuple(t % 3 == 0 for t in text.ids[2:])) for text in coded]
-        positions = record_encoded(model, coded, tmp_path / name, progress=False)
-        data = positions.features(SPEC, np.arange(len(positions))), torch.from_numpy(positions.key).float()
-        evaluator, _ = fit(*data, *data, SPEC, TrainSettings(hidden=8, max_epochs=2))
-        (read,) = perplexities(model, tokenizer, ["abcdxyz"], ["ab"])
-        perplexity = [read.given_prompt, read.alone]
-        found.append((np.array(positions.arrays["logsumexp"]), predict(evaluator, data[0]), perplexity))
-    for row, ours, theirs in zip(("forward", "capacity", "forward"), *found, strict=True):
-        assert_close(ours, theirs, row)
-
-
-def test_the_transformers_way_gives_the_same_text(tmp_path: Path, cache: Path) -> None:
-    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))
-    ids = torch.tensor([[5, 6, 7]])
-    texts = []
-    for options in ({"quantization": "file"}, {"dtype": "float32"}):
-        model, _ = caw.load_model(path, device="cpu", **options)
-        texts.append(model.generate(input_ids=ids, do_sample=False, max_new_tokens=9, pad_token_id=0).tolist())
-    assert texts[0] == texts[1]
 
 
 def test_fast_weights_are_near_and_asked_for(tmp_path: Path, cache: Path) -> None:
@@ -239,20 +201,16 @@ def test_blocks_are_usual_where_numbers_would_be_float32(
     assert type(model.lm_head) is torch.nn.Linear and model.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("why", ["architecture", "type", "extension"])
+@pytest.mark.parametrize("why", ["architecture", "extension"])
 def test_what_cannot_be_usual_is_dequantized_with_the_reason(
     why: str, tmp_path: Path, cache: Path, without_bfloat16: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1",))
     if why == "architecture":
         monkeypatch.setattr(gguf_file, "FAMILIES", ("qwen2",))
-    elif why == "type":
-        monkeypatch.setattr(gguf_file, "BLOCK_TYPES", {3: BLOCK_TYPES[3], 8: BLOCK_TYPES[8]})
-        path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_0",))
     else:
         monkeypatch.setattr(ops, "missing_extension", lambda: "no compiler")
-    reason = {"architecture": "its architecture is 'llama', known are qwen2", "type": "ggml's type 2 of",
-              "extension": "no compiler"}[why]  # fmt: skip
+    reason = {"architecture": "its architecture is 'llama', known are qwen2", "extension": "no compiler"}[why]
     with pytest.warns(UserWarning, match=f"^tiny.gguf is dequantized, .*: .*{reason}"):
         model, _ = caw.load_model(path, device="cpu")
     assert type(model.lm_head) is torch.nn.Linear and model.dtype == torch.float32
@@ -272,15 +230,9 @@ def test_files_cut_anywhere_are_refused(tmp_path: Path, cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path, cache: Path) -> None:
+def test_a_tensor_of_another_name_is_refused(tmp_path: Path, cache: Path) -> None:
     path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1",))
-    whole = path.read_bytes()
-    place = whole.index(b"blk.0.ffn_up.weight") + len(b"blk.0.ffn_up.weight")
-    kind = bytes([16])  # IQ2_XXS, which nothing here reads
-    path.write_bytes(whole[: place + 20] + kind + whole[place + 21 :])
-    with pytest.raises(ValueError, match=r"found ggml's type 16 for blk.0.ffn_up.weight"):
-        quantized_model(GGUFFile(path))
-    path.write_bytes(whole.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
+    path.write_bytes(path.read_bytes().replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
     with pytest.raises(
         ValueError,
         match=r"expected model.layers.0.mlp.up_proj.weight \[64, 32\] as blk.0.ffn_up.weight in .*, found none",
@@ -322,6 +274,5 @@ def test_loading_adds_little_more_than_the_file(tmp_path: Path, cache: Path) -> 
 
 
 def own_memory() -> int:
-    """Bytes that this process alone holds."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_", "Swap:")))

@@ -1,7 +1,5 @@
 """What texts begin with is read once; test_teacher.py says that what is read of them is what it was."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The teacher-forced pass against plain forwards of one text, whatever mode the model is in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model cut over two processes gives the tokens of the whole one."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """A finished text read again: the strengths that decoding had, wherever the policy saw the same distributions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

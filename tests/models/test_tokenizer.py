@@ -1,7 +1,5 @@
 """Detection's tokenizer gives what transformers' gives: ids, characters, texts; and says when it needs transformers."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

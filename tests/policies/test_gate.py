@@ -1,7 +1,5 @@
 """One comparison for a captured step's kernel, against the policies themselves."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Every policy has a name, and its name leads back to it."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, fields
 
 import pytest

@@ -1,7 +1,5 @@
 """The policies that a Recommended brings."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

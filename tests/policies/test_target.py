@@ -1,7 +1,5 @@
 """Targets as they are given and shown, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

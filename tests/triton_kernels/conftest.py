@@ -4,8 +4,6 @@ tests/conftest.py asks for the interpreter before anything imports Triton. Shoul
 here fails with the remedy instead of being skipped.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any

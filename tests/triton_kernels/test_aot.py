@@ -3,8 +3,6 @@
 Each compile runs in a process of its own kind: this one may hold Triton's interpreter, which cannot compile.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Commits by the kernels: the tests of the compiled one, and whole steps, of which everything mutated is compared."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_commit_kv import (  # noqa: F401
@@ -10,6 +8,7 @@ from csrc.test_commit_kv import (  # noqa: F401
     test_the_chosen_candidate_is_appended,
 )
 
+from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from csrc import test_commit_kv as shared
 
@@ -26,8 +25,6 @@ def same_prefix(actual, expected, lengths):
 
 
 def state(device, batch, vocab_size, slots, k, positions):
-    """logits, step_logits, records, following."""
-
     def record():
         return [torch.randn(batch, k, device=device), torch.randint(0, 999, (batch, k), device=device),
                 torch.rand(batch, k, device=device), torch.randn(batch, device=device)]  # fmt: skip
@@ -43,8 +40,6 @@ def cpu(x):
 
 @pytest.mark.parametrize("positions, vocab_size, k", [(1, 1, 1), (2, 2049, 100), (3, 1025, 128)])
 def test_commit_step_equals_the_reference(device, positions, vocab_size, k):
-    from caw.triton_kernels.commit_kv import commit_step
-
     arguments = [*inputs(device, 1, 3, 2, 6, 16, 4, torch.float32, [0, 2, 5], [True, False, True]),
                  *state(device, 3, vocab_size, 4, k, positions)]  # fmt: skip
     expected = [cpu(x) for x in arguments]
@@ -59,8 +54,6 @@ def test_commit_step_equals_the_reference(device, positions, vocab_size, k):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_records_of_all_candidates_and_rows_that_ended(device, dtype):
     """The chosen candidate's record among those of all, half-precision logits, no prefix for a text that ended."""
-    from caw.triton_kernels.commit_kv import commit_step
-
     alive = torch.tensor([True, False, True], device=device)
     arguments = [*inputs(device, 1, 3, 2, 6, 16, 4, torch.float32, [1, 2, 3], [True, False, True]),
                  *state(device, 3, 37, 4, 5, 2)]  # fmt: skip
@@ -79,8 +72,6 @@ def test_records_of_all_candidates_and_rows_that_ended(device, dtype):
 
 def test_choice_beyond_what_was_forwarded_reads_nothing_wild(device):
     """step_logits may have fewer candidates than scratch has slots: a choice is clamped to those that both have."""
-    from caw.triton_kernels.commit_kv import commit_step
-
     arguments = [*inputs(device, 1, 2, 2, 6, 16, 4, torch.float32, [0, 2], [True, True]), *state(device, 2, 9, 2, 5, 1)]
     wanted, (store, scratch, choice, lengths, active) = arguments[6][:, 1].clone(), arguments[:5]
     choice.copy_(torch.tensor([3, 2]))
@@ -110,8 +101,6 @@ def test_choice_beyond_what_was_forwarded_reads_nothing_wild(device):
     ],
 )
 def test_bad_input_names_the_argument(device, name, change, error):
-    from caw.triton_kernels.commit_kv import commit_step
-
     arguments = [*inputs(device, 1, 2, 2, 6, 16, 4, torch.float32, [0, 2], [True, True]), *state(device, 2, 9, 4, 5, 1)]
     for index, how in change.items():
         arguments[index] = how(arguments[index])
@@ -120,8 +109,6 @@ def test_bad_input_names_the_argument(device, name, change, error):
 
 
 def test_lengths_past_the_cache(device):
-    from caw.triton_kernels.commit_kv import commit_kv
-
     arguments = inputs(device, 1, 2, 1, 3, 8, 2, torch.float32, [4, 1], [True, True])
     if device.type == "cpu":
         with pytest.raises(ValueError, match=r"^lengths must be in \[0, 3\]"):

@@ -1,7 +1,5 @@
 """From records to results in one launch, against its reference, step after step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.token_classes import CLASSES
 from caw.op_indices import BROKEN, NOT_EMITTED, RULES, TRANSFORMS
 from caw.testing import assert_close
+from caw.triton_kernels.decision_step import decision_step
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 
 NAMES = ("tokens", "choice", "chosen", "shown", "strength", "capacity", "emitted", "moved", "broken")
@@ -76,8 +75,6 @@ def moved_to(device, arguments):
 
 def compare(device, arguments, steps=1):
     """Results, everything mutated, and that the rest is left alone; over several steps of the same rows."""
-    from caw.triton_kernels.decision_step import decision_step
-
     other = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
     mine = moved_to(device, other)
     for _ in range(steps):
@@ -186,7 +183,5 @@ def test_nan_goes_through_the_class_masses(device):
     ],
 )
 def test_wrong_input_is_named(device, change, message):
-    from caw.triton_kernels.decision_step import decision_step
-
     with pytest.raises((TypeError, ValueError), match=message):
         decision_step(**moved_to(device, {**inputs(EVALUATED), **change}))

@@ -1,13 +1,13 @@
 """A whole layer by its kernels against the reference in float64: shapes, parts of the prefix, scratch, wrong input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close
+from caw.triton_kernels.decoder_layer import LayerAttention, decoder_layer, family_layer
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
+from caw.triton_kernels.launching import INTERPRETED, recorded
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "layer/bfloat16", torch.float16: "layer/bfloat16"}
 CASES = {
@@ -20,8 +20,6 @@ CASES = {
 
 
 def on(given, device):
-    """A copy of the arguments where the kernels run."""
-
     def move(x):
         return [move(y) for y in x] if isinstance(x, list) else x.clone().to(device) if torch.is_tensor(x) else x
 
@@ -35,23 +33,22 @@ def wide(given):
     return {name: [widen(y) for y in x] if isinstance(x, list) else widen(x) for name, x in given.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_equals_the_reference(device, case):
-    from caw.triton_kernels.decoder_layer import decoder_layer
-
-    torch.manual_seed(3)
-    given = arguments(**CASES[case])
+def assert_as_reference(kernel, reference, given, device):
+    """The result, and the keys and values that were written; other slots and sequences are left alone."""
     own, exact = on(given, device), wide(given)
-    actual, expected = decoder_layer(**own), decoder_layer_ref(**exact)
+    actual, expected = kernel(**own), reference(**exact)
     assert actual.dtype == given["hidden"].dtype and actual.is_contiguous()
     assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
-    from caw.triton_kernels.launching import INTERPRETED
-
+    coarse = INTERPRETED and actual.dtype == torch.bfloat16  # there the interpreter truncates
     for name in ("k_scratch", "v_scratch"):
-        coarse = INTERPRETED and actual.dtype == torch.bfloat16  # there the interpreter truncates
         assert_close(own[name].cpu(), exact[name].float(), "int8" if coarse else ROWS[actual.dtype])
-        untouched = exact[name] == 0
-        assert (own[name].cpu()[untouched] == 0).all(), "other slots and sequences are left alone"
+        assert (own[name].cpu()[exact[name] == 0] == 0).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_reference(device, case):
+    torch.manual_seed(3)
+    assert_as_reference(decoder_layer, decoder_layer_ref, arguments(**CASES[case]), device)
 
 
 def close_rows(actual: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -66,8 +63,6 @@ def test_packed_rows_have_the_bits_of_whole_ones(device, case):
     Bit for bit on a GPU; the interpreter's products are NumPy's, whose sums depend on their number on some CPUs.
     """
     same = torch.equal if device.type == "cuda" else close_rows
-    from caw.triton_kernels.decoder_layer import decoder_layer
-
     torch.manual_seed(5)
     one = {"batch": 4, "candidates": 3, "head_norms": True, "window": 4}
     given = arguments(**(one if case == "one part" else {**CASES[case], "dtype": torch.float32}))
@@ -92,8 +87,6 @@ def test_packed_rows_have_the_bits_of_whole_ones(device, case):
 
 def test_seven_launches_and_few_counters(device):
     """Counters are cleared by the layer's own first launch; a prefix in one part needs none."""
-    from caw.triton_kernels.decoder_layer import LayerAttention, decoder_layer
-    from caw.triton_kernels.launching import recorded
 
     def meta(given):
         return {n: [None if y is None else y.to("meta") for y in x] if isinstance(x, list)
@@ -120,17 +113,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def assert_as_reference(kernel, reference, given, device):
-    """The result, and the keys and values that were written."""
-    own, exact = on(given, device), wide(given)
-    actual, expected = kernel(**own), reference(**exact)
-    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
-    for name in ("k_scratch", "v_scratch"):
-        assert_close(own[name].cpu(), exact[name].float(), ROWS[actual.dtype])
-
-
 def of_family(family, rotated=None, **case):
-    """Arguments of `family_layer`."""
     given = {**arguments(**case), "family": family}
     if family == "gemma2":
         width = given["hidden"].shape[2]
@@ -144,28 +127,12 @@ def of_family(family, rotated=None, **case):
 @pytest.mark.parametrize("case", FAMILIES)
 def test_families(device, case):
     """At most eight launches, and the reference's numbers."""
-    from caw.triton_kernels.decoder_layer import family_layer
-    from caw.triton_kernels.launching import recorded
-
     torch.manual_seed(11)
     given = of_family(**FAMILIES[case])
     assert_as_reference(family_layer, family_layer_ref, given, device)
     with recorded() as launches:
         family_layer(**on(given, torch.device("meta")))
     assert len(launches) == (8 if given["family"] == "gemma2" else 7)
-
-
-@pytest.mark.parametrize("heads", [1, 4])
-def test_a_nan_of_the_prefix_is_not_lost(device, heads):
-    from caw.triton_kernels.decoder_layer import decoder_layer
-
-    given = arguments(batch=2, candidates=2, heads=heads, kv_heads=1, dim=16, size=300, width=16, wide=16)
-    given["lengths"] = torch.tensor([300, 300])
-    for cache in (given["k_cache"], given["v_cache"]):
-        cache.nan_to_num_(0.5)
-    given["v_cache"][1, 0, 7] = torch.nan
-    out = decoder_layer(**on(given, device))
-    assert out[0].isfinite().all() and out[1].isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -182,8 +149,6 @@ def test_a_nan_of_the_prefix_is_not_lost(device, heads):
     ],
 )
 def test_wrong_input_is_named(device, change, words):
-    from caw.triton_kernels.decoder_layer import decoder_layer
-
     given = {**arguments(), **change}
     with pytest.raises((TypeError, ValueError), match=words):
         decoder_layer(**on(given, device))
@@ -191,8 +156,6 @@ def test_wrong_input_is_named(device, change, words):
 
 def test_lengths_past_the_cache(device):
     """Found where finding does not wait for a GPU; there the kernel clamps."""
-    from caw.triton_kernels.decoder_layer import decoder_layer
-
     given = arguments()
     for cache in (given["k_cache"], given["v_cache"]):
         cache.nan_to_num_(0.5)

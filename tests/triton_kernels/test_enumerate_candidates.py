@@ -1,7 +1,5 @@
 """Ladders by kernels: the tests of the compiled ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_enumerate_candidates import *  # noqa: F403

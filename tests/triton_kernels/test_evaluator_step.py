@@ -1,7 +1,5 @@
 """The fused evaluator step: the tests of the compiled one, and the reference against the evaluator and policy."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_evaluator_step import *  # noqa: F403

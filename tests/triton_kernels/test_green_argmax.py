@@ -1,19 +1,16 @@
 """Scans for the likeliest green token against their reference and the watermarks, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from prf_inputs import KEYS, WIDTHS, contexts, key_tensor, mixed_keys
 
 from caw import prf
+from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.watermarks import KGW, Unigram, keys
 
 
 def compare_scan(device, scores, context, key, gamma=0.25, selfhash=False, wanted=None):
-    from caw.triton_kernels.green_argmax import green_argmax
-
     keys = key_tensor(mixed_keys(key, len(scores)), device)
     arguments = (scores, context, keys, prf.green_threshold(gamma), selfhash, wanted)
     actual = green_argmax(*arguments)
@@ -27,8 +24,6 @@ def compare_scan(device, scores, context, key, gamma=0.25, selfhash=False, wante
 )
 def test_scans_find_the_greens_of_the_words(device, key, width):
     """Every token of a small vocabulary by itself is found green exactly where the reference's word says so."""
-    from caw.triton_kernels.green_argmax import green_argmax
-
     context, count = contexts(1, width, device), 8
     only = torch.full((count, count), -torch.inf, device=device).fill_diagonal_(1.0)  # row t holds token t alone
     token, _ = green_argmax(only, context.expand(count, -1), key_tensor([key] * count, device), 1 << 23, False)
@@ -58,8 +53,6 @@ def test_scan_with_ties_masks_strides_and_unwanted_rows(device):
 @pytest.mark.parametrize("watermark", [KGW(key=5), KGW(key=5, seeding="selfhash"), Unigram(key=5)], ids=repr)
 def test_scan_is_what_the_watermarks_do(device, watermark):
     """The full scan of a green-list watermark on its own key and context."""
-    from caw.triton_kernels.green_argmax import green_argmax
-
     scores, context = torch.randn(2, 1001), contexts(2, watermark.window, torch.device("cpu"))
     masked = torch.where(watermark.green_vocabulary(context, 1001), scores, -torch.inf)
     selfhash = getattr(watermark, "seeding", "") == "selfhash"
@@ -85,8 +78,6 @@ def test_scan_is_what_the_watermarks_do(device, watermark):
     ],
 )
 def test_bad_input_names_the_argument(device, name, change, error):
-    from caw.triton_kernels.green_argmax import green_argmax
-
     arguments = {
         "scores": torch.zeros(2, 9),
         "context": torch.zeros(2, 1, dtype=torch.int64),

@@ -1,7 +1,5 @@
 """All of a captured step before its forward, against its reference and against the ladders it is made of."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from prf_inputs import key_tensor, mixed_keys
@@ -9,6 +7,7 @@ from prf_inputs import key_tensor, mixed_keys
 from caw.ladder import rungs
 from caw.record import Record
 from caw.testing import assert_close
+from caw.triton_kernels.ladder_step import ladder_step
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.watermarks import EXP, KGW, Unigram
 
@@ -38,8 +37,6 @@ def inputs(watermark, scores, slots, ends=None, texts=7, deduplicate=None):
 
 
 def compare(device, watermark, arguments):
-    from caw.triton_kernels.ladder_step import ladder_step
-
     actual = ladder_step(*(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments))
     candidates, needs, counts, carried = (x.cpu() for x in actual)
     expected = ladder_step_ref(*arguments)
@@ -103,8 +100,6 @@ def test_half_precision_scores_are_scanned(device):
     ],
 )
 def test_wrong_input_is_named(device, change, message):
-    from caw.triton_kernels.ladder_step import ladder_step
-
     arguments = inputs(BUILDERS["lefthash"](), torch.randn(2, 9), 2)
     for index, wrong in change.items():
         arguments[index] = wrong

@@ -1,7 +1,5 @@
 """Weights of 4 and 8 bits: their numbers, products of few rows, matrices made dense, and rows alone."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest
@@ -10,7 +8,9 @@ from product_inputs import drawn
 
 from caw.models.packed import pack_weight
 from caw.testing import assert_close
+from caw.triton_kernels.packed_weights import unpack_weight
 from caw.triton_kernels.packed_weights_ref import FORMATS, FP8, INT4, INT8, unpack_weight_ref
+from caw.triton_kernels.small_linear import packed_linear, product
 from caw.triton_kernels.small_linear_ref import product_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
@@ -46,8 +46,6 @@ CASES = {
     ids=lambda given: given if isinstance(given, str) else given.name,
 )
 def test_equals_the_reference(device, case, form):
-    from caw.triton_kernels.small_linear import product
-
     packed, dense = given(device, form, *CASES[case])
     actual, expected = product(*packed), product_ref(*dense)
     assert actual.dtype == expected.dtype and actual.is_contiguous()
@@ -56,9 +54,6 @@ def test_equals_the_reference(device, case, form):
 
 def test_the_stride_of_a_single_row_says_nothing(device):
     """A tensor of one row is contiguous whatever its stride, and no weight beside it, nor it, is read by that."""
-    from caw.triton_kernels.packed_weights import unpack_weight
-    from caw.triton_kernels.small_linear import product
-
     x, first, second = (torch.randn(rows, 64).to(device) for rows in (2, 1, 15))
     first, second = pack_weight(first, INT8), pack_weight(second, INT8)[:5]
     odd = first.as_strided(first.shape, (2 * first.stride(0), 1))
@@ -69,9 +64,6 @@ def test_the_stride_of_a_single_row_says_nothing(device):
 
 def test_fp8_takes_rows_of_any_length_and_older_gpus(device, monkeypatch):
     """Bits moved by hand, as before compute capability 8.9, give the same numbers: every one that there is."""
-    from caw.triton_kernels.packed_weights import unpack_weight
-    from caw.triton_kernels.small_linear import product
-
     every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     weight = torch.stack([every.nan_to_num(0.0), torch.linspace(-3e-5, 2e-5, 256)])[:, 3:].to(device)  # 253: a prime
     packed, x = pack_weight(weight, FP8), torch.eye(253, device=device)[100:159]
@@ -85,8 +77,6 @@ def test_fp8_takes_rows_of_any_length_and_older_gpus(device, monkeypatch):
 
 @pytest.mark.parametrize("form", KINDS.values(), ids=KINDS)
 def test_made_dense_it_is_the_reference(device, form):
-    from caw.triton_kernels.packed_weights import unpack_weight
-
     packed = pack_weight(torch.randn(19, 288, generator=torch.Generator().manual_seed(1)).to(device), form)
     for dtype in ROWS:
         assert torch.equal(unpack_weight(packed, 288, dtype), unpack_weight_ref(packed, 288, dtype))
@@ -96,8 +86,6 @@ def test_made_dense_it_is_the_reference(device, form):
 @pytest.mark.parametrize("form", KINDS.values(), ids=KINDS)
 def test_a_row_has_the_same_bits_beside_any_others(device, form):
     """The interpreter's products are NumPy's, whose order is nobody's promise: there sums are exact."""
-    from caw.triton_kernels.small_linear import packed_linear
-
     numbers = torch.randn(48, 192, generator=torch.Generator().manual_seed(2)).to(device)
     x = torch.randn(40, 192, generator=torch.Generator().manual_seed(3)).to(device)
     if device.type != "cuda":
@@ -121,8 +109,6 @@ def test_a_row_has_the_same_bits_beside_any_others(device, form):
     ],
 )
 def test_wrong_input_is_named(device, change, words):
-    from caw.triton_kernels.small_linear import product
-
     weights = [pack_weight(torch.randn(4, 160).to(device), form) for form in (INT4, change.get("second", INT4))]
     if "strides" in change:
         weights[1] = weights[1].T.contiguous().T

@@ -1,11 +1,11 @@
 """Bias and penalties by the kernel: the tests of the compiled one, and what is a GPU's alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_penalise_logits import *  # noqa: F403
 from csrc.test_penalise_logits import inputs, penalise_logits_ref
+
+from caw.triton_kernels.penalise_logits import penalise_logits
 
 
 def test_what_is_no_token_is_skipped(kernel) -> None:
@@ -19,8 +19,6 @@ def test_what_is_no_token_is_skipped(kernel) -> None:
 @pytest.mark.gpu
 def test_a_graph_holds_it(device: torch.device) -> None:
     """Replayed on other texts, which lie in the same memory."""
-    from caw.triton_kernels.penalise_logits import penalise_logits
-
     given = [x.to(device) for x in inputs(3, 1031, 300)]
     penalise_logits(*given)
     graph = torch.cuda.CUDAGraph()

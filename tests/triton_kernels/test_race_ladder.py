@@ -1,18 +1,15 @@
 """Ladders of races whose values are known: the kernel against its reference, ties, masked tokens and short records."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
+from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 
 
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("k", [1, 7, 100, 128])
 def test_equal_to_the_reference(device, k, scale):
-    from caw.triton_kernels.race_ladder import race_ladder
-
     values = (torch.randn(5, k) * 3).round().sort(descending=True).values / 2  # ties
     race = values.double() + (torch.randn(5, k) * 4).round()
     values[1, k // 2 :], race[1, k // 2 :] = -torch.inf, -torch.inf
@@ -30,8 +27,6 @@ def test_equal_to_the_reference(device, k, scale):
 
 
 def test_what_it_refuses(device):
-    from caw.triton_kernels.race_ladder import race_ladder
-
     values, ids = torch.zeros(2, 5, device=device), torch.zeros(2, 5, dtype=torch.int64, device=device)
     with pytest.raises(TypeError, match="race"):
         race_ladder(values, ids, values, 1.0, 1.0, True)

@@ -3,8 +3,6 @@
 On the CPU these run the reference or the extension, on a CUDA device the kernel: the same calls as in test_ops.py.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -21,7 +19,6 @@ NAMES = sorted(name for name in SAMPLES if ops.has_kernel(name, "cuda") and ops.
 
 
 def arguments(name, device):
-    """One small call of an op, the same each time."""
     torch.manual_seed(1)
     return tree_map(lambda x: x.to(device) if torch.is_tensor(x) else x, SAMPLES[name]()[0])
 
@@ -34,7 +31,6 @@ def test_schema_and_fake_agree_with_what_runs(device, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_graph_holds_it(device, name):
-    """torch.compile without a graph break gives what the plain call gives, mutation included."""
     torch._dynamo.reset()
     op, plain, traced = getattr(ops, name), arguments(name, device), arguments(name, device)
     expected = op(*plain)

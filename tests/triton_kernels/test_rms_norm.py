@@ -1,11 +1,10 @@
 """Norms of rows against their reference in float64: widths, offsets, a sum before and a norm after, wrong input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from caw.testing import assert_close
+from caw.triton_kernels.rms_norm import added, added_and_normed, normed, rms_norm
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
@@ -20,7 +19,6 @@ CASES = {  # shape, added to the weights, dtype
 
 
 def drawn(device, shape, dtype, count):
-    """Rows and weights, so many of each."""
     torch.manual_seed(1)
     rows = [(3 * torch.randn(shape)).to(device, dtype) for _ in range(count)]
     return rows, [torch.randn(shape[-1]).to(device, dtype) for _ in range(count)]
@@ -28,8 +26,6 @@ def drawn(device, shape, dtype, count):
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_reference(device, case):
-    from caw.triton_kernels.rms_norm import rms_norm
-
     shape, offset, dtype = CASES[case]
     (x,), (weight,) = drawn(device, shape, dtype, 1)
     before = x.clone()
@@ -41,8 +37,6 @@ def test_equals_the_reference(device, case):
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_sums_and_the_norm_after_them(device, offset):
     """The second norm is of the sum as it was rounded."""
-    from caw.triton_kernels.rms_norm import added, added_and_normed
-
     (x, residual), (weight, following) = drawn(device, (3, 37), torch.float16, 2)
     expected = residual.double() + rms_norm_ref(x.double(), weight.double(), EPS, offset)
     total, out = added_and_normed(x, weight, residual, following, EPS, offset)
@@ -53,8 +47,6 @@ def test_sums_and_the_norm_after_them(device, offset):
 
 @pytest.mark.parametrize("count", [1, 256, 300])
 def test_counters_are_cleared_and_nothing_beyond_them(device, count):
-    from caw.triton_kernels.rms_norm import normed
-
     (x,), (weight,) = drawn(device, (2, 5), torch.float32, 1)
     counters = torch.full((count + 9,), 7, dtype=torch.int32, device=device)
     normed(x, weight, EPS, 0.0, counters[:count])
@@ -74,8 +66,6 @@ def test_counters_are_cleared_and_nothing_beyond_them(device, count):
     ],
 )
 def test_wrong_input_is_named(device, change, words):
-    from caw.triton_kernels.rms_norm import rms_norm
-
     given = {"x": torch.zeros(2, 8), "weight": torch.zeros(8), **change}
     with pytest.raises((TypeError, ValueError), match=words):
         rms_norm(*(given[name].to(device) for name in ("x", "weight")), EPS)
@@ -83,7 +73,5 @@ def test_wrong_input_is_named(device, change, words):
 
 def test_a_weight_with_gaps_is_named(device):
     """Made on the device: a move closes the gaps."""
-    from caw.triton_kernels.rms_norm import rms_norm
-
     with pytest.raises(ValueError, match="weight must be contiguous"):
         rms_norm(torch.zeros(2, 8, device=device), torch.zeros(16, device=device)[::2], EPS)

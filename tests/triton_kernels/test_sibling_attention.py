@@ -1,11 +1,11 @@
 """Sibling attention against its reference: shapes, layouts, options, pages, and what a bad call says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from caw.testing import assert_close
+from caw.triton_kernels.block_sizes import attention_blocks, num_splits
+from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
 from caw.triton_kernels.sibling_attention_ref import (
     sibling_attention_paged_ref,
     sibling_attention_ref,
@@ -33,8 +33,6 @@ def inputs(device, batch, heads, kv_heads, candidates, size, dim, dtype=F32, len
 
 
 def run(arguments, scale=None, **options):
-    from caw.triton_kernels.sibling_attention import sibling_attention
-
     q = arguments[0]
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     actual = sibling_attention(*arguments, scale, **options)
@@ -81,8 +79,6 @@ def test_window_softcap_and_sinks(device, size, options):
 
 def test_both_ways_of_finishing_are_reached():
     """One part finishes in the first kernel, several in the combine step: the sizes above take both."""
-    from caw.triton_kernels.block_sizes import attention_blocks, num_splits
-
     block_n = attention_blocks(4, 32, BF16).block_n
     assert [num_splits(3, 2, 1, size, block_n) for size in (100, 300)] == [1, 3]
 
@@ -90,8 +86,6 @@ def test_both_ways_of_finishing_are_reached():
 @pytest.mark.parametrize("size", [90, 300], ids=["one-part", "three-parts"])
 def test_empty_prefix_is_the_own_value(device, size):
     arguments = inputs(device, 2, 4, 2, 3, size, 64, lengths=[0, 0])
-    from caw.triton_kernels.sibling_attention import sibling_attention
-
     out = sibling_attention(*arguments, 0.125)
     assert_close(out, arguments[4].repeat_interleave(2, dim=1), "float32")
 
@@ -121,9 +115,6 @@ def test_nan_of_the_prefix_is_not_lost(device, where, value, size):
 
 
 def test_siblings_are_blind_to_each_other(device):
-    """Changing one candidate's key and value leaves every other candidate's output as it was, bit for bit."""
-    from caw.triton_kernels.sibling_attention import sibling_attention
-
     q, k, v, k_own, v_own, lengths = inputs(device, 2, 4, 2, 3, 150, 32)
     before = sibling_attention(q, k, v, k_own, v_own, lengths, 0.2)
     k_own[:, :, 1], v_own[:, :, 1] = 5.0, -7.0
@@ -133,8 +124,6 @@ def test_siblings_are_blind_to_each_other(device):
 
 @pytest.mark.parametrize("page, dtype", [(1, F32), (5, F32), (16, BF16), (64, F16)])
 def test_pages(device, page, dtype):
-    from caw.triton_kernels.sibling_attention import sibling_attention_paged
-
     tables = 9 if page == 1 else 200 // page
     size = tables * page
     q, _, _, k_own, v_own, lengths = inputs(device, 3, 4, 2, 3, size, 32, dtype)
@@ -171,8 +160,6 @@ def test_pages(device, page, dtype):
     ],
 )  # fmt: skip
 def test_bad_input_names_the_argument(device, name, change, error):
-    from caw.triton_kernels.sibling_attention import sibling_attention
-
     names = ("q", "k_cache", "v_cache", "k_own", "v_own", "lengths")
     arguments = dict(zip(names, inputs(device, 2, 4, 2, 3, 9, 16), strict=True), scale=0.25)
     change(arguments)
@@ -182,8 +169,6 @@ def test_bad_input_names_the_argument(device, name, change, error):
 
 def test_lengths_past_the_cache(device):
     """Found where finding does not wait for a GPU; there the kernel clamps."""
-    from caw.triton_kernels.sibling_attention import sibling_attention
-
     q, k, v, k_own, v_own, lengths = inputs(device, 2, 2, 2, 1, 9, 16, lengths=[9, 9])
     if device.type == "cpu":
         with pytest.raises(ValueError, match=r"^lengths must be in \[0, 9\]"):
@@ -196,8 +181,6 @@ def test_lengths_past_the_cache(device):
 @pytest.mark.gpu
 def test_graph_replay_at_other_lengths():
     """A captured call follows the lengths in device memory, as the same call made eagerly does, bit for bit."""
-    from caw.triton_kernels.sibling_attention import sibling_attention
-
     cuda = torch.device("cuda")
     q, k, v, k_own, v_own, lengths = inputs(cuda, 2, 8, 2, 4, 600, 128, BF16, lengths=[600, 600])
     sibling_attention(q, k, v, k_own, v_own, lengths, 0.1)  # compiled before the capture

@@ -1,7 +1,5 @@
 """The reference of sibling attention against torch's own attention with an explicit mask, in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pairwise import pairwise

@@ -1,12 +1,11 @@
 """Products of few rows against their reference: shapes, dtypes, parts, gates, biases, residuals, and rows alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from product_inputs import drawn
 
 from caw.testing import assert_close
+from caw.triton_kernels.small_linear import product, small_linear
 from caw.triton_kernels.small_linear_ref import product_ref
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
@@ -25,8 +24,6 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_reference(device, case):
-    from caw.triton_kernels.small_linear import product
-
     arguments = drawn(device, *CASES[case])
     actual, expected = product(*arguments), product_ref(*arguments)
     assert actual.dtype == expected.dtype and actual.is_contiguous()
@@ -38,8 +35,6 @@ def test_a_row_has_the_same_bits_beside_any_others(device):
 
     The interpreter's products are NumPy's, whose order is nobody's promise: there sums are exact.
     """
-    from caw.triton_kernels.small_linear import product, small_linear
-
     x, weights, biases, _, _ = drawn(device, 40, 200, [48, 48], torch.float32, 0b11)
     if device.type != "cuda":
         x, weights = (8 * x).round(), [(8 * weight).round() for weight in weights]
@@ -66,8 +61,6 @@ def test_a_row_has_the_same_bits_beside_any_others(device):
     ],
 )
 def test_wrong_input_is_named(device, change, words):
-    from caw.triton_kernels.small_linear import product
-
     x = torch.zeros(change.get("x", (2, 8)), device=device)
     x = torch.zeros(8, 2, device=device).T if "strides" in change else x
     weights = [torch.zeros(4, 8, device=device), torch.zeros(change.get("second", 4), 8, device=device)]

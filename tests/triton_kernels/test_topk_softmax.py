@@ -1,7 +1,5 @@
 """Exact top-K by the kernel: the tests of the compiled one, vocabularies of models, and rows that do not exist."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_topk_softmax import *  # noqa: F403

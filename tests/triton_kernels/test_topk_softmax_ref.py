@@ -1,7 +1,5 @@
 """The reference top-K against a plain stable sort: exact values, ids and ties."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

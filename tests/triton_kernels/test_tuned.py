@@ -1,7 +1,5 @@
 """Tuned products: one choice for all numbers of rows, read once, and files of no use left out with a warning."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -47,7 +45,6 @@ def order_shows(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """BLOCK_K of every launch."""
     module, found = importlib.import_module("caw.triton_kernels.small_linear"), []
     real = module.launch
     monkeypatch.setattr(module, "launch", lambda k, g, a, **o: (found.append(a["BLOCK_K"]), real(k, g, a, **o)))

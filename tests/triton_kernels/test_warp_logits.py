@@ -1,11 +1,10 @@
 """What the sampler keeps, by the kernel against its reference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from csrc.test_warp_logits import KINDS, logits_of, settings
 
+from caw.triton_kernels.warp_logits import warp_logits
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 SETTINGS = [(1.0, 0, 1.0, 0.0), (0.7, 0, 0.95, 0.0), (1.0, 7, 1.0, 0.0), (2.0, 40, 0.5, 0.05), (0.5, 0, 1e-6, 0.0),
@@ -15,8 +14,6 @@ SETTINGS = [(1.0, 0, 1.0, 0.0), (0.7, 0, 0.95, 0.0), (1.0, 7, 1.0, 0.0), (2.0, 4
 @pytest.mark.parametrize("vocab_size, first", [(1, 0), (53, 4), (4099, 2)])
 def test_rows_of_mixed_settings_equal_the_reference(device, vocab_size, first):
     """Each row with settings and logits of a kind of its own, one of them not wanted."""
-    from caw.triton_kernels.warp_logits import warp_logits
-
     chosen = SETTINGS[:: 1 if vocab_size < 1000 else 3]
     rows = len(chosen) + 1
     columns = [torch.cat(column).to(device) for column in zip(*(settings(1, *s) for s in chosen), strict=True)]
@@ -29,8 +26,6 @@ def test_rows_of_mixed_settings_equal_the_reference(device, vocab_size, first):
 
 
 def test_broken_rows_are_not_cut(device):
-    from caw.triton_kernels.warp_logits import warp_logits
-
     logits = torch.randn(3, 50, device=device)
     logits[0, 7], logits[1, 9], logits[2] = torch.nan, torch.inf, -torch.inf
     got = warp_logits(logits, *(x.to(device) for x in settings(3, 0.5, 3, 0.5, 0.2)))
@@ -38,8 +33,6 @@ def test_broken_rows_are_not_cut(device):
 
 
 def test_bad_arguments_are_refused_before_a_launch(device):
-    from caw.triton_kernels.warp_logits import warp_logits
-
     logits, given = torch.randn(2, 9, device=device), [x.to(device) for x in settings(2)]
     with pytest.raises(TypeError, match="logits must be float32"):
         warp_logits(logits.double(), *given)

@@ -4,8 +4,6 @@ The native formats once more, in plain Python integers, written from their descr
 library. golden.json is frozen: a change of it is a change of format, after which old texts can no longer be read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

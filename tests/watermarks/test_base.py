@@ -1,7 +1,5 @@
 """What every watermark checks when it is made, and what it never shows."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -62,11 +60,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("build, error, message", BAD, ids=[m for *_, m in BAD])
-def test_parameters_out_of_range_are_refused_in_one_sentence(build: Any, error: type, message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        build()
-    assert "got" in str(caught.value) and "\n" not in str(caught.value)
+def test_parameters_out_of_range_are_refused_in_one_sentence() -> None:
+    for build, error, message in BAD:
+        with pytest.raises(error, match=message) as caught:
+            build()
+        assert "got" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_exp_refuses_strengths_beyond_the_record() -> None:

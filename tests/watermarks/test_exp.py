@@ -1,7 +1,5 @@
 """EXP's ladders against the race itself: cut off at every length, or run at every noise scale."""
 
-from __future__ import annotations
-
 import math
 import runpy
 from pathlib import Path
@@ -36,7 +34,6 @@ def greedy(scores: torch.Tensor, window: int, sampling_noise: torch.Tensor | Non
 
 
 def race_values(scores: torch.Tensor, noise: np.ndarray) -> np.ndarray:
-    """log p_t + Gumbel_t in float64 over the vocabulary, [V]."""
     return torch.log_softmax(scores.double(), dim=-1).numpy() + noise
 
 

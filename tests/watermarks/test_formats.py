@@ -1,7 +1,5 @@
 """Native formats: what is green, what wins, what a token scores; against frozen vectors and a plain writing."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

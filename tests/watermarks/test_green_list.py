@@ -1,7 +1,5 @@
 """KGW's and Unigram's ladder against the biased argmax itself, strength by strength, over whole vocabularies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

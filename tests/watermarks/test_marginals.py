@@ -3,8 +3,6 @@
 Chi-square tests against closed forms; each has false-alarm rate 1e-6. Vocabularies are smaller than the record.
 """
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every watermark has a name, and its name leads back to it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -19,13 +17,8 @@ from caw.watermarks.names import (
 
 
 def test_every_watermark_has_a_name() -> None:
-    assert {watermark_class(name) for name in WATERMARKS} == {
-        caw.Recommended,
-        caw.KGW,
-        caw.Unigram,
-        caw.EXP,
-        caw.SynthID,
-    }
+    every = {caw.Recommended, caw.KGW, caw.Unigram, caw.EXP, caw.SynthID}
+    assert {watermark_class(name) for name in WATERMARKS} == every
 
 
 @pytest.mark.parametrize("name", WATERMARKS)

@@ -1,7 +1,5 @@
 """The keyed function: equal in plain Python, NumPy and torch, equal to vLLM's vectors, uniform, key by key apart."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import unicodedata

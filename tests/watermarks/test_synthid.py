@@ -1,7 +1,5 @@
 """SynthID-Text against transformers' processor: bits, masks, generation; and its p-values under the null."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 import torch
 from decoding.running import run
 from scipy import stats
-from tiny import tiny_model
 from transformers import SynthIDTextWatermarkingConfig, SynthIDTextWatermarkLogitsProcessor
 
 import caw
@@ -28,14 +25,6 @@ def processor_of(watermark: SynthID) -> Any:
         ngram_len=watermark.ngram_len, keys=list(watermark.keys), sampling_table_size=watermark.sampling_table_size,
         sampling_table_seed=watermark.sampling_table_seed, context_history_size=1024, device=torch.device("cpu"),
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    model = tiny_model(VOCABULARY)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
-    return model
 
 
 @pytest.mark.parametrize("ngram_len", [2, 5])
@@ -221,7 +210,6 @@ def test_no_more_ngrams_count_than_the_table_has_places(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "seed"), [(1024, 1), (1500, 3), (65536, 0)])
 def test_random_texts_are_found_at_the_promised_rate(size: int, seed: int) -> None:
-    """At most a share .01 of unmarked texts (false-alarm rate of this test 1e-6)."""
     rng, found, count = np.random.default_rng(1), 0, 250
     for _ in range(count):
         watermark = SynthID(int(rng.integers(0, 2**62)), depth=10, ngram_len=2, sampling_table_size=size,

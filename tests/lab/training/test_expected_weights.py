@@ -1,7 +1,5 @@
 """Weights from the policy alone follow the strength that each token would get."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tiny import tiny_tokenizer

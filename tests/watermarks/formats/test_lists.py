@@ -1,7 +1,5 @@
 """Membership in drawn lists: against torch.randperm, kept or not, and by the road that a GPU takes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,6 +1,4 @@
-"""format="lm-watermarking": fixed vectors, and the original code where CAW_LM_WATERMARKING names its folder."""
-
-from __future__ import annotations
+"""format="lm-watermarking": fixed vectors, and what counts as evidence."""
 
 import pytest
 import torch
@@ -9,7 +7,7 @@ import caw
 from caw.watermarks import KGW
 from caw.watermarks.formats import sbw, seeding
 
-KEY, VOCABULARY = 15485863, 97
+KEY = 15485863
 LM = "lm-watermarking"
 
 
@@ -64,6 +62,3 @@ def test_lists_that_token_zero_gives_to_every_key_are_no_evidence(format_name: s
     zero = torch.zeros(1, dtype=torch.int64)
     assert int(seeding.hashint(zero, seeding.fixed_table(KEY, 0))) == seeding.HASH_OF_ZERO
     assert int(sbw.hashint(zero)) == sbw.HASH_OF_ZERO
-
-
-# ---- the original code ---------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """format="sbw": a plain writing of the rule, and the package itself where it is installed."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """format="transformers": what transformers' own processor writes and its own detector reads, token for token."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any
@@ -11,7 +9,6 @@ import pytest
 import torch
 from decoding.running import run
 from pairwise import pairwise
-from tiny import tiny_model
 from transformers import WatermarkDetector, WatermarkingConfig, WatermarkLogitsProcessor
 
 import caw
@@ -36,14 +33,6 @@ def config_of(watermark: KGW) -> Any:
 
 def processor_of(watermark: KGW, vocab_size: int) -> Any:
     return WatermarkLogitsProcessor(vocab_size=vocab_size, device="cpu", **config_of(watermark).to_dict())
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    model = tiny_model(VOCABULARY)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
-    return model
 
 
 def theirs(model: Any, prompt: list[int], watermark: KGW, count: int) -> list[int]:
