@@ -24,7 +24,6 @@ def about(device: torch.device | None = None) -> dict[str, Any]:
         "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
     }  # fmt: skip
     if device is not None and device.type == "cuda":

@@ -18,7 +18,7 @@ from caw.cli.benchmark_command import notes
 from caw.evaluator import Evaluator
 
 SMALL = BenchmarkSettings(
-    shapes="tiny", dtype="float32", device="cpu", modes=("plain",), tokens=5, rounds=3, prompts=(9,), memory=False
+    shapes="tiny", dtype="float32", device="cpu", modes=("plain",), tokens=5, rounds=3, prompts=(9,)
 )
 
 
@@ -102,8 +102,8 @@ def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SMALL, modes=("kgw+caw", "kgw+caw/batch"), rounds=1)
     with pytest.raises(DifferentTokensError, match=r"kgw\+caw and kgw\+caw/batch .* at sequence 0, token 4 \(0 of 1"):
         run(settings)
-    found = run(replace(settings, allow_differences=True))
-    assert [check["first"] for check in found["checks"]] == ["sequence 0, token 4"]
+    found = run(replace(settings, dtype="bfloat16"))
+    assert "sequence 0, token 4" in found["checks"][0]["first"]
 
 
 def test_differences_to_transformers_are_forgiven_only_where_scores_tie(subject: Subject) -> None:
