@@ -65,7 +65,15 @@ class Task:
         return replace(self, detectors={n: replace(d, weights=weights) for n, d in self.detectors.items()})
 
 
+@opt.grouped(
+    options={**opt.OF_TEST, "vocab-size": opt.VocabSize, "payload-bits": opt.PayloadBits},
+    of_mark=opt.OF_STRENGTH,
+    steps=opt.OF_POLICY,
+    drawn=reader.DRAWN,
+    running=reader.RUNNING,
+)
 def detect(
+    *,
     source: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None,
     text: Annotated[str | None, typer.Option(help="Text to test; - reads stdin.")] = None,
     input: Annotated[
@@ -79,13 +87,7 @@ def detect(
     ] = None,
     watermark: opt.MarkName = None,
     key: opt.Key = None,
-    gamma: opt.Gamma = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    format: opt.FormatName = None,
-    vocab_size: opt.VocabSize = None,
-    payload_bits: opt.PayloadBits = None,
-    variants: opt.Variants = None,
+    options: dict[str, Any],
     config: Annotated[Path | None, opt.panel(opt.MARK, "YAML file of watermarks to test for.", "--config")] = None,
     registry: deployed.RegistryUrl = None,
     tenant: deployed.Tenant = None,
@@ -125,23 +127,10 @@ def detect(
     calibration: reader.CalibrationFile = None,
     chat: reader.Chat = False,
     policy: reader.PolicyName = None,
-    strength: reader.Strength = None,
-    nats: reader.Nats = None,
-    gap: reader.Gap = None,
-    theta: reader.Theta = None,
-    beta: reader.Beta = None,
-    evaluator: reader.EvaluatorName = None,
-    temperature: reader.Temperature = None,
-    top_k: reader.TopK = None,
-    top_p: reader.TopP = None,
-    min_p: reader.MinP = None,
-    delta: reader.Delta = None,
-    top_k_exp: reader.TopKExp = None,
-    strength_exp: reader.StrengthExp = None,
-    device: reader.Device = None,
-    dtype: reader.DType = None,
-    quantization: reader.Quantized = None,
-    threads: reader.Threads = None,
+    steps: dict[str, Any],
+    drawn: dict[str, Any],
+    of_mark: dict[str, Any],
+    running: dict[str, Any],
 ) -> None:
     """Test text for a watermark; neither the model nor the prompt is needed.
 
@@ -176,19 +165,14 @@ def detect(
             if path is not None:
                 require(package, option)
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
-        of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
-        steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
-        running = {"device": device, "dtype": dtype, "quantization": quantization, "threads": threads}
-        drawn = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "min-p": min_p}
         asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, drawn, running)
         reads = reader.ReaderSettings(reader.model_of(weights), *asked)
         files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
                  "--calibration": calibration, "--weights": reads.model or weights,
-                 "--evaluator": evaluator}  # fmt: skip
+                 "--evaluator": steps["evaluator"]}  # fmt: skip
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         reads.check(given)
-        options = {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-                   "vocab-size": vocab_size, "payload-bits": payload_bits, "variants": variants, **of_mark}  # fmt: skip
+        options |= of_mark
         if registry is not None or tenant is not None:
             others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
                       "regions": regions, "scores": scores, "html": html, "null-report": null,

@@ -13,7 +13,6 @@ from tiny import save_tiny
 import caw
 from caw.cli.options import WATERMARK_OPTIONS
 from caw.policies.names import POLICIES
-from caw.settings import BRANCHINGS, PREFILL_ATTENTIONS
 from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, watermark_arguments
 
@@ -153,5 +152,4 @@ def test_every_watermark_and_policy_is_reachable() -> None:
 def test_help_names_every_choice() -> None:
     """The lists stand in the help as text, since the modules that define them import PyTorch."""
     shown = "".join(run("generate", "--help").stdout.split())
-    assert "|".join(PREFILL_ATTENTIONS) in shown and "|".join(BRANCHINGS) in shown
     assert "|".join([*WATERMARKS, "none"]) in shown and "|".join(POLICIES) in shown
