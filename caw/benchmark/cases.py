@@ -23,7 +23,7 @@ from caw.defaults import THETA
 from caw.io.show import in_a_line, shown
 from caw.models import DEMO_MODEL
 from caw.models.facts import position_limit
-from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS
+from caw.models.quantization import check_name
 
 KIND = "caw benchmark"
 Report = Callable[[str], None]
@@ -35,25 +35,21 @@ class BenchmarkSettings:
 
     Args:
         model: as `caw.load_model` takes it. shapes: random weights of these shapes instead (`shapes.SHAPES`).
-        evaluator: of the capacity policy; None = the model's own, else random weights, which cost the same.
         modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
-        rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
-            (beta None = its own default). weights: as `caw.load_model` takes them; with shapes those of a GPU alone.
+        rounds: repetitions of a case; max_seconds: none is begun after that. weights: as `caw.load_model` takes
+            them, for a model alone.
 
     Raises ValueError naming the argument.
     """
 
     model: str = DEMO_MODEL
     shapes: str | None = None
-    evaluator: str | None = None
     modes: tuple[str, ...] = ("default",)
     batches: tuple[int, ...] = (1,)
     prompts: tuple[int, ...] = (128,)
     tokens: int = 64
     rounds: int = 10
-    theta: float = THETA
-    beta: float | None = None
     dtype: str = "auto"
     device: str | None = None
     threads: int | None = None
@@ -63,13 +59,10 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         if self.shapes is not None and self.shapes not in SHAPES:
             raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, got {self.shapes!r}; choose one")
-        known = GPU_WEIGHTS if self.shapes is not None else (*FILE_WEIGHTS, *GPU_WEIGHTS)
-        if self.weights is not None and self.weights not in known:
-            kind = "a model" if self.shapes is None else "shapes"
-            raise ValueError(
-                f"weights of {kind} must be one of {', '.join(known)}, got {shown(self.weights)}; leave them out for "
-                "plain numbers"
-            )
+        if self.weights is not None and self.shapes is not None:
+            raise ValueError(f"weights are those of a model, got {shown(self.weights)} with shapes; leave one out")
+        if self.weights is not None:
+            check_name(self.weights, "weights")
         for name in ("batches", "prompts"):
             values = getattr(self, name)
             if not values:
@@ -80,9 +73,6 @@ class BenchmarkSettings:
         require_int("rounds", self.rounds, 1, 1000)
         if self.max_seconds is not None:
             require_number("max_seconds", self.max_seconds, 0, 1e6, closed=True)
-        require_number("theta", self.theta, 0, 1, closed=True)
-        if self.beta is not None:
-            require_number("beta", self.beta, 0, 100, closed=True)
         object.__setattr__(self, "modes", check_modes(self.modes))
 
 
@@ -111,9 +101,7 @@ def run(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     say(f"loading {settings.shapes or settings.model}")
-    subject = load_subject(
-        settings.model, settings.shapes, settings.dtype, settings.device, settings.evaluator, settings.weights
-    )
+    subject = load_subject(settings.model, settings.shapes, settings.dtype, settings.device, None, settings.weights)
     device = subject.model.device
     clock_name, _ = clock_for(device, torch.get_num_threads())
     rows: list[dict[str, Any]] = []
@@ -146,7 +134,7 @@ class Case:
                 "shorten one"
             )
         self.prompts = make_prompts(subject, batch, prompt)
-        self.inputs = ModeInputs(subject, self.prompts, settings.theta, settings.beta)
+        self.inputs = ModeInputs(subject, self.prompts, THETA, None)
         self.short = short_run(settings.tokens, subject.model.device)
         self.calls: dict[str, Call] = {}
         self.errors: dict[str, str] = {}

@@ -11,8 +11,7 @@ import typer
 from caw.benchmark.sizes import SHAPES, SIZES
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.cli.quantization_option import FLAG, prepare_place, quantization_option
-from caw.defaults import THETA
+from caw.cli.quantization_option import prepare_place, quantization_option
 from caw.io.files import check_paths, write_text
 from caw.io.progress import Bar
 from caw.models import DEMO_MODEL
@@ -45,9 +44,6 @@ def benchmark(
     max_seconds: Annotated[
         float | None, opt.panel(CASES, "Time limit per case in seconds; no new round starts after it.")
     ] = None,
-    theta: Annotated[float, opt.panel(opt.POLICY, "Importance threshold: tokens above it stay unmarked.")] = THETA,
-    beta: opt.Beta = None,
-    evaluator: opt.EvaluatorName = None,
     json_file: Annotated[
         Path | None, opt.panel(OUTPUT, "Write all measurements as JSON.", "--json")
     ] = None,
@@ -56,7 +52,7 @@ def benchmark(
     threads: opt.Threads = None,
     quantization: Annotated[
         str | None,
-        quantization_option(CASES, remark=" With --shapes: fp8, int8 or int4, on a GPU."),
+        quantization_option(CASES),
     ] = None,
 ) -> None:  # fmt: skip
     """Measure the cost of watermarking on this machine.
@@ -86,12 +82,11 @@ def benchmark(
         }  # fmt: skip
         from caw.benchmark import BenchmarkSettings, DifferentTokensError, run
 
+        place = prepare_place(model, device, threads, dtype, quantization)
         settings = BenchmarkSettings(
-            model, shapes, evaluator, theta=theta, beta=beta,
-            dtype=dtype, device=_place(model, shapes, device, threads, dtype, quantization), threads=threads,
-            weights=quantization, **_sized(size, given),
+            model, shapes, dtype=dtype, device=place, threads=threads, weights=quantization, **_sized(size, given),
         )  # fmt: skip
-        check_paths({"--model": model, "--evaluator": evaluator}, {"--json": json_file})
+        check_paths({"--model": model}, {"--json": json_file})
         latest: dict[str, Any] = {}
 
         def save(found: dict[str, Any]) -> None:
@@ -114,18 +109,6 @@ def benchmark(
         show(latest)
         if json_file is not None:
             complain(f"wrote {json_file}")
-
-
-def _place(
-    model: str, shapes: str | None, device: str | None, threads: int | None, dtype: str, quantization: str | None
-) -> str:
-    """Return the device to measure on, one that supports these weights."""
-    if shapes is None:
-        return prepare_place(model, device, threads, dtype, quantization)
-    place = opt.prepare_device(device, threads)
-    if quantization is not None and not place.startswith("cuda"):
-        raise ValueError(f"{FLAG} with --shapes requires a GPU, found {place}; use --model instead of --shapes")
-    return place
 
 
 def _sized(size: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -212,12 +195,6 @@ def notes(found: dict[str, Any]) -> list[str]:
     plain = [f"{row['peak_bytes'] / 2**20:.0f} MiB" for row in rows if row["mode"] == PLAIN and "peak_bytes" in row]
     if plain:
         lines.append(f"memory: peak over plain's, which is {', '.join(plain)}")
-    lines += [
-        f"{row['mode']}, batch {row['batch']}: {row['tokens_per_pass']:.2f} tokens and "
-        f"{row['rows_per_pass']:.1f} rows a forward, {row['acceptance']:.0%} of drafts right"
-        for row in rows
-        if "tokens_per_pass" in row
-    ]
     preparation = max((row.get("preparation_s", 0.0) for row in rows), default=0.0)
     warm_up = max((row.get("warm_up_s", 0.0) for row in rows), default=0.0)
     lines.append(f"excluded: warm-up runs, up to {warm_up:.1f} s; graph capture, up to {preparation:.2f} s per run")

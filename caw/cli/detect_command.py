@@ -46,7 +46,6 @@ class Task:
     detectors: dict[str, Detector]
     fpr: float
     as_json: bool
-    scores: bool
     regions: bool
     html: Path | None
 
@@ -100,7 +99,6 @@ def detect(
             metavar="exact|compat",
         ),
     ] = None,
-    mid_p: Annotated[bool, opt.panel(TEST, "Use mid-p values, which are uniform on average.", "--mid-p")] = False,
     normalize: Normalize = None,
     prefix: Annotated[
         str, opt.panel(TEST, "Text that every input starts with, such as a prompt; excluded from the test.")
@@ -112,7 +110,6 @@ def detect(
         opt.panel(TEST, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", "--receipt"),
     ] = None,
     as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
-    scores: Annotated[bool, opt.panel(REPORT, "Include token ids and scores in the JSON.", "--scores")] = False,
     html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page with the evidence.", "--html")] = None,
     null: Annotated[
         str | None,
@@ -174,8 +171,8 @@ def detect(
         reads.check(given)
         options |= of_mark
         if registry is not None or tenant is not None:
-            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
-                      "regions": regions, "scores": scores, "html": html, "null-report": null,
+            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights,
+                      "regions": regions, "html": html, "null-report": null,
                       "power": power, "watermark": watermark is not None, **options}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(given, field)
@@ -187,12 +184,12 @@ def detect(
         other = None if mode == "exact" else mode  # a mode of other systems is for their green lists
         named = watermark if watermark or told is None else told.any.watermark
         marks = _watermarks(config, choose_watermark(named, {**options, "mode": other}, policy, steps), key, options)
-        test = {"fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
+        test = {"fpr": fpr, "mode": mode, "normalize": normalize, "weights": weights,
                 "regions": regions or None}  # fmt: skip
         if told is not None:
             told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
             test = told.options(test)
-        task = _task(marks, test, prefix, as_json, scores, html)
+        task = _task(marks, test, prefix, as_json, html)
         _check(task, qq, null, power)
         if regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
@@ -216,9 +213,7 @@ def detect(
         raise typer.Exit(BAD_LINES)
 
 
-def _task(
-    marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, scores: bool, html: Path | None
-) -> Task:
+def _task(marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, html: Path | None) -> Task:
     """Build the task from the options, with placeholders for weights that a model will provide."""
     from caw.detection import Detector
 
@@ -227,7 +222,7 @@ def _task(
     if isinstance(given.get("weights"), str) and reader.model_of(given["weights"]) is not None:
         given["weights"] = reader.stand_in()
     detectors = {name: Detector(None, mark, prefix=prefix, **given) for name, mark in marks.items()}
-    return Task(detectors, given.get("fpr", FPR), as_json, scores, regions, html)
+    return Task(detectors, given.get("fpr", FPR), as_json, regions, html)
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
@@ -246,14 +241,12 @@ def _watermarks(config: Path | None, name: str, key: str | None, options: dict[s
 
 def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> None:
     """Reject options that would have no effect."""
-    if task.scores and not task.as_json:
-        raise ValueError("--scores requires --json; add --json")
     report = "--null-report" if null is not None else "--power" if power is not None else None
-    for option, given in (("--scores", task.scores), ("--regions", task.regions), ("--html", task.html is not None)):
+    for option, given in (("--regions", task.regions), ("--html", task.html is not None)):
         if report and given:
             raise ValueError(f"{option} is per text and {report} is about all texts together; leave one out")
-    if task.regions and any(d.weights is not None or d.mode != "exact" or d.mid_p for d in task.detectors.values()):
-        raise ValueError("--regions requires --mode exact without --mid-p and --weights; leave one out")
+    if task.regions and any(d.weights is not None or d.mode != "exact" for d in task.detectors.values()):
+        raise ValueError("--regions requires --mode exact without --weights; leave one out")
     if (task.regions or null is not None) and any(d.watermark.code is not None for d in task.detectors.values()):
         raise ValueError("--regions and --null-report do not support payloads; leave --payload-bits out")
     if qq is not None and null is None:
@@ -314,7 +307,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
                 continue
             bad += told is not None and not told.confirms(item, result, single=single)
             if task.as_json:
-                print(json.dumps(result_line(item, result, task.scores)), flush=True)
+                print(json.dumps(result_line(item, result)), flush=True)
             if not task.as_json or task.html:
                 results.append((item, result))
     if not task.as_json:

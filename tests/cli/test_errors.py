@@ -133,7 +133,7 @@ def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -
             generate(model, "--input", str(source), "--output", str(file), "--trace", "--key", key, key=None),
             generate(model, "--input", str(source), key=key),
             generate(model, "--prompt", "x", "--gamma", "7", key=key),
-            run("detect", "--input", str(file), "--tokenizer", model, "--json", "--scores", "--key", key, key=None),
+            run("detect", "--input", str(file), "--tokenizer", model, "--json", "--key", key, key=None),
             run("detect", "--input", str(file), "--tokenizer", model, key=key),
             run("demo", "--model", model, "--evaluator", evaluator, "--max-new-tokens", "5", key=key),
             run("generate", "--help", key=key),

@@ -133,7 +133,7 @@ def test_a_receipt_of_one_text_from_files(model: str, tmp_path: Path) -> None:
     _, [line], _ = make(model, tmp_path, count=1)
     text, receipt = tmp_path / "text.txt", tmp_path / "receipt.json"
     text.write_text(line["text"] + "\n", encoding="utf-8")
-    receipt.write_text(json.dumps(line["receipt"], indent=1))
+    receipt.write_text(json.dumps(line["receipt"]))
     for given in ([str(text)], ["--text", line["text"]]):
         result = detect(model, *given, "--receipt", str(receipt))
         assert result.exit_code == 0 and "0.01" in result.stdout, result.stderr
