@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caw.benchmark import BenchmarkSettings, run
+from caw.benchmark.cases import BenchmarkSettings, run
 from caw.cli.benchmark_command import show
 
 FEW = ("kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram+caw", "exp", "exp+caw",

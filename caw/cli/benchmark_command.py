@@ -80,7 +80,8 @@ def benchmark(
             "modes": None if modes is None else _names(modes), "batches": _numbers("--batch", batch),
             "prompts": _numbers("--prompt", prompt), "tokens": tokens, "rounds": rounds, "max_seconds": max_seconds,
         }  # fmt: skip
-        from caw.benchmark import BenchmarkSettings, DifferentTokensError, run
+        from caw.benchmark.cases import BenchmarkSettings, run
+        from caw.benchmark.equality import DifferentTokensError
 
         place = prepare_place(model, device, threads, dtype, quantization)
         settings = BenchmarkSettings(

@@ -205,8 +205,10 @@ def detect(
                 reads, items = reads.as_told(items, marks_tested, alike=null is not None or power is not None)
             task = _with_model(task, reads, told)
         task = _with_tokenizer(task, items, tokenizer)
-        if null is not None or power is not None:
-            _report(task, items, null, qq)
+        if null is not None:
+            report_null(task.detectors, items, qq, as_json=as_json)
+        elif power is not None:
+            report_power(task.detectors, items, as_json=as_json)
         else:
             bad += _test(task, items, told, single=input is None)
     if bad:
@@ -270,14 +272,6 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
     if (loaded := _tokenizer_for(items, name)) is None:
         return task
     return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
-
-
-def _report(task: Task, items: Sequence[Item], null: str | None, qq: Path | None) -> None:
-    """Run --null-report or --power."""
-    if null is not None:
-        report_null(task.detectors, items, qq, as_json=task.as_json)
-    else:
-        report_power(task.detectors, items, as_json=task.as_json)
 
 
 def _tokenizer_for(items: Sequence[Item], name: str | None) -> Any:

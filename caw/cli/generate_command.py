@@ -40,7 +40,6 @@ from caw.models import DEMO_MODEL, load_model, load_tokenizer
 
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
-    from caw.models.arithmetic import Arithmetic
     from caw.policies import Policy
     from caw.settings import Settings
     from caw.watermarks import Watermark
@@ -219,7 +218,6 @@ def generate(
     weights: Weights = None,
     sampling: Sampling = "plain",
     drawn: dict[str, Any],
-    trace: Annotated[bool, typer.Option("--trace", help="Include a per-token trace in the output line.")] = False,
     batch_size: Annotated[
         int | None, typer.Option(help="Batch size: texts decoded together [8].", min=1, rich_help_panel=opt.RUNNING)
     ] = None,
@@ -258,7 +256,10 @@ def generate(
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
+        import torch
+
         from caw.decoding.plan_defaults import marks_eos
+        from caw.models.arithmetic import Arithmetic
         from caw.settings import Sampling as SamplingSettings
         from caw.settings import Settings, greedy_if_one_token
 
@@ -286,7 +287,7 @@ def generate(
             raise ValueError("--mark-eos and --keep-eos require a watermark, got none; leave them out")
         settings = Settings(
             max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, **of_sampling, stop=tuple(stop or ()),
-            chat=chat, mark_eos=marks_eos(mark_eos, family, how), return_trace=trace, batch_size=batch_size,
+            chat=chat, mark_eos=marks_eos(mark_eos, family, how), return_trace=False, batch_size=batch_size,
             max_memory=max_memory, compile=compile, **tested,
             speculate=opt.parse_speculate(speculate),
         )  # fmt: skip
@@ -295,7 +296,7 @@ def generate(
         run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table)
         run.check()
         device = prepare_place(model, device, threads, dtype, quantization)
-        run = replace(run, numbers=arithmetic_of(model, device, dtype, quantization))
+        run = replace(run, numbers=Arithmetic.of(model, torch.device(device), dtype, quantization))
         entries, bad = read_prompts(prompt, input, field, chat=chat)
         loaded = Loaded(model, device, dtype, quantization)
         with open_output(output, run, entries, partial(loaded.digest, chat), resume=resume, remake=remake) as out:
@@ -354,12 +355,3 @@ class Loaded:
         # the tokenizer of a .gguf file is made in another way where the model is loaded
         tokenizer = self.both[1] if self.name.endswith(".gguf") else load_tokenizer(self.name)
         return lambda prompt: prompt_digest(tokenizer, prompt, chat=chat)
-
-
-def arithmetic_of(model: str, device: str, dtype: str, weights: str | None) -> Arithmetic:
-    """Describe the model's numeric formats, for output lines."""
-    import torch
-
-    from caw.models.arithmetic import Arithmetic
-
-    return Arithmetic.of(model, torch.device(device), dtype, weights)

@@ -17,6 +17,7 @@ from caw.io.files import check_paths
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL, load_model
 from caw.requirements import require
+from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.serve.contracts import ReceiptLog
@@ -67,7 +68,9 @@ def serve(
     with user_errors():
         require("fastapi", "`caw serve`")
         require("jinja2", "its page")
-        from caw.serve.contracts import MarkRules
+        from caw.decoding.full_race import runs_full_race
+        from caw.serve.contracts import LEVEL, MarkKey, MarkRules, SingleTenant, Tenant
+        from caw.serve.receipt_files import JsonlReceipts, NoReceipts
         from caw.serve.settings import ServerSettings
 
         check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {})
@@ -86,18 +89,29 @@ def serve(
         else:
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, raced=mark.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
-            marking = what_marks(mark, how, remark or serving.race_of_greedy(mark, how))
+            marking = what_marks(mark, how, remark or (serving.DRAWS if runs_full_race(mark, how) else ""))
         serving.tell(marking)
         device = prepare_place(model, device, threads, dtype, quantization)
-        log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
+        log: ReceiptLog = NoReceipts() if receipts is None else JsonlReceipts(receipts)
+        if kept is not None:
+            log = kept.receipts
         log.check()
-        serving.tell_open(log)
-        serving.tell_level(rules["detectable_at"])
+        if still := log.resume():
+            serving.tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
+                         "generating them now")  # fmt: skip
+        level = rules["detectable_at"]
+        if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
+            serving.tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
+        from caw.serve.running import server_for
+        from caw.serve.service import Service
 
         with doing(f"loading {model}"):
             loaded, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
             serving.tell_sampling(loaded, settings.sampling)
             planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
-        directory = serving.single_tenant(key, mark, settings) if kept is None else kept.directory
-        serving.run(planned, directory, log, None if kept is None else kept.secret)
+        single = Tenant(serving.ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
+        directory = SingleTenant(single) if kept is None else kept.directory
+        service = Service(planned, directory, log, None if kept is None else kept.secret)
+        # scripts that start a server wait for "listening at URL"
+        server_for(service, lambda where: serving.tell(f"listening at {where}")).run()

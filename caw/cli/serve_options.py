@@ -11,18 +11,15 @@ import typer
 from caw.cli import options as opt
 from caw.cli.options import panel
 from caw.cli.policy_choice import choose_watermark
-from caw.serve.contracts import LEVEL, MarkKey, MarkRules, SingleTenant, Tenant
+from caw.serve.contracts import MarkRules
 from caw.serve.settings import ServerSettings
-from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
-    from caw.policies import Policy
     from caw.registry import Registry
-    from caw.serve.contracts import KeyDirectory, ReceiptLog
-    from caw.serve.planning import Planned
     from caw.watermarks import Watermark
 
 SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
+DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
 ONLY = "default"  # id of the tenant where there is no registry
 
 WatermarkName = Annotated[
@@ -135,33 +132,6 @@ def check_registry(key: str | None, receipts: Path | None) -> str:
     return str(secrets.randbits(63))
 
 
-def tell_open(log: ReceiptLog) -> None:
-    """Report receipts left open by an earlier shutdown of this or another server. Raises ValueError if the log was
-    tampered with.
-    """
-    still = log.resume()
-    if still:
-        tell(f"{still} receipts are open: their texts were lost in a crash, or another server is generating them now")
-
-
-def run(planned: Planned, directory: KeyDirectory, log: ReceiptLog, secret: bytes | None) -> None:
-    """Serve until stopped. secret: of `caw.serve.service.Service`."""
-    from caw.serve.running import server_for
-    from caw.serve.service import Service
-
-    # scripts that start a server wait for "listening at URL"
-    server_for(Service(planned, directory, log, secret), lambda where: tell(f"listening at {where}")).run()
-
-
-def tell_level(level: float | None) -> None:
-    """Warn if a text that passes the test here may not be called marked by this server's detection.
-
-    level: of --detectable-at.
-    """
-    if level is not None and level > LEVEL:
-        tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
-
-
 def tell_sampling(model: Any, sampling: str) -> None:
     """Print the default sampling of requests. sampling: of `ServerSettings`."""
     from caw.models.sampling import model_sampling, sampling_text
@@ -194,26 +164,6 @@ def watermark_of(
     for remark in remarks:
         tell(remark)
     return mark
-
-
-def race_of_greedy(mark: Watermark, policy: Policy) -> str:
-    """Say what a race at full strength makes of greedy requests; "" for other watermarks."""
-    from caw.decoding.full_race import runs_full_race
-
-    said = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
-    return said if runs_full_race(mark, policy) else ""
-
-
-def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:
-    """Return the directory of a single tenant with one key."""
-    return SingleTenant(Tenant(ONLY, MarkKey(watermark.key_id, parse_key(key)), settings.rules))
-
-
-def receipt_log(path: Path | None) -> ReceiptLog:
-    """Open the receipt log."""
-    from caw.serve.receipt_files import JsonlReceipts, NoReceipts
-
-    return NoReceipts() if path is None else JsonlReceipts(path)
 
 
 def tell(line: str) -> None:

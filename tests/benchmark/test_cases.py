@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from caw import ops
-from caw.benchmark import BenchmarkSettings, DifferentTokensError, cases, run
-from caw.benchmark.cases import Case
-from caw.benchmark.equality import compare_tokens
+from caw.benchmark import cases
+from caw.benchmark.cases import BenchmarkSettings, Case, run
+from caw.benchmark.equality import DifferentTokensError, compare_tokens
 from caw.benchmark.modes import check_modes, same_tokens
 from caw.benchmark.subjects import Subject, load_subject, make_prompts, random_model
 from caw.benchmark.timing import Made

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from caw.benchmark import BenchmarkSettings, cases
+from caw.benchmark import cases
+from caw.benchmark.cases import BenchmarkSettings
 from caw.benchmark.sizes import SIZES
 from caw.cli import app
 from caw.cli.benchmark_command import _sized, notes

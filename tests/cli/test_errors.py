@@ -130,7 +130,7 @@ def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -
     for key, name in ((secret, "a"), (KEY, "b")):
         file = out.with_suffix(f".{name}")
         results = [
-            generate(model, "--input", str(source), "--output", str(file), "--trace", "--key", key, key=None),
+            generate(model, "--input", str(source), "--output", str(file), "--key", key, key=None),
             generate(model, "--input", str(source), key=key),
             generate(model, "--prompt", "x", "--gamma", "7", key=key),
             run("detect", "--input", str(file), "--tokenizer", model, "--json", "--key", key, key=None),

@@ -95,7 +95,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(
         "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3",
-        "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
+        "--batch-size", "4", "--stop", "x", "--stop", "y", "--watermark", "unigram", "--delta", "1",
         "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--target", "0.02", "--max-memory", "8GiB",
         "--compile", "--mark-eos", "--detectable-at", "0.1", "--max-attempts", "5",
         "--on-undetected", "drop", "--edits", "0.2",
@@ -110,7 +110,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.pop("policy") == caw.LogitDeltaThreshold(3.0, 0.5, 0.02)
     assert seen == {
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
-        "seed": 3, "branching": "tree", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
+        "seed": 3, "branching": "tree", "batch_size": 4, "stop": ("x", "y"), "return_trace": False,
         "max_memory": "8GiB", "prefill_attention": "sdpa", "compile": True,
         "mark_eos": True, "chat": True, "slots": None, "backend": None, "detectable_at": 0.1, "max_attempts": 5,
         "best_of": 1, "select": "weakest", "on_undetected": "drop", "edits": 0.2, "guard": None,
