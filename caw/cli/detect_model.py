@@ -140,7 +140,8 @@ class ReaderSettings:
         if kinds == {()}:
             return self, items
         if len(kinds) == 1:
-            return replace(self, drawn={name.replace("_", "-"): value for name, value in drawn[0].items()}), items  # type: ignore[union-attr]
+            [kind] = kinds
+            return replace(self, drawn={name.replace("_", "-"): value for name, value in kind}), items
         if alike:
             raise ValueError("texts that are read together must be drawn alike, got several ways; split the file")
         return self, [replace(item, drawn=own or None) for item, own in zip(items, drawn, strict=True)]

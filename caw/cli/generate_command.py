@@ -78,13 +78,6 @@ DETECTABLE: dict[str, Any] = {
 Weights = Annotated[str | None, panel(FOUND, "Token weights for the test, as for `caw detect --weights`.", "--weights")]
 
 
-def check_policy_marks(mark: Watermark | None, options: dict[str, Any]) -> None:
-    """Raise ValueError for a policy or its options without a watermark. options: by name, None = not given."""
-    given = [name for name, value in options.items() if value is not None]
-    if mark is None and given:
-        raise ValueError(f"--{given[0]} is only for marked texts, got --watermark none; leave one of them out")
-
-
 def check_detectable(
     settings: Settings, mark: Watermark | None, family: Watermark | None, policy: Policy, weights: str | None
 ) -> TokenWeights | None:
@@ -269,7 +262,9 @@ def generate(
             choose_watermark(watermark, {**of_mark, "weights": weights}, policy, of_policy), key, of_mark
         )
         of_sampling = sampling_settings(sampling, model, drawn)
-        check_policy_marks(mark, {"policy": policy, **of_policy})
+        steered = [name for name, value in {"policy": policy, **of_policy}.items() if value is not None]
+        if mark is None and steered:
+            raise ValueError(f"--{steered[0]} is only for marked texts, got --watermark none; leave one of them out")
         family = mark
         if mark is not None and len(mark.parts) > 1:
             texts = greedy_if_one_token(SamplingSettings(**of_sampling))

@@ -244,7 +244,10 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of
     if others and name is None and all(value is None for value in options.values()):
         mark = watermark_from(others[-1].watermark, 1)
     else:
-        mark = _made_with(choose_watermark(name, options), options)
+        made = opt.build_watermark(choose_watermark(name, options), "1", options)
+        if made is None:
+            raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
+        mark = made
     given = next((option for option, value in of_greedy.items() if value is not None), None)
     if isinstance(mark, Recommended):
         return build_recommended(mark, None, of_greedy)
@@ -262,14 +265,6 @@ def _warn_of_others(found: Registry) -> None:
         watermark_for(found, KGW(1), asked=False)
     except ValueError as error:
         complain(f"warning: `caw serve` will not start with these keys: {error}")
-
-
-def _made_with(name: str, options: dict[str, Any]) -> Watermark:
-    """Return the options' watermark under a placeholder key. Raises ValueError for a bad option."""
-    mark = opt.build_watermark(name, "1", options)
-    if mark is None:
-        raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
-    return mark
 
 
 def _key_of(variable: str) -> int:

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -55,7 +55,9 @@ class Directory:
             raise ValueError(
                 f"tenant {api.tenant} must have an active marking key, found none; create one with `caw keys create`"
             )
-        return Tenant(api.tenant, opened[marks.id].mark, _rules(rules), api.may_opt_out, tried)
+        return Tenant(
+            api.tenant, opened[marks.id].mark, None if rules is None else MarkRules(**rules), api.may_opt_out, tried
+        )
 
     def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
         """See `KeyDirectory`: the tenant's keys or the public ones, including revoked ones, the current one first."""
@@ -90,10 +92,6 @@ class Directory:
 def _whose(name: str | None) -> sa.ColumnElement[bool]:
     """Return the marking keys of a tenant, None = the public ones."""
     return TABLE.c.public.is_(True) if name is None else TABLE.c.tenant == name
-
-
-def _rules(stored: Any) -> MarkRules | None:
-    return None if stored is None else MarkRules(**stored)
 
 
 def set_rules(database: Database, tenant: str, rules: MarkRules | None) -> None:
