@@ -1,10 +1,10 @@
-"""The runs of `caw benchmark` behind the results: one file and one picture each.
+"""The runs of `caw benchmark` behind the results: one file each.
 
     python benchmarks/bench_generate.py cpu [--only NAME ...] [--rounds N] [--out FOLDER]
     python benchmarks/bench_generate.py gpu            (hours: all shapes, batches and prompts of the paper's figure)
     python benchmarks/bench_generate.py gpu --only llama-2-7b_quick
 
-How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json and .svg.
+How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caw.benchmark import BenchmarkSettings, run
-from caw.benchmark.plot import plot
+from caw.benchmark.cases import BenchmarkSettings, run
 from caw.cli.benchmark_command import show
 
 FEW = ("kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram+caw", "exp", "exp+caw",
        "transformers", "transformers-kgw", "as-transformers-kgw")  # fmt: skip
 LOOK_AHEAD = ("kgw+caw", "exp+caw")
 DRAWN = ("synthid", "synthid+caw", "plain/drawn", "kgw/drawn", "kgw+caw/drawn", "exp/drawn", "synthid/drawn")
-CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=10, memory=False)
+CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=10)
 GPU = BenchmarkSettings(
     dtype="float16", tokens=200, rounds=10, batches=(1, 4, 8, 32), prompts=(128, 1024, 4096),
     modes=("default", "transformers-static"),
 )  # fmt: skip
 SETS: dict[str, dict[str, BenchmarkSettings]] = {
     "cpu": {
-        "cpu_float32": replace(CPU, dtype="float32", modes=FEW, memory=True, max_seconds=200),
+        "cpu_float32": replace(CPU, dtype="float32", modes=FEW, max_seconds=200),
         "cpu_float32_b8": replace(
             CPU, dtype="float32", modes=(*LOOK_AHEAD, "transformers"), batches=(8,), prompts=(32,), rounds=4
         ),
         "cpu_branching_b8": replace(
             CPU, dtype="float32", modes=("kgw+caw", "kgw+caw/sequential", "kgw+caw/batch"), batches=(8,),
-            prompts=(128,), memory=True, max_seconds=300,
+            prompts=(128,), max_seconds=300,
         ),
         "cpu_bfloat16": replace(
             CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), prompts=(32,), rounds=4
@@ -59,7 +58,7 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
     },
     "smoke": {
         "smoke": BenchmarkSettings(
-            shapes="tiny", dtype="float32", device="cpu", threads=1, tokens=3, rounds=2, prompts=(9,), memory=False,
+            shapes="tiny", dtype="float32", device="cpu", threads=1, tokens=3, rounds=2, prompts=(9,),
             modes=("kgw+caw", "transformers"),
         )
     },
@@ -67,12 +66,11 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
 
 
 def measure(name: str, settings: BenchmarkSettings, folder: Path | None) -> dict[str, Any]:
-    """One run, and its two files in the folder."""
+    """One run, and its file in the folder."""
     found = run(settings)
     if folder is not None:
         path = folder / f"generate_{name}.json"
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        plot(found, path.with_suffix(".svg"))
     return found
 
 

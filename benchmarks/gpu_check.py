@@ -215,9 +215,9 @@ def generate(
     command = place.python("-m", "caw.cli", "benchmark", "--modes", mode)
     command += place.choose(
         "--shapes", "llama-2-7b", "--dtype", "float16", "--batch", batch, "--prompt", str(prompt), "--tokens", tokens,
-        "--rounds", "5", "--max-seconds", "20" if batch == "1" else "14", "--memory",
+        "--rounds", "5", "--max-seconds", "20" if batch == "1" else "14",
         rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", str(min(int(batch), 3)), "--prompt", "9",
-                   "--tokens", "3", "--rounds", "2", "--device", "cpu", "--no-memory"),
+                   "--tokens", "3", "--rounds", "2", "--device", "cpu"),
     )  # fmt: skip
     command += ["--json", str(place.out / f"{name}.json")]
     return Part(name, seconds, command, 4, QUIET, COMMAND_LINE)

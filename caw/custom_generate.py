@@ -43,6 +43,7 @@ from caw.policies import Policy
 from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Recommended, Watermark
 
+# processors known to compute scores from their ids and scores alone, without state
 FORGETFUL = (
     LogitNormalization, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor, MinPLogitsWarper,
     NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor,
@@ -88,7 +89,7 @@ def decode(
     with ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
-        facts = _facts(model, generation_config)
+        facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))
         drawn = _drawing(generation_config)
         of_both = as_recommended(drawn)
         factor = of_both.strength_factor if isinstance(watermark, Recommended) else 1.0
@@ -100,9 +101,13 @@ def decode(
         watermark, policy = settle(facts, watermark, policy, caw_tokenizer, raced=drawn.raced, level=None)
         policy = check_policy(policy, facts.name, caw_tokenizer)
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
-        _warn_of_dropout(facts)
+        if facts.dropping:
+            warn_caller(
+                f"the model is in train mode and model.generate leaves the dropout of {facts.dropping} on, so equal "
+                "calls give different tokens; call model.eval() first"
+            )
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-        if speculate in WHERE_IT_PAYS and not all(map(_forgets, logits_processor or ())):
+        if speculate in WHERE_IT_PAYS and not all(type(each) in FORGETFUL for each in logits_processor or ()):
             speculate = None
         settings = _settings(generation_config, input_ids.shape[1], seed, watermark, policy, mark_eos, speculate)
         row = replace(RowSettings.of(settings), strength_factor=factor)
@@ -118,14 +123,6 @@ def decode(
         outputs = _outputs(decoder, row, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
     sequences = _padded(input_ids, outputs, pad)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
-
-
-def _warn_of_dropout(facts: ModelFacts) -> None:
-    if facts.dropping:
-        warn_caller(
-            f"the model is in train mode and model.generate leaves the dropout of {facts.dropping} on, so equal calls "
-            "give different tokens; call model.eval() first"
-        )
 
 
 def _outputs(
@@ -256,16 +253,6 @@ def _drawing(config: Any) -> RowSettings:
         return RowSettings()
     said = {name: getattr(config, name, None) for name in DRAWING}
     return RowSettings(**{name: value for name, value in said.items() if value is not None})
-
-
-def _forgets(processor: Any) -> bool:
-    """Return whether a processor is known to compute scores from its ids and scores alone, without state."""
-    return type(processor) in FORGETFUL
-
-
-def _facts(model: Any, config: Any) -> ModelFacts:
-    """Return the model's facts, with the end tokens of this call's generation config."""
-    return ModelFacts.of(model).ending_with(ids_of(config.eos_token_id))
 
 
 def _pad_id(config: Any, facts: ModelFacts) -> int:

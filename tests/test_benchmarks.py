@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -167,14 +166,10 @@ def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.syspath_prepend(str(FOLDER))
     figures = importlib.import_module("figures")
     results = FOLDER / "results"
-    with_figure = {path.stem for pattern in figures.FIGURES for path in results.glob(pattern)}
-    assert with_figure == {path.stem for path in results.glob("*.svg")} - {"scaling"}  # of a finished study
-    shutil.copy(results / "generate_cpu_long.json", tmp_path)
-    made = figures.draw(tmp_path)
-    assert [path.stem for path in made] == ["generate_cpu_long"]
-    for path in made:  # the letters are the same whatever matplotlib's version
-        words = [re.findall(r">([^<>\n]+)</text>", file.read_text()) for file in (path, results / path.name)]
-        assert words[0] == words[1] and len(words[0]) > 20
+    assert {*figures.FIGURES, "scaling"} == {path.stem for path in results.glob("*.svg")}  # of a finished study
+    for name in figures.FIGURES:
+        shutil.copy(results / f"{name}.json", tmp_path)
+    assert [path.stem for path in figures.draw(tmp_path)] == list(figures.FIGURES)
 
 
 def test_the_cost_of_row_invariance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,7 @@ import pytest
 
 import caw
 from caw import defaults
-from caw.benchmark import BenchmarkSettings
 from caw.cli import options as opt
-from caw.cli.benchmark_command import benchmark
 from caw.cli.demo_command import demo
 from caw.evaluator import Evaluator
 from caw_lab.cli.detection_weights_command import detection_weights
@@ -33,14 +31,14 @@ NUMBERS = {
 @pytest.mark.parametrize(
     "kind",
     [caw.KGW, caw.Unigram, caw.EXP, caw.CapacityPolicy, caw.FixedStrength, caw.EntropyThreshold,
-     caw.LogitDeltaThreshold, BenchmarkSettings],
+     caw.LogitDeltaThreshold],
 )  # fmt: skip
 def test_the_library_takes_them(kind: Any) -> None:
     own = {field.name: field.default for field in fields(kind) if field.name in NUMBERS}
     assert own and own == {name: None if name == "beta" else NUMBERS[name] for name in own}
 
 
-@pytest.mark.parametrize("command", [demo, detection_weights, benchmark])
+@pytest.mark.parametrize("command", [demo, detection_weights])
 def test_commands_take_them(command: Any) -> None:
     own = {name: p.default for name, p in inspect.signature(command).parameters.items() if name in NUMBERS}
     assert own and own == {name: None if name == "beta" else NUMBERS[name] for name in own}

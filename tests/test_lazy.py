@@ -11,7 +11,6 @@ import pytest
 
 PACKAGES = (
     "caw",
-    "caw.benchmark",
     "caw.evaluator",
     "caw_lab.training.labelers",
     "caw.models",

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,19 +16,17 @@ from caw.benchmark.equality import Check, DifferentTokensError, check_counts, ch
 from caw.benchmark.machine import about
 from caw.benchmark.modes import DRAFTS, OTHERS, PLAIN, ModeInputs, call_of, check_modes
 from caw.benchmark.subjects import SHAPES, Subject, load_subject, make_prompts
-from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
+from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run
 from caw.checks import require_int, require_number
 from caw.decoding.capture.kept_graphs import forget
 from caw.defaults import THETA
 from caw.io.show import in_a_line, shown
 from caw.models import DEMO_MODEL
 from caw.models.facts import position_limit
-from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS
+from caw.models.quantization import check_name
 
 KIND = "caw benchmark"
 Report = Callable[[str], None]
-Had = Callable[[str, str, float], None]
-Saved = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -37,45 +35,34 @@ class BenchmarkSettings:
 
     Args:
         model: as `caw.load_model` takes it. shapes: random weights of these shapes instead (`shapes.SHAPES`).
-        evaluator: of the capacity policy; None = the model's own, else random weights, which cost the same.
         modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
-        rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
-            (beta None = its own default). weights: as `caw.load_model` takes them; with shapes those of a GPU alone.
-        memory: measure peak memory too, on a GPU.
-        allow_differences: go on where modes that must give the same tokens do not; the report says so.
+        rounds: repetitions of a case; max_seconds: none is begun after that. weights: as `caw.load_model` takes
+            them, for a model alone.
 
     Raises ValueError naming the argument.
     """
 
     model: str = DEMO_MODEL
     shapes: str | None = None
-    evaluator: str | None = None
     modes: tuple[str, ...] = ("default",)
     batches: tuple[int, ...] = (1,)
     prompts: tuple[int, ...] = (128,)
     tokens: int = 64
     rounds: int = 10
-    theta: float = THETA
-    beta: float | None = None
     dtype: str = "auto"
     device: str | None = None
     threads: int | None = None
-    memory: bool = True
-    allow_differences: bool = False
     max_seconds: float | None = None
     weights: str | None = None
 
     def __post_init__(self) -> None:
         if self.shapes is not None and self.shapes not in SHAPES:
             raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, got {self.shapes!r}; choose one")
-        known = GPU_WEIGHTS if self.shapes is not None else (*FILE_WEIGHTS, *GPU_WEIGHTS)
-        if self.weights is not None and self.weights not in known:
-            kind = "a model" if self.shapes is None else "shapes"
-            raise ValueError(
-                f"weights of {kind} must be one of {', '.join(known)}, got {shown(self.weights)}; leave them out for "
-                "plain numbers"
-            )
+        if self.weights is not None and self.shapes is not None:
+            raise ValueError(f"weights are those of a model, got {shown(self.weights)} with shapes; leave one out")
+        if self.weights is not None:
+            check_name(self.weights, "weights")
         for name in ("batches", "prompts"):
             values = getattr(self, name)
             if not values:
@@ -86,32 +73,26 @@ class BenchmarkSettings:
         require_int("rounds", self.rounds, 1, 1000)
         if self.max_seconds is not None:
             require_number("max_seconds", self.max_seconds, 0, 1e6, closed=True)
-        require_number("theta", self.theta, 0, 1, closed=True)
-        if self.beta is not None:
-            require_number("beta", self.beta, 0, 100, closed=True)
         object.__setattr__(self, "modes", check_modes(self.modes))
 
 
 def run(
     settings: BenchmarkSettings,
     report: Report | None = None,
-    finished: Callable[[dict[str, Any]], None] | None = None,
-    had: Had = lambda case, name, seconds: None,
-    saved: Saved = lambda found: None,
+    saved: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """Measure every case.
 
-    report: called with what is being done. finished: called after each case with all that was measured until then.
-    had: called with case, mode and seconds a token as soon as a mode had its first round.
-    saved: called after each round with what `finished` would be told now, for whoever may be stopped without a word.
+    report: called with what is being done. saved: called after each round with all that was measured until then, for
+    whoever may be stopped without a word.
 
     Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
     prompt, tokens; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
     each with median, low, high (quartiles) and n; rounds_ms, what ms_per_token is the median of; tokens_per_second;
     preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
-    counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
+    counts; on a GPU peak_bytes, peak_ratio; error where a mode of another system does not work here.
 
-    complete: False until the last case is measured; interrupted, `finished` is told of the rounds that every mode had.
+    complete: False until the last case is measured.
 
     Warns where a run is too short to time. Raises DifferentTokensError if sides that must give the same tokens do not,
     as float32 should (see `equality`).
@@ -120,9 +101,7 @@ def run(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     say(f"loading {settings.shapes or settings.model}")
-    subject = load_subject(
-        settings.model, settings.shapes, settings.dtype, settings.device, settings.evaluator, settings.weights
-    )
+    subject = load_subject(settings.model, settings.shapes, settings.dtype, settings.device, None, settings.weights)
     device = subject.model.device
     clock_name, _ = clock_for(device, torch.get_num_threads())
     rows: list[dict[str, Any]] = []
@@ -132,19 +111,12 @@ def run(
         "kind": KIND, "arguments": resolved, "evaluator": subject.evaluator_source, **about(device),
         "clock": clock_name, "complete": False, "checks": checks, "rows": rows,
     }  # fmt: skip
-    cases = [(batch, prompt) for batch in settings.batches for prompt in settings.prompts]
-    for number, (batch, prompt) in enumerate(cases, 1):
+    for batch, prompt in product(settings.batches, settings.prompts):
         case = Case(settings, subject, batch, prompt, say)
-        checks += [{"batch": batch, "prompt": prompt, **check.as_dict()} for check in case.checks]
-        try:
-            case.measure(rows, had, lambda partial: saved({**found, "rows": [*rows, *partial]}))
-        except KeyboardInterrupt:
-            if finished is not None and rows and (rows[-1]["batch"], rows[-1]["prompt"]) == (batch, prompt):
-                finished(found)
-            raise
-        found["complete"] = number == len(cases)
-        if finished is not None:
-            finished(found)
+        checks += [{"batch": batch, "prompt": prompt, **asdict(check)} for check in case.checks]
+        rows.extend(case.measure(lambda partial: saved({**found, "rows": [*rows, *partial]})))
+    found["complete"] = True
+    saved(found)
     return found
 
 
@@ -162,7 +134,7 @@ class Case:
                 "shorten one"
             )
         self.prompts = make_prompts(subject, batch, prompt)
-        self.inputs = ModeInputs(subject, self.prompts, settings.theta, settings.beta)
+        self.inputs = ModeInputs(subject, self.prompts, THETA, None)
         self.short = short_run(settings.tokens, subject.model.device)
         self.calls: dict[str, Call] = {}
         self.errors: dict[str, str] = {}
@@ -190,11 +162,11 @@ class Case:
         check_counts(made, self.batch, self.settings.tokens)
         checks = check_tokens(self.subject.model, self.prompts, made)
         wrong = [check for check in checks if not check.holds]
-        if wrong and self.subject.model.dtype == torch.float32 and not self.settings.allow_differences:
+        if wrong and self.subject.model.dtype == torch.float32:
             check = wrong[0]
             raise DifferentTokensError(
                 f"{self.name}: modes {check.expected} and {check.got} must give the same tokens in float32, they "
-                f"differ at {check.first} ({check.equal} of {check.of} sequences are equal); allow differences to go on"
+                f"differ at {check.first} ({check.equal} of {check.of} sequences are equal); leave one out"
             )
         for mode, call in self.calls.items():
             self.say(f"warming up {mode}")
@@ -202,37 +174,20 @@ class Case:
                 call(tokens)  # other lengths may compile again, and compilers need to see each twice
         return checks
 
-    def measure(
-        self,
-        rows: list[dict[str, Any]],
-        had: Had = lambda case, name, seconds: None,
-        after: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-    ) -> None:
-        """Append one row a mode, in the order of the modes; interrupted, those of the rounds that every one had.
-
-        after: called after each round with the rows so far.
-        """
-        tokens, settings = self.settings.tokens, self.settings
-        _, clock = clock_for(self.subject.model.device, torch.get_num_threads())
-        times: dict[str, Times] = {}
-        peaks: dict[str, int] = {}
-        try:
-            measure(
-                self.calls, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
-                partial(had, self.name), lambda: after(self._rows(whole_rounds(times), peaks)),
-            )  # fmt: skip
-            if settings.memory and self.subject.model.device.type == "cuda":
-                self._peaks(peaks)
-        finally:
-            whole = whole_rounds(times)
-            self._warn_of_noise(whole)
-            rows += self._rows(whole, peaks)
+    def measure(self, after: Callable[[list[dict[str, Any]]], None] = lambda rows: None) -> list[dict[str, Any]]:
+        """Return one row a mode, in the order of the modes. after: called after each round with the rows so far."""
+        settings = self.settings
+        device = self.subject.model.device
+        _, clock = clock_for(device, torch.get_num_threads())
+        times = measure(
+            self.calls, settings.tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds,
+            lambda times: after(self._rows(times, {})),
+        )  # fmt: skip
+        self._warn_of_noise(times)
+        return self._rows(times, self._peaks() if device.type == "cuda" else {})
 
     def _rows(self, times: dict[str, Times], peaks: dict[str, int]) -> list[dict[str, Any]]:
-        """Return the rows; none if no round was complete."""
         tokens = self.settings.tokens
-        if not times:
-            return []
         rows = []
         for mode in self.settings.modes:
             about_case = {"mode": mode, "batch": self.batch, "prompt": self.prompt, "tokens": tokens}
@@ -242,7 +197,7 @@ class Case:
             row = {**about_case, **figures(times[mode], times[PLAIN], self.batch, tokens)}
             row["warm_up_s"] = self.warm_up[mode]
             row.update(self.drafts.get(mode, {}))
-            if mode in peaks and PLAIN in peaks:
+            if peaks:
                 row["peak_bytes"], row["peak_ratio"] = peaks[mode], peaks[mode] / peaks[PLAIN]
             rows.append(row)
         return rows
@@ -256,9 +211,9 @@ class Case:
                     stacklevel=3,
                 )
 
-    def _peaks(self, peaks: dict[str, int]) -> None:
+    def _peaks(self) -> dict[str, int]:
         """What torch allocated at most; graphs and caches of other calls are given back before."""
-        device = self.subject.model.device
+        device, peaks = self.subject.model.device, {}
         for mode, call in self.calls.items():
             self.say(f"memory of {mode}")
             forget()
@@ -267,6 +222,7 @@ class Case:
             torch.cuda.reset_peak_memory_stats(device)
             call(self.settings.tokens)
             peaks[mode] = torch.cuda.max_memory_allocated(device)
+        return peaks
 
 
 def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,9 +35,6 @@ class Check:
     @property
     def holds(self) -> bool:
         return not self.first
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def check_counts(made: Mapping[str, Made], batch: int, tokens: int) -> None:

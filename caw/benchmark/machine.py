@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -13,9 +12,8 @@ from typing import Any
 import torch
 
 from caw import _ext
+from caw.detectable.receipts import versions
 from caw.triton_kernels.tuned import kept_count
-
-PACKAGES = ("caw", "torch", "transformers", "triton", "numpy", "markllm")
 
 
 def about(device: torch.device | None = None) -> dict[str, Any]:
@@ -24,7 +22,6 @@ def about(device: torch.device | None = None) -> dict[str, Any]:
         "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
     }  # fmt: skip
     if device is not None and device.type == "cuda":
@@ -32,16 +29,6 @@ def about(device: torch.device | None = None) -> dict[str, Any]:
         machine["cuda_kernels"] = _ext.WHY_MISSING_CUDA or "built"
         machine["tuned_products"] = kept_count(machine["gpu"])
     return {"machine": machine, "versions": versions(), "commit": commit()}
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def processor() -> str:

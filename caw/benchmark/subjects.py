@@ -27,15 +27,9 @@ SENTENCES = (
     "The harbour froze every winter until the warm current moved further north.",
     "Seven of the letters were never answered, and the eighth came back unopened.",
     "A good knife needs less force, so it slips less often than a blunt one.",
-    "Copper was known long before iron, although iron is far more common.",
-    "She counted the steps again and found one more than the day before.",
     "The committee met twice a year and agreed on very little.",
-    "Rice grows in standing water because most weeds do not.",
     "If the train is late, the bus to the valley will have gone.",
-    "Owls hear where a mouse is by the difference between their two ears.",
     "The first map of the coast had the river on the wrong side of the town.",
-    "Bread keeps longer when the dough has been left to rise overnight.",
-    "Nobody remembered who had planted the row of walnut trees.",
 )
 
 

@@ -53,14 +53,12 @@ class Summary:
 
 @dataclass
 class Times:
-    """Seconds in each round. first: until the first token of every sequence; step: per further token; whole: of a run
-    without preparation; preparation: of the longest run. warm_up: of the very first run, which compiles and loads."""
+    """Seconds in each round. first: until the first token of every sequence; step: per further token; preparation: of
+    the longest run."""
 
     first: list[float] = field(default_factory=list)
     step: list[float] = field(default_factory=list)
-    whole: list[float] = field(default_factory=list)
     preparation: list[float] = field(default_factory=list)
-    warm_up: float = 0.0
 
 
 def clock_for(device: torch.device, threads: int) -> tuple[str, Clock]:
@@ -90,11 +88,9 @@ def measure(
     rounds: int,
     clock: Clock,
     short: int,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda message: None,
     seconds: float | None = None,
-    times: dict[str, Times] | None = None,
-    had: Callable[[str, float], None] = lambda name, seconds: None,
-    after: Callable[[], None] = lambda: None,
+    after: Callable[[dict[str, Times]], None] = lambda times: None,
 ) -> dict[str, Times]:
     """Times of every call in `rounds` rounds, each round in another order.
 
@@ -102,14 +98,11 @@ def measure(
         calls: must have run before: what compiles on the first call is not for this function.
         tokens: of the long run, at least 2. short: of the run taken off it, below `tokens`.
         seconds: no round is begun once they have passed; None = all rounds. One round is always run.
-        had: told each call's seconds a token as soon as it had its first round.
-        times: what is returned, filled while it is measured, for whoever is interrupted.
-        after: called after each round.
+        after: called after each round with the times so far.
     """
     if not 1 <= short < tokens:
         raise ValueError(f"a token's time needs at least 2 tokens, got {tokens}; generate more")
-    times = {} if times is None else times
-    times.update({name: Times() for name in calls})
+    times = {name: Times() for name in calls}
     order, shuffle = list(calls), random.Random(0)
     # a full garbage collection takes as long as several steps and would be charged to whichever side is next
     gc.collect()
@@ -121,26 +114,12 @@ def measure(
                 break
             shuffle.shuffle(order)
             for name in order:
-                if progress is not None:
-                    progress(f"round {number + 1} of {rounds}: {name}")
+                progress(f"round {number + 1} of {rounds}: {name}")
                 _one_round(calls[name], times[name], tokens, clock, short)
-                if not number:
-                    had(name, times[name].step[0])
-            after()
+            after(times)
     finally:
         gc.unfreeze()
     return times
-
-
-def whole_rounds(times: Mapping[str, Times]) -> dict[str, Times]:
-    """Only the rounds that every call had; {} where there is none."""
-    rounds = min((len(one.preparation) for one in times.values()), default=0)
-    if not rounds:
-        return {}
-    return {
-        name: Times(one.first[:rounds], one.step[:rounds], one.whole[:rounds], one.preparation[:rounds], one.warm_up)
-        for name, one in times.items()
-    }
 
 
 def _one_round(call: Call, times: Times, tokens: int, clock: Clock, short: int) -> None:
@@ -149,7 +128,6 @@ def _one_round(call: Call, times: Times, tokens: int, clock: Clock, short: int) 
     whole, preparation = _seconds(call, tokens, clock)
     times.first.append(first)
     times.step.append((whole - less) / (tokens - short))
-    times.whole.append(whole)
     times.preparation.append(preparation)
 
 

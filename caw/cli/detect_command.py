@@ -46,7 +46,6 @@ class Task:
     detectors: dict[str, Detector]
     fpr: float
     as_json: bool
-    scores: bool
     regions: bool
     html: Path | None
 
@@ -65,7 +64,15 @@ class Task:
         return replace(self, detectors={n: replace(d, weights=weights) for n, d in self.detectors.items()})
 
 
+@opt.grouped(
+    options={**opt.OF_TEST, "vocab-size": opt.VocabSize, "payload-bits": opt.PayloadBits},
+    of_mark=opt.OF_STRENGTH,
+    steps=opt.OF_POLICY,
+    drawn=reader.DRAWN,
+    running=reader.RUNNING,
+)
 def detect(
+    *,
     source: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None,
     text: Annotated[str | None, typer.Option(help="Text to test; - reads stdin.")] = None,
     input: Annotated[
@@ -79,13 +86,7 @@ def detect(
     ] = None,
     watermark: opt.MarkName = None,
     key: opt.Key = None,
-    gamma: opt.Gamma = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    format: opt.FormatName = None,
-    vocab_size: opt.VocabSize = None,
-    payload_bits: opt.PayloadBits = None,
-    variants: opt.Variants = None,
+    options: dict[str, Any],
     config: Annotated[Path | None, opt.panel(opt.MARK, "YAML file of watermarks to test for.", "--config")] = None,
     registry: deployed.RegistryUrl = None,
     tenant: deployed.Tenant = None,
@@ -98,7 +99,6 @@ def detect(
             metavar="exact|compat",
         ),
     ] = None,
-    mid_p: Annotated[bool, opt.panel(TEST, "Use mid-p values, which are uniform on average.", "--mid-p")] = False,
     normalize: Normalize = None,
     prefix: Annotated[
         str, opt.panel(TEST, "Text that every input starts with, such as a prompt; excluded from the test.")
@@ -110,7 +110,6 @@ def detect(
         opt.panel(TEST, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", "--receipt"),
     ] = None,
     as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
-    scores: Annotated[bool, opt.panel(REPORT, "Include token ids and scores in the JSON.", "--scores")] = False,
     html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page with the evidence.", "--html")] = None,
     null: Annotated[
         str | None,
@@ -125,23 +124,10 @@ def detect(
     calibration: reader.CalibrationFile = None,
     chat: reader.Chat = False,
     policy: reader.PolicyName = None,
-    strength: reader.Strength = None,
-    nats: reader.Nats = None,
-    gap: reader.Gap = None,
-    theta: reader.Theta = None,
-    beta: reader.Beta = None,
-    evaluator: reader.EvaluatorName = None,
-    temperature: reader.Temperature = None,
-    top_k: reader.TopK = None,
-    top_p: reader.TopP = None,
-    min_p: reader.MinP = None,
-    delta: reader.Delta = None,
-    top_k_exp: reader.TopKExp = None,
-    strength_exp: reader.StrengthExp = None,
-    device: reader.Device = None,
-    dtype: reader.DType = None,
-    quantization: reader.Quantized = None,
-    threads: reader.Threads = None,
+    steps: dict[str, Any],
+    drawn: dict[str, Any],
+    of_mark: dict[str, Any],
+    running: dict[str, Any],
 ) -> None:
     """Test text for a watermark; neither the model nor the prompt is needed.
 
@@ -176,22 +162,17 @@ def detect(
             if path is not None:
                 require(package, option)
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
-        of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
-        steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
-        running = {"device": device, "dtype": dtype, "quantization": quantization, "threads": threads}
-        drawn = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "min-p": min_p}
         asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, drawn, running)
         reads = reader.ReaderSettings(reader.model_of(weights), *asked)
         files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
                  "--calibration": calibration, "--weights": reads.model or weights,
-                 "--evaluator": evaluator}  # fmt: skip
+                 "--evaluator": steps["evaluator"]}  # fmt: skip
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         reads.check(given)
-        options = {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-                   "vocab-size": vocab_size, "payload-bits": payload_bits, "variants": variants, **of_mark}  # fmt: skip
+        options |= of_mark
         if registry is not None or tenant is not None:
-            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
-                      "regions": regions, "scores": scores, "html": html, "null-report": null,
+            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights,
+                      "regions": regions, "html": html, "null-report": null,
                       "power": power, "watermark": watermark is not None, **options}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(given, field)
@@ -203,12 +184,12 @@ def detect(
         other = None if mode == "exact" else mode  # a mode of other systems is for their green lists
         named = watermark if watermark or told is None else told.any.watermark
         marks = _watermarks(config, choose_watermark(named, {**options, "mode": other}, policy, steps), key, options)
-        test = {"fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
+        test = {"fpr": fpr, "mode": mode, "normalize": normalize, "weights": weights,
                 "regions": regions or None}  # fmt: skip
         if told is not None:
             told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
             test = told.options(test)
-        task = _task(marks, test, prefix, as_json, scores, html)
+        task = _task(marks, test, prefix, as_json, html)
         _check(task, qq, null, power)
         if regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
@@ -224,17 +205,17 @@ def detect(
                 reads, items = reads.as_told(items, marks_tested, alike=null is not None or power is not None)
             task = _with_model(task, reads, told)
         task = _with_tokenizer(task, items, tokenizer)
-        if null is not None or power is not None:
-            _report(task, items, null, qq)
+        if null is not None:
+            report_null(task.detectors, items, qq, as_json=as_json)
+        elif power is not None:
+            report_power(task.detectors, items, as_json=as_json)
         else:
             bad += _test(task, items, told, single=input is None)
     if bad:
         raise typer.Exit(BAD_LINES)
 
 
-def _task(
-    marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, scores: bool, html: Path | None
-) -> Task:
+def _task(marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, html: Path | None) -> Task:
     """Build the task from the options, with placeholders for weights that a model will provide."""
     from caw.detection import Detector
 
@@ -243,7 +224,7 @@ def _task(
     if isinstance(given.get("weights"), str) and reader.model_of(given["weights"]) is not None:
         given["weights"] = reader.stand_in()
     detectors = {name: Detector(None, mark, prefix=prefix, **given) for name, mark in marks.items()}
-    return Task(detectors, given.get("fpr", FPR), as_json, scores, regions, html)
+    return Task(detectors, given.get("fpr", FPR), as_json, regions, html)
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
@@ -262,14 +243,12 @@ def _watermarks(config: Path | None, name: str, key: str | None, options: dict[s
 
 def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> None:
     """Reject options that would have no effect."""
-    if task.scores and not task.as_json:
-        raise ValueError("--scores requires --json; add --json")
     report = "--null-report" if null is not None else "--power" if power is not None else None
-    for option, given in (("--scores", task.scores), ("--regions", task.regions), ("--html", task.html is not None)):
+    for option, given in (("--regions", task.regions), ("--html", task.html is not None)):
         if report and given:
             raise ValueError(f"{option} is per text and {report} is about all texts together; leave one out")
-    if task.regions and any(d.weights is not None or d.mode != "exact" or d.mid_p for d in task.detectors.values()):
-        raise ValueError("--regions requires --mode exact without --mid-p and --weights; leave one out")
+    if task.regions and any(d.weights is not None or d.mode != "exact" for d in task.detectors.values()):
+        raise ValueError("--regions requires --mode exact without --weights; leave one out")
     if (task.regions or null is not None) and any(d.watermark.code is not None for d in task.detectors.values()):
         raise ValueError("--regions and --null-report do not support payloads; leave --payload-bits out")
     if qq is not None and null is None:
@@ -293,14 +272,6 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
     if (loaded := _tokenizer_for(items, name)) is None:
         return task
     return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
-
-
-def _report(task: Task, items: Sequence[Item], null: str | None, qq: Path | None) -> None:
-    """Run --null-report or --power."""
-    if null is not None:
-        report_null(task.detectors, items, qq, as_json=task.as_json)
-    else:
-        report_power(task.detectors, items, as_json=task.as_json)
 
 
 def _tokenizer_for(items: Sequence[Item], name: str | None) -> Any:
@@ -330,7 +301,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
                 continue
             bad += told is not None and not told.confirms(item, result, single=single)
             if task.as_json:
-                print(json.dumps(result_line(item, result, task.scores)), flush=True)
+                print(json.dumps(result_line(item, result)), flush=True)
             if not task.as_json or task.html:
                 results.append((item, result))
     if not task.as_json:

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from caw.cli import options as opt
 from caw.cli.detect_lines import drawn_of
 from caw.cli.detect_output import Item
@@ -56,33 +54,24 @@ PolicyName = Annotated[
 ]  # fmt: skip
 
 
-def _of_policy(text: str) -> Any:
-    return typer.Option(help=text, rich_help_panel=READER)
-
-
-Strength = Annotated[float | None, _of_policy("fixed, entropy, logit-delta: as in `caw generate`.")]
-Nats = Annotated[float | None, _of_policy("entropy: as in `caw generate`.")]
-Gap = Annotated[float | None, _of_policy("logit-delta: as in `caw generate`.")]
-Theta = Annotated[float | None, _of_policy("capacity: as in `caw generate`.")]
-Beta = Annotated[float | None, _of_policy("capacity: as in `caw generate`.")]
-EvaluatorName = Annotated[str | None, _of_policy("capacity: as in `caw generate`.")]
-Temperature = Annotated[
-    float | None, _of_policy("Of texts that were drawn and marked by the race at full strength (recommended, exp).")
-]
-TopK = Annotated[int | None, _of_policy("With --temperature: as in `caw generate`.")]
-TopP = Annotated[float | None, _of_policy("With --temperature: as in `caw generate`.")]
-MinP = Annotated[float | None, _of_policy("With --temperature: as in `caw generate`.")]
-Delta = Annotated[float | None, _of_policy("kgw, unigram: as in `caw generate`.")]
-TopKExp = Annotated[int | None, _of_policy("exp: as in `caw generate`.")]
-StrengthExp = Annotated[
-    str | None, opt.panel(READER, "exp: as in `caw generate`.", "--strength-exp", metavar="top_k|scale")
-]
-Device = Annotated[str | None, opt.panel(READER, "Device: cpu, cuda, cuda:1, ... [cuda if available].", "--device")]
-DType = Annotated[
-    str | None, opt.panel(READER, "Data type of the model [auto].", "--dtype", metavar="auto|bfloat16|...")
-]
-Quantized = Annotated[str | None, quantization_option(READER)]
-Threads = Annotated[int | None, opt.panel(READER, "CPU threads [all cores].", "--threads", min=1)]
+DRAWN: dict[str, Any] = {
+    "temperature": Annotated[
+        float | None,
+        opt.panel(READER, "Of texts that were drawn and marked by the race at full strength (recommended, exp)."),
+    ],
+    **{
+        name: Annotated[kind | None, opt.panel(READER, "With --temperature: as in `caw generate`.")]
+        for name, kind in (("top-k", int), ("top-p", float), ("min-p", float))
+    },
+}
+RUNNING: dict[str, Any] = {
+    "device": opt.Device,
+    "dtype": Annotated[
+        str | None, opt.panel(READER, "Data type of the model [auto].", "--dtype", metavar="auto|bfloat16|...")
+    ],
+    "quantization": Annotated[str | None, quantization_option(READER)],
+    "threads": opt.Threads,
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +140,8 @@ class ReaderSettings:
         if kinds == {()}:
             return self, items
         if len(kinds) == 1:
-            return replace(self, drawn={name.replace("_", "-"): value for name, value in drawn[0].items()}), items  # type: ignore[union-attr]
+            [kind] = kinds
+            return replace(self, drawn={name.replace("_", "-"): value for name, value in kind}), items
         if alike:
             raise ValueError("texts that are read together must be drawn alike, got several ways; split the file")
         return self, [replace(item, drawn=own or None) for item, own in zip(items, drawn, strict=True)]

@@ -47,12 +47,12 @@ class Item:
         return sentence if single else f"line {self.number}: {sentence}"
 
 
-def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
+def result_line(item: Item, result: Result) -> dict[str, Any]:
     """Return the --json object of one text."""
     from caw.detection.key_list import KeyListResult
 
     if isinstance(result, KeyListResult):
-        results = {name: result_line(item, r, scores) for name, r in result.results.items()}
+        results = {name: result_line(item, r) for name, r in result.results.items()}
         for line in results.values():
             del line["id"]
         return {
@@ -65,9 +65,7 @@ def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
             "results": results,
         }
     line = {"id": item.id, **asdict(result)}
-    del line["error"]  # such texts are bad lines here
-    if not scores:
-        del line["token_ids"], line["token_scores"]
+    del line["error"], line["token_ids"], line["token_scores"]  # texts with an error are bad lines here
     if result.regions is None:
         del line["regions"], line["text_p_value"]
     if result.variant is None:

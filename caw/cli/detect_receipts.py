@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from caw.cli.detect_model import model_of
 from caw.cli.detect_output import Item, result_line, show
 from caw.cli.errors import complain
-from caw.io.inputs import name_of, open_input, read_bounded
+from caw.io.inputs import name_of, open_input
 from caw.io.jsonl import SHOWN, Row, read_rows
 from caw.io.show import is_p
 
@@ -130,8 +130,7 @@ class Receipts:
             return True
         assert isinstance(item.content, str)
         told = self.by_digest[text_digest(item.content)].p_value
-        # earlier versions tested a text as it is alone
-        if any(p is not None and math.isclose(told, p, rel_tol=1e-3) for p in (result.p_value, result.given_p_value)):
+        if math.isclose(told, result.p_value, rel_tol=1e-3):
             return True
         said = (
             f"{is_p(result.p_value)}, but {self.source} records {is_p(told)}: the watermark's options, the "
@@ -192,14 +191,14 @@ def repeat(
             strangers += sum(not each.confirms(*one, single=single) for one in own)
             results += own
     for item, result in results if as_json else ():
-        print(json.dumps(result_line(item, result, scores=False)), flush=True)
+        print(json.dumps(result_line(item, result)), flush=True)
     if not as_json:
         show(results, single=single)
     return strangers
 
 
 def read_receipts(source: str) -> Receipts:
-    """Read the receipts of a file: a single JSON object, or lines.
+    """Read the receipts of a file, one a line.
 
     Raises OSError, or ValueError in one sentence if there is none or if they record different kinds of test.
     """
@@ -243,23 +242,17 @@ def read_tests(source: str) -> list[Receipts]:
 
 
 def _objects(source: str, skipped: list[str]) -> Iterator[tuple[str, Any]]:
-    """Return each candidate object with its position: a line, the field "receipt" of a line, or the whole file.
+    """Return each candidate object with its position: a line, or the field "receipt" of a line.
 
     skipped: receives the error of each line without an object.
     """
-    whole = False
     with open_input(source) as stream:
-        for place, row in enumerate(read_rows(stream, unique=False)):  # servers write two lines of each text
+        for row in read_rows(stream, unique=False):  # servers write two lines of each text
             where = f"{name_of(source)}, line {row.number}"
             if not isinstance(row, Row):
-                # one receipt over many lines begins with a line that is none
-                whole = whole or not place
                 skipped.append(f"{where}: {row.message}")
             elif (told := _told(row.value)) is not None:
                 yield where, told
-    if whole and source != "-" and (receipt := _whole(source)) is not None:
-        skipped.clear()
-        yield name_of(source), _told(receipt)
 
 
 def _told(line: Any) -> Any:
@@ -268,11 +261,3 @@ def _told(line: Any) -> Any:
     if isinstance(said, Mapping) and ("ending" in said or "digest" not in said):  # a server's, which has more to say
         return said.get("tested")
     return said
-
-
-def _whole(source: str) -> Any:
-    """Return the single JSON object that a file holds, or None."""
-    try:
-        return json.loads(read_bounded(source))
-    except (ValueError, RecursionError):
-        return None

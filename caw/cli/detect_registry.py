@@ -56,19 +56,9 @@ def test(
     """
     if receipt is not None:
         return repeat(read_tests(receipt), items, marks, tokenizer, prefix, how, as_json=as_json, single=single)
-    keys = search(marks, tokenizer, how["fpr"] or FPR, how["normalize"], prefix)
-    return test_items(keys, items, as_json=as_json, single=single)
-
-
-def search(marks: Mapping[str, Watermark], tokenizer: Any, fpr: float, steps: str | None, prefix: str) -> KeySearch:
-    """Prepare the keys."""
     from caw.detection.many_keys import KeySearch
 
-    return KeySearch(tokenizer, marks, fpr, normalize=steps or (), prefix=prefix)
-
-
-def test_items(keys: KeySearch, items: Sequence[Item], *, as_json: bool, single: bool) -> int:
-    """Test all items and print the results. Return how many could not be tested."""
+    keys = KeySearch(tokenizer, marks, how["fpr"] or FPR, normalize=how["normalize"] or (), prefix=prefix)
     found, bad = [], 0
     for item, result in _results(keys, items):
         if isinstance(result, str):

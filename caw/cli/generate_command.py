@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,7 +40,6 @@ from caw.models import DEMO_MODEL, load_model, load_tokenizer
 
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
-    from caw.models.arithmetic import Arithmetic
     from caw.policies import Policy
     from caw.settings import Settings
     from caw.watermarks import Watermark
@@ -50,47 +48,34 @@ if TYPE_CHECKING:
 # ---- options about texts that are tested before they are written
 FOUND = "Detectable texts"
 
-DetectableAt = Annotated[
-    float | None,
-    panel(
-        FOUND,
-        "Test each text at this false-positive rate before it is written, and retry with a stronger mark until it is "
-        "detected.",
-        "--detectable-at",
+DETECTABLE: dict[str, Any] = {
+    "detectable_at": Annotated[
+        float | None,
+        panel(FOUND, "Test each text at this false-positive rate before it is written, and retry with a stronger mark "
+              "until it is detected.", "--detectable-at"),
+    ],
+    "max_attempts": (Annotated[int, panel(FOUND, "Maximum attempts per text.", "--max-attempts")], 4),
+    "guard": Annotated[
+        str | None,
+        panel(FOUND, "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).", "--guard",
+              metavar="number|results|json[:FIELD,...]|python|content"),
+    ],
+    "on_undetected": (
+        Annotated[
+            str,
+            panel(FOUND, "What to do with a text that no attempt made detectable.", "--on-undetected",
+                  metavar="keep|unmarked|drop|raise"),
+        ],
+        "keep",
     ),
-]
-MaxAttempts = Annotated[int, panel(FOUND, "Maximum attempts per text.", "--max-attempts")]
-BestOf = Annotated[int, panel(FOUND, "Number of candidate texts, at --strength and below.", "--best-of")]
-Select = Annotated[str, panel(FOUND, "Which detected candidate to write.", "--select", metavar="weakest|likeliest")]
-Guarded = Annotated[
-    str | None,
-    panel(
-        FOUND,
-        "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).",
-        "--guard",
-        metavar="number|results|json[:FIELD,...]|python|content",
+    "edits": (
+        Annotated[
+            float, panel(FOUND, "Share of words that a later edit may delete without losing the mark.", "--edits")
+        ],
+        0.0,
     ),
-]
-OnUndetected = Annotated[
-    str,
-    panel(
-        FOUND,
-        "What to do with a text that no attempt made detectable.",
-        "--on-undetected",
-        metavar="keep|unmarked|drop|raise",
-    ),
-]
-Edits = Annotated[
-    float, panel(FOUND, "Share of words that a later edit may delete without losing the mark.", "--edits")
-]
+}  # fmt: skip
 Weights = Annotated[str | None, panel(FOUND, "Token weights for the test, as for `caw detect --weights`.", "--weights")]
-
-
-def check_policy_marks(mark: Watermark | None, options: dict[str, Any]) -> None:
-    """Raise ValueError for a policy or its options without a watermark. options: by name, None = not given."""
-    given = [name for name, value in options.items() if value is not None]
-    if mark is None and given:
-        raise ValueError(f"--{given[0]} is only for marked texts, got --watermark none; leave one of them out")
 
 
 def check_detectable(
@@ -117,49 +102,44 @@ def check_detectable(
 
 # ---- options about how tokens are drawn, and what they are where they are left out
 SAMPLINGS = ("plain", "model")
-BIAS = re.compile(r"(\d{1,10})=(\S+)")
 
 Sampling = Annotated[
     str,
     panel(DECODING, "Defaults of the other sampling options: greedy without filters, or the model's generation "
     "config.", "--sampling", metavar="plain|model"),
 ]  # fmt: skip
-Sample = Annotated[bool | None, panel(DECODING, "Sample instead of decoding greedily [--greedy].", "--sample/--greedy")]
-Temperature = Annotated[float | None, panel(DECODING, "Sampling temperature [1].", "--temperature")]
-TopK = Annotated[int | None, panel(DECODING, "Sample from the top k tokens [0, off].", "--top-k")]
-TopP = Annotated[
-    float | None, panel(DECODING, "Nucleus sampling: total probability to sample from [1, off].", "--top-p")
-]
-MinP = Annotated[
-    float | None, panel(DECODING, "Minimum probability relative to the most likely token [0, off].", "--min-p")
-]
-Seed = Annotated[int, panel(DECODING, "Random seed of the sampling.", "--seed")]
-RepetitionPenalty = Annotated[
-    float | None,
-    panel(
-        DECODING,
-        "Penalty on tokens of the prompt and the text, also for greedy decoding [1, off].",
-        "--repetition-penalty",
+DRAWN: dict[str, Any] = {
+    "do_sample": Annotated[
+        bool | None, panel(DECODING, "Sample instead of decoding greedily [--greedy].", "--sample/--greedy")
+    ],
+    "temperature": Annotated[float | None, panel(DECODING, "Sampling temperature [1].", "--temperature")],
+    "top_k": Annotated[int | None, panel(DECODING, "Sample from the top k tokens [0, off].", "--top-k")],
+    "top_p": Annotated[
+        float | None, panel(DECODING, "Nucleus sampling: total probability to sample from [1, off].", "--top-p")
+    ],
+    "min_p": Annotated[
+        float | None, panel(DECODING, "Minimum probability relative to the most likely token [0, off].", "--min-p")
+    ],
+    "seed": (Annotated[int, panel(DECODING, "Random seed of the sampling.", "--seed")], 0),
+    "repetition_penalty": Annotated[
+        float | None,
+        panel(DECODING, "Penalty on tokens of the prompt and the text, also for greedy decoding [1, off].",
+              "--repetition-penalty"),
+    ],
+    "presence_penalty": (
+        Annotated[float, panel(DECODING, "Penalty on tokens that are in the text, -2 to 2.", "--presence-penalty")],
+        0.0,
     ),
-]
-PresencePenalty = Annotated[
-    float, panel(DECODING, "Penalty on tokens that are in the text, -2 to 2.", "--presence-penalty")
-]
-FrequencyPenalty = Annotated[
-    float, panel(DECODING, "Penalty on tokens per occurrence in the text, -2 to 2.", "--frequency-penalty")
-]
-LogitBias = Annotated[
-    list[str] | None,
-    panel(
-        DECODING,
-        "Bonus for a token's logit as ID=NUMBER, -100 to 100; repeatable.",
-        "--logit-bias",
-        metavar="ID=NUMBER",
+    "frequency_penalty": (
+        Annotated[
+            float, panel(DECODING, "Penalty on tokens per occurrence in the text, -2 to 2.", "--frequency-penalty")
+        ],
+        0.0,
     ),
-]
+}  # fmt: skip
 
 
-def sampling_settings(sampling: str, model: str, given: dict[str, Any], bias: Sequence[str] | None) -> dict[str, Any]:
+def sampling_settings(sampling: str, model: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return arguments of `Settings`: the options that were given, otherwise the defaults of `--sampling`.
 
     given: by setting name, None = not given. A line on stderr shows what comes from the model's config.
@@ -172,7 +152,7 @@ def sampling_settings(sampling: str, model: str, given: dict[str, Any], bias: Se
         suggested = {name: value for name, value in sampling_of_source(model).items() if name not in found}
         complain(f"sampling from the generation config of {model}: {sampling_text(suggested)}")
         found = {**suggested, **found}
-    return {**found, "logit_bias": dict(map(_bias, bias)) if bias else None}
+    return found
 
 
 def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
@@ -187,16 +167,14 @@ def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
             raise ValueError(f"{option} is only for sampled texts, got greedy ones; add --sample, or leave it out")
 
 
-def _bias(text: str) -> tuple[int, float]:
-    """Parse ID=NUMBER."""
-    match = BIAS.fullmatch(text)
-    try:
-        return int(match[1]), float(match[2])  # type: ignore[index]
-    except (TypeError, ValueError):
-        raise ValueError(f"--logit-bias must be ID=NUMBER, got {text!r}; write e.g. 42=-1.5") from None
-
-
+@opt.grouped(
+    of_mark={**opt.OF_TEST, **opt.OF_STRENGTH, "payload": opt.Payload, "payload-bits": opt.PayloadBits},
+    of_policy={**opt.OF_POLICY, "target": opt.TargetP},
+    tested=DETECTABLE,
+    drawn=DRAWN,
+)
 def generate(
+    *,
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")],
     prompt: Annotated[str | None, typer.Option(help="Prompt; - reads stdin.")] = None,
     input: Annotated[
@@ -217,24 +195,9 @@ def generate(
     with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Include the prompt in each output line.")] = False,
     watermark: opt.WatermarkName = None,
     key: opt.Key = None,
-    gamma: opt.Gamma = None,
-    delta: opt.Delta = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    format: opt.FormatName = None,
-    payload: opt.Payload = None,
-    payload_bits: opt.PayloadBits = None,
-    variants: opt.Variants = None,
-    top_k_exp: opt.TopKExp = None,
-    strength_exp: opt.StrengthExp = None,
+    of_mark: dict[str, Any],
     policy: opt.PolicyName = None,
-    strength: opt.Strength = None,
-    nats: opt.Nats = None,
-    gap: opt.Gap = None,
-    theta: opt.Theta = None,
-    beta: opt.Beta = None,
-    evaluator: opt.EvaluatorName = None,
-    target: opt.TargetP = None,
+    of_policy: dict[str, Any],
     max_new_tokens: Annotated[int, typer.Option(help="Maximum new tokens.", rich_help_panel=opt.DECODING)] = 200,
     min_new_tokens: Annotated[int, typer.Option(help="Minimum new tokens.", rich_help_panel=opt.DECODING)] = 0,
     chat: Annotated[
@@ -244,39 +207,14 @@ def generate(
         list[str] | None, typer.Option(help="Stop string: ends the text; repeatable.", rich_help_panel=opt.DECODING)
     ] = None,
     mark_eos: opt.MarkEos = None,
-    detectable_at: DetectableAt = None,
-    max_attempts: MaxAttempts = 4,
-    best_of: BestOf = 1,
-    select: Select = "weakest",
-    on_undetected: OnUndetected = "keep",
-    edits: Edits = 0.0,
-    guard: Guarded = None,
+    tested: dict[str, Any],
     weights: Weights = None,
     sampling: Sampling = "plain",
-    sample: Sample = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    seed: Seed = 0,
-    repetition_penalty: RepetitionPenalty = None,
-    presence_penalty: PresencePenalty = 0.0,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    logit_bias: LogitBias = None,
-    branching: Annotated[
-        str,
-        typer.Option(
-            help="How the look-ahead runs; the text does not change.",
-            rich_help_panel=opt.DECODING,
-            metavar="tree|sequential|batch",
-        ),
-    ] = "tree",
-    trace: Annotated[bool, typer.Option("--trace", help="Include a per-token trace in the output line.")] = False,
+    drawn: dict[str, Any],
     batch_size: Annotated[
         int | None, typer.Option(help="Batch size: texts decoded together [8].", min=1, rich_help_panel=opt.RUNNING)
     ] = None,
     max_memory: opt.MaxMemory = None,
-    prefill_attention: opt.PrefillAttention = "sdpa",
     compile: opt.Compile = False,
     speculate: opt.Speculate = "auto",
     dtype: opt.DType = "auto",
@@ -311,30 +249,27 @@ def generate(
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
+        import torch
+
         from caw.decoding.plan_defaults import marks_eos
+        from caw.models.arithmetic import Arithmetic
         from caw.settings import Sampling as SamplingSettings
         from caw.settings import Settings, greedy_if_one_token
 
-        read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights}
+        read = {"--input": input, "--model": model, "--evaluator": of_policy["evaluator"], "--weights": weights}
         check_paths(read, {"--output": output})
-        of_mark = {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-                   "top-k-exp": top_k_exp, "strength-exp": strength_exp, "payload": payload,
-                   "payload-bits": payload_bits, "variants": variants}  # fmt: skip
-        of_policy = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta,
-                     "evaluator": evaluator, "target": target}  # fmt: skip
         mark = opt.build_watermark(
             choose_watermark(watermark, {**of_mark, "weights": weights}, policy, of_policy), key, of_mark
         )
-        drawn = {"do_sample": sample, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-                 "seed": seed, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
-                 "frequency_penalty": frequency_penalty}  # fmt: skip
-        of_sampling = sampling_settings(sampling, model, drawn, logit_bias)
-        check_policy_marks(mark, {"policy": policy, **of_policy})
+        of_sampling = sampling_settings(sampling, model, drawn)
+        steered = [name for name, value in {"policy": policy, **of_policy}.items() if value is not None]
+        if mark is None and steered:
+            raise ValueError(f"--{steered[0]} is only for marked texts, got --watermark none; leave one of them out")
         family = mark
         if mark is not None and len(mark.parts) > 1:
             texts = greedy_if_one_token(SamplingSettings(**of_sampling))
             kind = RACED if texts.raced else COOL if texts.do_sample else GREEDY
-            mark, policies, marking = recommended_of(mark, policy, of_policy, model, detectable_at, [kind])
+            mark, policies, marking = recommended_of(mark, policy, of_policy, model, tested["detectable_at"], [kind])
             family, how = mark.of(raced=texts.raced), policies[kind]
         else:
             raced = mark is not None and mark.races_whole
@@ -346,19 +281,17 @@ def generate(
         elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos require a watermark, got none; leave them out")
         settings = Settings(
-            max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, branching=branching,  # type: ignore[arg-type]
-            **of_sampling, stop=tuple(stop or ()), chat=chat, mark_eos=marks_eos(mark_eos, family, how),
-            return_trace=trace, batch_size=batch_size,
-            max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
-            detectable_at=detectable_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
-            on_undetected=on_undetected, guard=guard, speculate=opt.parse_speculate(speculate),  # type: ignore[arg-type]
+            max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, **of_sampling, stop=tuple(stop or ()),
+            chat=chat, mark_eos=marks_eos(mark_eos, family, how), return_trace=False, batch_size=batch_size,
+            max_memory=max_memory, compile=compile, **tested,
+            speculate=opt.parse_speculate(speculate),
         )  # fmt: skip
         check_sampling(settings, drawn)
         table = check_detectable(settings, mark, family, how, weights)
         run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table)
         run.check()
         device = prepare_place(model, device, threads, dtype, quantization)
-        run = replace(run, numbers=arithmetic_of(model, device, dtype, quantization))
+        run = replace(run, numbers=Arithmetic.of(model, torch.device(device), dtype, quantization))
         entries, bad = read_prompts(prompt, input, field, chat=chat)
         loaded = Loaded(model, device, dtype, quantization)
         with open_output(output, run, entries, partial(loaded.digest, chat), resume=resume, remake=remake) as out:
@@ -417,12 +350,3 @@ class Loaded:
         # the tokenizer of a .gguf file is made in another way where the model is loaded
         tokenizer = self.both[1] if self.name.endswith(".gguf") else load_tokenizer(self.name)
         return lambda prompt: prompt_digest(tokenizer, prompt, chat=chat)
-
-
-def arithmetic_of(model: str, device: str, dtype: str, weights: str | None) -> Arithmetic:
-    """Describe the model's numeric formats, for output lines."""
-    import torch
-
-    from caw.models.arithmetic import Arithmetic
-
-    return Arithmetic.of(model, torch.device(device), dtype, weights)

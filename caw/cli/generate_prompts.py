@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -301,14 +300,6 @@ def output_line(
     line |= {"text": result.text, "tokens": result.tokens, "finish_reason": result.finish_reason, **label}
     if result.receipt is not None:
         line["receipt"] = result.receipt.as_dict()
-    if result.trace is not None:
-        line["trace"] = {
-            "capacity": [None if math.isnan(c) else c for c in result.trace.capacity],
-            "strength": result.trace.strength,
-            "candidates": [list(c) for c in result.trace.candidates],
-            "choice": result.trace.choice,
-            **({"drafts": asdict(result.trace.drafts)} if result.trace.drafts is not None else {}),
-        }
     return line
 
 

@@ -16,7 +16,9 @@ from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.cli.policy_choice import build_recommended, choose_watermark
 from caw.cli.registry_options import RegistryUrl, opened, read_time, shown_time
+from caw.cli.serve_options import RULES
 from caw.requirements import require
+from caw.serve.contracts import MarkRules
 from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
@@ -28,7 +30,9 @@ WIDE = 100  # letters of a line
 TIME = "Time in UTC like 2027-01-31T12:00"
 
 
+@opt.grouped(options={**opt.OF_TEST, **opt.OF_STRENGTH, "vocab-size": opt.VocabSize})
 def create(
+    *,
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant; created if new.")],
     registry: RegistryUrl = None,
     api: Annotated[bool, typer.Option("--api", help="Create an API key instead of a marking key.")] = False,
@@ -51,15 +55,7 @@ def create(
             metavar="|".join(opt.WATERMARKS),
         ),
     ] = None,
-    gamma: opt.Gamma = None,
-    delta: opt.Delta = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    format: opt.FormatName = None,
-    vocab_size: opt.VocabSize = None,
-    top_k_exp: opt.TopKExp = None,
-    strength_exp: opt.StrengthExp = None,
-    variants: opt.Variants = None,
+    options: dict[str, Any],
     target: Annotated[
         float | None,
         opt.panel(opt.MARK, "recommended: p-value at which the marking of a greedy text may stop.", "--target"),
@@ -86,10 +82,6 @@ def create(
     """
     with user_errors():
         window = read_time("--from", begin), read_time("--until", until)
-        options = {
-            "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
-        }  # fmt: skip
         of_greedy = {"target": target, "evaluator": evaluator}
         others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
                   **{f"--{name}": value is not None for name, value in {**options, **of_greedy}.items()}}  # fmt: skip
@@ -181,18 +173,13 @@ def list_keys(
             _show(rows, now)
 
 
+@opt.grouped(wanted=RULES)
 def rules(
+    *,
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose texts.")],
     registry: RegistryUrl = None,
-    detectable_at: Annotated[
-        float | None, typer.Option(help="False-positive rate at which texts are tested before they are sent.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Send only texts that are detected.")] = False,
+    wanted: dict[str, Any],
     strength_factor: Annotated[float, typer.Option(help="Factor on the strength of the server's policy.")] = 1.0,
-    exempt_below: Annotated[int, typer.Option(help="Do not mark requests for fewer new tokens than this.")] = 0,
-    exempt_json: Annotated[bool, typer.Option("--exempt-json", help="Do not mark JSON mode.")] = False,
-    exempt_tools: Annotated[bool, typer.Option("--exempt-tools", help="Do not mark tool calls.")] = False,
-    exempt_thinking: Annotated[bool, typer.Option("--exempt-thinking", help="Do not mark thinking sections.")] = False,
     server: Annotated[bool, typer.Option("--server", help="Restore the server's default rules.")] = False,
 ) -> None:
     """Set a tenant's rules, which replace the server's defaults.
@@ -207,16 +194,12 @@ def rules(
     with user_errors():
         found = opened(registry)
         from caw.registry.directory import set_rules
-        from caw.serve.contracts import MarkRules
 
-        wanted = MarkRules(
-            detectable_at=detectable_at, strict=strict, strength_factor=strength_factor, exempt_below=exempt_below,
-            exempt_json=exempt_json, exempt_tools=exempt_tools, exempt_thinking=exempt_thinking,
-        )  # fmt: skip
-        if server and wanted != MarkRules():
+        chosen = MarkRules(**wanted, strength_factor=strength_factor)
+        if server and chosen != MarkRules():
             raise ValueError("--server restores the server's rules, got other rules as well; leave them out")
-        set_rules(found.database, tenant, None if server else wanted)
-        print(f"{tenant}: {'the rules of the server' if server else wanted}")
+        set_rules(found.database, tenant, None if server else chosen)
+        print(f"{tenant}: {'the rules of the server' if server else chosen}")
 
 
 def master_key() -> None:
@@ -261,7 +244,10 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of
     if others and name is None and all(value is None for value in options.values()):
         mark = watermark_from(others[-1].watermark, 1)
     else:
-        mark = _made_with(choose_watermark(name, options), options)
+        made = opt.build_watermark(choose_watermark(name, options), "1", options)
+        if made is None:
+            raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
+        mark = made
     given = next((option for option, value in of_greedy.items() if value is not None), None)
     if isinstance(mark, Recommended):
         return build_recommended(mark, None, of_greedy)
@@ -279,14 +265,6 @@ def _warn_of_others(found: Registry) -> None:
         watermark_for(found, KGW(1), asked=False)
     except ValueError as error:
         complain(f"warning: `caw serve` will not start with these keys: {error}")
-
-
-def _made_with(name: str, options: dict[str, Any]) -> Watermark:
-    """Return the options' watermark under a placeholder key. Raises ValueError for a bad option."""
-    mark = opt.build_watermark(name, "1", options)
-    if mark is None:
-        raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
-    return mark
 
 
 def _key_of(variable: str) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
@@ -16,11 +19,19 @@ ENTRY_POINTS = "caw.commands"
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """The location of a command's function, and the first paragraph of its docstring for the command list."""
+    """The location of a command's function."""
 
     module: str
     function: str
-    summary: str
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of its docstring, read from the source: importing the module takes seconds."""
+        found = importlib.util.find_spec(self.module)
+        assert found is not None and found.origin is not None
+        tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+        command = next(e for e in tree.body if isinstance(e, ast.FunctionDef) and e.name == self.function)
+        return " ".join((ast.get_docstring(command) or "").split("\n\n")[0].split())
 
     def load(self, name: str) -> Any:
         """Import the module and return the command."""
@@ -36,8 +47,13 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        listed: dict[str, Any] = {name: TyperCommand(name, help=command.summary) for name, command in self.lazy.items()}
-        self.commands = {**listed, **self.commands}
+        self.commands = {**{name: TyperCommand(name) for name in self.lazy}, **self.commands}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and found.help is None and cmd_name in self.lazy:
+            found.help = self.lazy[cmd_name].summary
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in self.lazy:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +45,33 @@ POLICY_OPTIONS = {name: entry.parameters for name, entry in POLICIES.items()}
 def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
     """An option in the help panel with this title."""
     return typer.Option(*names, help=text, rich_help_panel=title, **settings)
+
+
+def grouped(**groups: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator of a command: its parameter of a group's name gets the values of the group's options, by name.
+
+    groups: each an option's name with its annotation, or with (annotation, default); None = no default.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for each in signature.parameters.values():
+            for name, option in groups.get(each.name, {each.name: (each.annotation, each.default)}).items():
+                annotation, default = option if isinstance(option, tuple) else (option, None)
+                parameters.append(each.replace(name=name.replace("-", "_"), annotation=annotation, default=default))
+
+        def call(**given: Any) -> None:
+            packed = {group: {name: given.pop(name.replace("-", "_")) for name in groups[group]} for group in groups}
+            command(**given, **packed)
+
+        functools.update_wrapper(call, command, updated=())
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        del call.__wrapped__  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
@@ -101,6 +130,11 @@ Variants = Annotated[
           "--variants"),
 ]  # fmt: skip
 
+OF_TEST: dict[str, Any] = {
+    "gamma": Gamma, "seeding": Seeding, "context-width": ContextWidth, "format": FormatName, "variants": Variants,
+}  # fmt: skip
+OF_STRENGTH: dict[str, Any] = {"delta": Delta, "top-k-exp": TopKExp, "strength-exp": StrengthExp}
+
 PolicyName = Annotated[
     str | None,
     panel(POLICY, "Policy that sets each token's strength [capacity (CAW)].",
@@ -124,6 +158,9 @@ TargetP = Annotated[float | None, panel(POLICY, "Stop marking once the text so f
 EvaluatorName = Annotated[
     str | None, panel(POLICY, "capacity: evaluator, a shipped name or a .safetensors file [the model's own].")
 ]
+OF_POLICY: dict[str, Any] = {
+    "strength": Strength, "nats": Nats, "gap": Gap, "theta": Theta, "beta": Beta, "evaluator": EvaluatorName,
+}  # fmt: skip
 
 Device = Annotated[str | None, panel(RUNNING, "Device: cpu, cuda, cuda:1, ... [cuda if available].", "--device")]
 DTYPE_NAMES = "auto|" + "|".join(DTYPES)
@@ -140,10 +177,6 @@ Threads = Annotated[int | None, panel(RUNNING, "CPU threads [all cores].", "--th
 MaxMemory = Annotated[
     str | None,
     panel(RUNNING, "Memory limit besides the model weights, e.g. 8GiB [90 % of free memory].", "--max-memory"),
-]
-PrefillAttention = Annotated[
-    str,
-    panel(RUNNING, "Attention kernel of the prefill.", "--prefill-attention", metavar="sdpa|flash_attention_2|eager"),
 ]
 MarkEos = Annotated[
     bool | None,

@@ -18,19 +18,13 @@ RegistryUrl = Annotated[str | None, typer.Option("--registry", envvar="CAW_REGIS
 
 def opened(url: str | None, *, create: bool = False) -> Registry:
     """Open the registry of --registry or CAW_REGISTRY. Raises ValueError, OSError or ImportError in one sentence."""
-    url = named(url)
-    from caw.registry import open_registry
-
-    return open_registry(url, create=create)
-
-
-def named(url: str | None) -> str:
-    """Return the given URL. Raises ValueError if there is none, ImportError if a package is missing."""
     for package in ("sqlalchemy", "cryptography"):
         require(package, "the registry")
     if url is None:
         raise ValueError("a registry is required, got none; give --registry sqlite:///keys.db or set CAW_REGISTRY")
-    return url
+    from caw.registry import open_registry
+
+    return open_registry(url, create=create)
 
 
 def read_time(option: str, text: str | None) -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,59 +17,32 @@ from caw.io.files import check_paths
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL, load_model
 from caw.requirements import require
+from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.serve.contracts import ReceiptLog
 
 
+@opt.grouped(
+    of_server=serving.SERVER,
+    rules=serving.RULES,
+    of_mark={**opt.OF_TEST, **opt.OF_STRENGTH},
+    of_policy={**opt.OF_POLICY, "target": opt.TargetP},
+)
 def serve(
+    *,
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")],
-    host: serving.Host = "127.0.0.1",
-    port: serving.Port = 8000,
     name: serving.Name = None,
+    of_server: dict[str, Any],
+    rules: dict[str, Any],
     receipts: serving.Receipts = None,
     registry: RegistryUrl = None,
     watermark: serving.WatermarkName = None,
     key: opt.Key = None,
-    gamma: opt.Gamma = None,
-    delta: opt.Delta = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    format: opt.FormatName = None,
-    top_k_exp: opt.TopKExp = None,
-    strength_exp: opt.StrengthExp = None,
-    variants: opt.Variants = None,
+    of_mark: dict[str, Any],
     policy: opt.PolicyName = None,
-    strength: opt.Strength = None,
-    nats: opt.Nats = None,
-    gap: opt.Gap = None,
-    theta: opt.Theta = None,
-    beta: opt.Beta = None,
-    evaluator: opt.EvaluatorName = None,
-    target: opt.TargetP = None,
-    detectable_at: serving.DetectableAt = None,
-    strict: serving.Strict = False,
-    max_attempts: serving.MaxAttempts = 4,
-    guard: serving.Guarded = None,
-    exempt_below: serving.ExemptBelow = 0,
-    exempt_json: serving.ExemptJson = False,
-    exempt_tools: serving.ExemptTools = False,
-    exempt_thinking: serving.ExemptThinking = False,
-    max_factor: serving.MaxFactor = 4.0,
-    batch_size: serving.BatchSize = 8,
-    max_length: serving.MaxLength = 2048,
-    max_waiting: serving.MaxWaiting = 256,
-    max_choices: serving.MaxChoices = 16,
-    max_connections: serving.MaxConnections = 1000,
-    proxy: serving.Proxies = None,
-    max_body: serving.MaxBody = 1 << 20,
-    timeout: serving.Timeout = 600.0,
-    read_timeout: serving.ReadTimeout = 20.0,
-    write_timeout: serving.WriteTimeout = 30.0,
-    grace: serving.Grace = 30.0,
+    of_policy: dict[str, Any],
     max_memory: opt.MaxMemory = None,
-    drafts: serving.Drafts = True,
-    sampling: serving.Sampling = "openai",
     compile: opt.Compile = False,
     dtype: opt.DType = "auto",
     quantization: Quantized = None,
@@ -95,55 +68,50 @@ def serve(
     with user_errors():
         require("fastapi", "`caw serve`")
         require("jinja2", "its page")
-        from caw.guard import read_guard
-        from caw.serve.contracts import MarkRules
+        from caw.decoding.full_race import runs_full_race
+        from caw.serve.contracts import LEVEL, MarkKey, MarkRules, SingleTenant, Tenant
+        from caw.serve.receipt_files import JsonlReceipts, NoReceipts
         from caw.serve.settings import ServerSettings
 
-        check_paths({"--model": model, "--evaluator": evaluator}, {})
-        settings = ServerSettings(
-            name=name or Path(model).name, host=host, port=port, batch=batch_size, max_length=max_length,
-            rules=MarkRules(
-                detectable_at=detectable_at, strict=strict, exempt_below=exempt_below, exempt_json=exempt_json,
-                exempt_tools=exempt_tools, exempt_thinking=exempt_thinking,
-            ), max_waiting=max_waiting, max_connections=max_connections, proxies=tuple(proxy or ()),
-            max_choices=max_choices, max_attempts=max_attempts, guard=read_guard(guard), max_factor=max_factor,
-            timeout=timeout,
-            read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
-            drafts=drafts, sampling=sampling,
-        )  # fmt: skip
+        check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {})
+        of_server["proxies"] = tuple(of_server["proxies"] or ())
+        settings = ServerSettings(name=name or Path(model).name, rules=MarkRules(**rules), **of_server)
         if registry is None:
             serving.check_access(settings, key)
         else:
             key = serving.check_registry(key, receipts)
-        of_mark = {
-            "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
-        }  # fmt: skip
         kept = None if registry is None else opened(registry)
         assert key is not None
-        of_policy = {
-            "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
-            "target": target,
-        }  # fmt: skip
         mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
-            mark, _, marking = recommended_of(mark, policy, of_policy, model, detectable_at, [RACED, OTHERS])
+            mark, _, marking = recommended_of(mark, policy, of_policy, model, rules["detectable_at"], [RACED, OTHERS])
         else:
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, raced=mark.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
-            marking = what_marks(mark, how, remark or serving.race_of_greedy(mark, how))
+            marking = what_marks(mark, how, remark or (serving.DRAWS if runs_full_race(mark, how) else ""))
         serving.tell(marking)
         device = prepare_place(model, device, threads, dtype, quantization)
-        log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
+        log: ReceiptLog = NoReceipts() if receipts is None else JsonlReceipts(receipts)
+        if kept is not None:
+            log = kept.receipts
         log.check()
-        serving.tell_open(log)
-        serving.tell_level(detectable_at)
+        if still := log.resume():
+            serving.tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
+                         "generating them now")  # fmt: skip
+        level = rules["detectable_at"]
+        if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
+            serving.tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
+        from caw.serve.running import server_for
+        from caw.serve.service import Service
 
         with doing(f"loading {model}"):
             loaded, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
-            serving.tell_sampling(loaded, sampling)
+            serving.tell_sampling(loaded, settings.sampling)
             planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
-        directory = serving.single_tenant(key, mark, settings) if kept is None else kept.directory
-        serving.run(planned, directory, log, None if kept is None else kept.secret)
+        single = Tenant(serving.ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
+        directory = SingleTenant(single) if kept is None else kept.directory
+        service = Service(planned, directory, log, None if kept is None else kept.secret)
+        # scripts that start a server wait for "listening at URL"
+        server_for(service, lambda where: serving.tell(f"listening at {where}")).run()

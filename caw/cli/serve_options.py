@@ -11,17 +11,15 @@ import typer
 from caw.cli import options as opt
 from caw.cli.options import panel
 from caw.cli.policy_choice import choose_watermark
-from caw.watermarks.keys import parse_key
+from caw.serve.contracts import MarkRules
+from caw.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from caw.policies import Policy
     from caw.registry import Registry
-    from caw.serve.contracts import KeyDirectory, ReceiptLog
-    from caw.serve.planning import Planned
-    from caw.serve.settings import ServerSettings
     from caw.watermarks import Watermark
 
 SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
+DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
 ONLY = "default"  # id of the tenant where there is no registry
 
 WatermarkName = Annotated[
@@ -30,69 +28,84 @@ WatermarkName = Annotated[
           "--watermark",
           metavar="|".join(opt.WATERMARKS)),
 ]  # fmt: skip
-Host = Annotated[str, panel(SERVING, "Address to listen on; 127.0.0.1 accepts only local connections.", "--host")]
-Port = Annotated[int, panel(SERVING, "Port to listen on; 0 picks a free port.", "--port")]
 Name = Annotated[str | None, panel(SERVING, "Model name in the API [the value of --model].", "--name")]
 Receipts = Annotated[Path | None, panel(SERVING, "JSONL file for receipts; texts are never stored.", "--receipts")]
-Grace = Annotated[float, panel(SERVING, "Grace period for running requests at shutdown, in seconds.", "--grace")]
 
-BatchSize = Annotated[int, panel(LIMITS, "Batch size: texts decoded together.", "--batch-size")]
-Drafts = Annotated[
-    bool,
-    panel(opt.RUNNING, "Speculative decoding by n-gram lookup; texts do not change.",
-          "--drafts/--no-drafts"),
-]  # fmt: skip
-Sampling = Annotated[
-    str,
-    panel(SERVING, "Default sampling of requests: temperature 1 (openai), or the model's generation config "
-    "(model).", "--sampling", metavar="openai|model"),
-]  # fmt: skip
-MaxLength = Annotated[int, panel(LIMITS, "Maximum tokens per text, including the prompt.", "--max-length")]
-MaxWaiting = Annotated[
-    int, panel(LIMITS, "Maximum queued texts; beyond that, requests get status 429.", "--max-waiting")
-]
-MaxChoices = Annotated[int, panel(LIMITS, "Maximum choices per request.", "--max-choices")]
-MaxConnections = Annotated[int, panel(LIMITS, "Maximum open connections.", "--max-connections")]
-Proxies = Annotated[
-    list[str] | None,
-    panel(SERVING, "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.",
-          "--proxy"),
-]  # fmt: skip
-MaxBody = Annotated[int, panel(LIMITS, "Maximum request size in bytes.", "--max-body")]
-Timeout = Annotated[float, panel(LIMITS, "Request timeout in seconds.", "--timeout")]
-ReadTimeout = Annotated[float, panel(LIMITS, "Read timeout: seconds to receive a complete request.", "--read-timeout")]
-WriteTimeout = Annotated[
-    float,
-    panel(LIMITS, "Write timeout: seconds without the client reading before it is disconnected.", "--write-timeout"),
-]
-
-DetectableAt = Annotated[
-    float | None,
-    panel(MARKING, "Test finished texts at this false-positive rate; unless streamed, retry with a stronger mark "
-    "until detected.", "--detectable-at"),
-]  # fmt: skip
-Strict = Annotated[
-    bool, panel(MARKING, "Send only texts that are detected; streams then send finished texts.", "--strict")
-]
-MaxAttempts = Annotated[int, panel(MARKING, "Maximum attempts per text.", "--max-attempts")]
-Guarded = Annotated[
-    str | None,
-    panel(MARKING, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked "
-    "text.", "--guard", metavar="number|results|json[:FIELD,...]|python|content"),
-]  # fmt: skip
-ExemptBelow = Annotated[
-    int, panel(MARKING, "Do not mark requests for fewer new tokens than this; 0 marks all.", "--exempt-below")
-]
-ExemptJson = Annotated[bool, panel(MARKING, "Do not mark JSON mode.", "--exempt-json")]
-ExemptTools = Annotated[bool, panel(MARKING, "Do not mark tool calls.", "--exempt-tools")]
-ExemptThinking = Annotated[
-    bool, panel(MARKING, "Do not mark the thinking section at the start of a text.", "--exempt-thinking")
-]
-MaxFactor = Annotated[
-    float,
-    panel(MARKING, "Maximum strength of a retry, as a multiple of the policy's strength.",
-          "--max-strength-factor"),
-]  # fmt: skip
+# by field of `ServerSettings`, whose defaults they have but for the factor
+_SERVER: dict[str, Any] = {
+    "host": Annotated[str, panel(SERVING, "Address to listen on; 127.0.0.1 accepts only local connections.", "--host")],
+    "port": Annotated[int, panel(SERVING, "Port to listen on; 0 picks a free port.", "--port")],
+    "grace": Annotated[float, panel(SERVING, "Grace period for running requests at shutdown, in seconds.", "--grace")],
+    "sampling": Annotated[
+        str,
+        panel(SERVING, "Default sampling of requests: temperature 1 (openai), or the model's generation config "
+              "(model).", "--sampling", metavar="openai|model"),
+    ],
+    "proxies": Annotated[
+        list[str],
+        panel(SERVING, "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.", "--proxy"),
+    ],
+    "drafts": Annotated[
+        bool,
+        panel(opt.RUNNING, "Speculative decoding by n-gram lookup; texts do not change.", "--drafts/--no-drafts"),
+    ],
+    "batch": Annotated[int, panel(LIMITS, "Batch size: texts decoded together.", "--batch-size")],
+    "max_length": Annotated[int, panel(LIMITS, "Maximum tokens per text, including the prompt.", "--max-length")],
+    "max_waiting": Annotated[
+        int, panel(LIMITS, "Maximum queued texts; beyond that, requests get status 429.", "--max-waiting")
+    ],
+    "max_choices": Annotated[int, panel(LIMITS, "Maximum choices per request.", "--max-choices")],
+    "max_connections": Annotated[int, panel(LIMITS, "Maximum open connections.", "--max-connections")],
+    "max_body": Annotated[int, panel(LIMITS, "Maximum request size in bytes.", "--max-body")],
+    "timeout": Annotated[float, panel(LIMITS, "Request timeout in seconds.", "--timeout")],
+    "read_timeout": Annotated[
+        float, panel(LIMITS, "Read timeout: seconds to receive a complete request.", "--read-timeout")
+    ],
+    "write_timeout": Annotated[
+        float,
+        panel(LIMITS, "Write timeout: seconds without the client reading before it is disconnected.",
+              "--write-timeout"),
+    ],
+    "max_attempts": Annotated[int, panel(MARKING, "Maximum attempts per text.", "--max-attempts")],
+    "guard": Annotated[
+        str | None,
+        panel(MARKING, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked "
+              "text.", "--guard", metavar="number|results|json[:FIELD,...]|python|content"),
+    ],
+}  # fmt: skip
+SERVER = {name: (option, getattr(ServerSettings, name)) for name, option in _SERVER.items()} | {
+    "max_factor": (
+        Annotated[
+            float,
+            panel(
+                MARKING,
+                "Maximum strength of a retry, as a multiple of the policy's strength.",
+                "--max-strength-factor",
+            ),
+        ],
+        4.0,
+    ),
+}
+# by field of `MarkRules`
+_RULES: dict[str, Any] = {
+    "detectable_at": Annotated[
+        float | None,
+        panel(MARKING, "Test finished texts at this false-positive rate; unless streamed, retry with a stronger mark "
+              "until detected.", "--detectable-at"),
+    ],
+    "strict": Annotated[
+        bool, panel(MARKING, "Send only texts that are detected; streams then send finished texts.", "--strict")
+    ],
+    "exempt_below": Annotated[
+        int, panel(MARKING, "Do not mark requests for fewer new tokens than this; 0 marks all.", "--exempt-below")
+    ],
+    "exempt_json": Annotated[bool, panel(MARKING, "Do not mark JSON mode.", "--exempt-json")],
+    "exempt_tools": Annotated[bool, panel(MARKING, "Do not mark tool calls.", "--exempt-tools")],
+    "exempt_thinking": Annotated[
+        bool, panel(MARKING, "Do not mark the thinking section at the start of a text.", "--exempt-thinking")
+    ],
+}  # fmt: skip
+RULES = {name: (option, getattr(MarkRules, name)) for name, option in _RULES.items()}
 
 
 def check_access(settings: ServerSettings, key: str | None) -> None:
@@ -117,35 +130,6 @@ def check_registry(key: str | None, receipts: Path | None) -> str:
         if given is not None:
             raise ValueError(f"a registry stores keys and receipts, got {option} as well; leave it out")
     return str(secrets.randbits(63))
-
-
-def tell_open(log: ReceiptLog) -> None:
-    """Report receipts left open by an earlier shutdown of this or another server. Raises ValueError if the log was
-    tampered with.
-    """
-    still = log.resume()
-    if still:
-        tell(f"{still} receipts are open: their texts were lost in a crash, or another server is generating them now")
-
-
-def run(planned: Planned, directory: KeyDirectory, log: ReceiptLog, secret: bytes | None) -> None:
-    """Serve until stopped. secret: of `caw.serve.service.Service`."""
-    from caw.serve.running import server_for
-    from caw.serve.service import Service
-
-    # scripts that start a server wait for "listening at URL"
-    server_for(Service(planned, directory, log, secret), lambda where: tell(f"listening at {where}")).run()
-
-
-def tell_level(level: float | None) -> None:
-    """Warn if a text that passes the test here may not be called marked by this server's detection.
-
-    level: of --detectable-at.
-    """
-    from caw.serve.contracts import LEVEL
-
-    if level is not None and level > LEVEL:
-        tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
 
 
 def tell_sampling(model: Any, sampling: str) -> None:
@@ -180,28 +164,6 @@ def watermark_of(
     for remark in remarks:
         tell(remark)
     return mark
-
-
-def race_of_greedy(mark: Watermark, policy: Policy) -> str:
-    """Say what a race at full strength makes of greedy requests; "" for other watermarks."""
-    from caw.decoding.full_race import runs_full_race
-
-    said = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
-    return said if runs_full_race(mark, policy) else ""
-
-
-def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:
-    """Return the directory of a single tenant with one key."""
-    from caw.serve.contracts import MarkKey, SingleTenant, Tenant
-
-    return SingleTenant(Tenant(ONLY, MarkKey(watermark.key_id, parse_key(key)), settings.rules))
-
-
-def receipt_log(path: Path | None) -> ReceiptLog:
-    """Open the receipt log."""
-    from caw.serve.receipt_files import JsonlReceipts, NoReceipts
-
-    return NoReceipts() if path is None else JsonlReceipts(path)
 
 
 def tell(line: str) -> None:

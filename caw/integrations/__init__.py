@@ -3,7 +3,7 @@
 transformers     a logits processor for `model.generate`, and a `custom_generate` folder
 profiles         the operator's file for the engines below: which texts are marked, and how
 engine_texts     their marked requests, on `caw.Chooser`
-vllm             a logits processor for vLLM's server; vllm_config: what its requests ask for
+vllm             a logits processor for vLLM's server
 sglang           a custom logit processor for SGLang
 ray_serve        the server of `caw serve` as a deployment of Ray Serve
 """

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -20,6 +20,8 @@ from caw.registry.api_keys import ApiKeys
 from caw.registry.database import Database
 from caw.registry.marking_keys import TABLE, MarkingKeys, OpenedKey, current
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
+
+T = TypeVar("T")
 
 
 class Directory:
@@ -53,19 +55,15 @@ class Directory:
             raise ValueError(
                 f"tenant {api.tenant} must have an active marking key, found none; create one with `caw keys create`"
             )
-        return Tenant(api.tenant, opened[marks.id].mark, _rules(rules), api.may_opt_out, tried)
+        return Tenant(
+            api.tenant, opened[marks.id].mark, None if rules is None else MarkRules(**rules), api.may_opt_out, tried
+        )
 
     def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
         """See `KeyDirectory`: the tenant's keys or the public ones, including revoked ones, the current one first."""
         name = None if tenant is None else tenant.id
         with self._database.reading() as connection:
-            version = self._database.fact(connection, "changes")
-            with self._lock:
-                kept, keys = self._kept.get(name, ("", []))
-            if kept != version:
-                keys = self._marking.opened(connection, _whose(name))
-                with self._lock:
-                    self._kept[name] = (version, keys)
+            keys = self._cached(self._kept, name, connection, lambda: self._marking.opened(connection, _whose(name)))
         now = self._database.clock()
         begun = [key for key in keys if key.about.not_before <= now]
         begun.sort(key=lambda key: (not key.about.marks_at(now), -key.about.not_before.timestamp()))
@@ -73,23 +71,27 @@ class Directory:
 
     def _begun(self, connection: sa.Connection, name: str | None, now: datetime) -> int:
         """Return how many keys of a tenant, or of the public, have started; reloaded only after a change."""
+        starts = sa.select(TABLE.c.not_before).where(_whose(name))
+        begins = self._cached(self._begins, name, connection, lambda: sorted(connection.execute(starts).scalars()))
+        return bisect_right(begins, now)
+
+    def _cached(
+        self, cache: dict[str | None, tuple[str, list[T]]], name: str | None, connection: sa.Connection,
+        load: Callable[[], list[T]],
+    ) -> list[T]:  # fmt: skip
         version = self._database.fact(connection, "changes")
         with self._lock:
-            kept, begins = self._begins.get(name, ("", []))
+            kept, found = cache.get(name, ("", []))
         if kept != version:
-            begins = sorted(connection.execute(sa.select(TABLE.c.not_before).where(_whose(name))).scalars())
+            found = load()
             with self._lock:
-                self._begins[name] = (version, begins)
-        return bisect_right(begins, now)
+                cache[name] = (version, found)
+        return found
 
 
 def _whose(name: str | None) -> sa.ColumnElement[bool]:
     """Return the marking keys of a tenant, None = the public ones."""
     return TABLE.c.public.is_(True) if name is None else TABLE.c.tenant == name
-
-
-def _rules(stored: Any) -> MarkRules | None:
-    return None if stored is None else MarkRules(**stored)
 
 
 def set_rules(database: Database, tenant: str, rules: MarkRules | None) -> None:

@@ -21,7 +21,6 @@ from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, as_recommended
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
-from caw.detectable.attempts import Attempts
 from caw.detectable.receipts import policy_text
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
@@ -256,8 +255,8 @@ class Service:
         if marking.detectable_at is not None:
             rules = None if grammar is None else GrammarRules(grammar)
             tested = partial(
-                self._attempts, request, stops, marking.detectable_at, once=not buffered, plain=not marking.thinks,
-                rules=rules,
+                self.planned.attempts, request, stops, marking.detectable_at, once=not buffered,
+                plain=not marking.thinks, rules=rules,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
@@ -290,9 +289,6 @@ class Service:
             request.row.known_seed, request.occurrence, receipt, int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
-
-    def _attempts(self, request: Request, stops: StopStrings, level: float, **how: Any) -> Attempts:
-        return self.planned.attempts(request, stops, level, **how)
 
     async def close(self) -> None:
         """Stop decoding, and stop the threads once all receipts are closed."""

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 
 from caw import ops
-from caw.benchmark import BenchmarkSettings, DifferentTokensError, cases, run
-from caw.benchmark.cases import Case
-from caw.benchmark.equality import compare_tokens
+from caw.benchmark import cases
+from caw.benchmark.cases import BenchmarkSettings, Case, run
+from caw.benchmark.equality import DifferentTokensError, compare_tokens
 from caw.benchmark.modes import check_modes, same_tokens
 from caw.benchmark.subjects import Subject, load_subject, make_prompts, random_model
 from caw.benchmark.timing import Made
-from caw.cli.benchmark_command import notes
 from caw.evaluator import Evaluator
 
 SMALL = BenchmarkSettings(
-    shapes="tiny", dtype="float32", device="cpu", modes=("plain",), tokens=5, rounds=3, prompts=(9,), memory=False
+    shapes="tiny", dtype="float32", device="cpu", modes=("plain",), tokens=5, rounds=3, prompts=(9,)
 )
 
 
@@ -75,7 +74,6 @@ def test_drafts_are_counted() -> None:
     assert len(drafted) == 3 and len(found["checks"]) == 3
     for row in drafted:
         assert row["tokens_per_pass"] >= 1 and row["rows_per_pass"] >= 1 and 0 <= row["acceptance"] <= 1
-    assert any(" rows a forward, " in line for line in notes(found))
 
 
 def test_a_run_too_short_to_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +100,8 @@ def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SMALL, modes=("kgw+caw", "kgw+caw/batch"), rounds=1)
     with pytest.raises(DifferentTokensError, match=r"kgw\+caw and kgw\+caw/batch .* at sequence 0, token 4 \(0 of 1"):
         run(settings)
-    found = run(replace(settings, allow_differences=True))
-    assert [check["first"] for check in found["checks"]] == ["sequence 0, token 4"]
+    found = run(replace(settings, dtype="bfloat16"))
+    assert "sequence 0, token 4" in found["checks"][0]["first"]
 
 
 def test_differences_to_transformers_are_forgiven_only_where_scores_tie(subject: Subject) -> None:
@@ -169,12 +167,8 @@ def test_modes_are_checked() -> None:
         ({"batches": ()}, "batches must hold"),
         ({"prompts": (1,)}, "prompts"),
         ({"shapes": "gpt"}, "shapes must be one of"),
-        ({"theta": 1.5}, "theta"),
-        ({"weights": "file"}, "weights of shapes must be one of fp8, int8, int4, got 'file'"),
-        (
-            {"weights": "int3", "shapes": None},
-            "weights of a model must be one of file, file-fast, fp8, int8, int4",
-        ),
+        ({"weights": "file"}, "weights are those of a model, got 'file' with shapes"),
+        ({"weights": "int3", "shapes": None}, "weights must be one of file, file-fast, fp8, int8, int4"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:

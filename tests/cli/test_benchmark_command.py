@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from caw.benchmark import BenchmarkSettings, cases
+from caw.benchmark import cases
+from caw.benchmark.cases import BenchmarkSettings
 from caw.benchmark.sizes import SIZES
 from caw.cli import app
 from caw.cli.benchmark_command import _sized, notes
 
 TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
-        "--rounds", "2", "--prompt", "9", "--no-memory")  # fmt: skip
+        "--rounds", "2", "--prompt", "9")  # fmt: skip
 
 
 def run(*more: str) -> Any:
@@ -24,17 +24,16 @@ def run(*more: str) -> Any:
     return CliRunner().invoke(app, [*TINY, *more], env=environment)
 
 
-def test_table_json_and_plot(tmp_path: Path) -> None:
-    out, image = tmp_path / "out.json", tmp_path / "out.png"
-    done = run("--batch", "1,2", "--modes", "kgw+caw,exp+caw,transformers", "--json", str(out),
-               "--plot", str(image))  # fmt: skip
+def test_table_and_json(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = run("--batch", "1,2", "--modes", "kgw+caw,exp+caw,transformers", "--json", str(out))
     assert done.exit_code == 0, done.stderr
     found = json.loads(out.read_text())
     assert len(found["rows"]) == 2 * 4 and found["checks"] and found["machine"]["threads"] == 1
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80 and "batch 2, prompt of 9 tokens" in done.stdout
     assert any(line.split()[:2] == ["exp+caw", f"{found['rows'][2]['ms_per_token']['median']:.2f}"] for line in lines)
-    assert "excluded: warm-up runs" in done.stdout and image.stat().st_size > 10_000
+    assert "excluded: warm-up runs" in done.stdout
 
 
 def test_default_modes_are_one_screen() -> None:
@@ -42,20 +41,6 @@ def test_default_modes_are_one_screen() -> None:
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.rstrip().splitlines()
     assert len(lines) <= 24 + 4 and max(map(len, lines)) <= 80 and "…" not in done.stdout
-
-
-def test_compare(tmp_path: Path) -> None:
-    saved = tmp_path / "before.json"
-    assert run("--modes", "kgw", "--json", str(saved)).exit_code == 0
-    before = json.loads(saved.read_text())
-    same = run("--modes", "kgw", "--compare", str(saved))
-    assert "beyond noise" in same.stdout
-    for row in before["rows"]:  # as if it had been a hundred times faster, without a doubt
-        for figure in ("ratio", "first_ratio", "ms_per_token", "first_token_ms"):
-            row[figure] = {"median": 0.01 * row[figure]["median"], "low": 0, "high": 0, "n": 10}
-    saved.write_text(json.dumps(before))
-    done = run("--modes", "kgw", "--rounds", "4", "--compare", str(saved))
-    assert done.exit_code == 1 and "worse" in done.stdout and "kgw, batch 1, prompt 9" in done.stdout
 
 
 def test_sides_that_differ_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,31 +55,22 @@ def test_sides_that_differ_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         return call
 
     monkeypatch.setattr(cases, "call_of", wrong)
-    modes = ("--modes", "kgw+caw,kgw+caw/sequential")
-    done = run(*modes)
+    done = run("--modes", "kgw+caw,kgw+caw/sequential")
     assert done.exit_code == 1 and "must give the same tokens" in done.stderr and not done.stdout.strip()
-    allowed = run(*modes, "--allow-differences")
-    assert allowed.exit_code == 1 and "0 of 1 sequences are equal, first difference at sequence 0" in " ".join(
-        allowed.stdout.split()
-    )
 
 
 def test_sizes_say_what_options_do_not() -> None:
-    given = {"modes": None, "tokens": 7, "memory": False}
-    assert _sized("standard", given) == {**asdict(SIZES["standard"]), "tokens": 7, "memory": False}
+    assert _sized("full", {"modes": None, "tokens": 7}) == {**SIZES["full"], "tokens": 7}
     assert _sized("quick", {"max_seconds": 9.0})["max_seconds"] == 9.0
     for size in SIZES.values():
-        BenchmarkSettings(**asdict(size))
+        BenchmarkSettings(**size)
 
 
-def test_quick_is_the_default_and_shows_modes_at_once() -> None:
-    quick = [option for option in TINY if option != "--no-memory"]
-    done = CliRunner().invoke(app, quick, env={"COLUMNS": "80", "NO_COLOR": "1", "CAW_TRACEBACK": ""})
+def test_quick_is_the_default() -> None:
+    done = run()
     assert done.exit_code == 0, done.stderr
     shown = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
-    for mode in ("plain", *SIZES["quick"].modes):
-        assert mode in shown and f"batch 1, prompt 9: {mode} " in done.stderr
-    assert "2 rounds" in done.stdout
+    assert {"plain", *SIZES["quick"]["modes"]} <= set(shown) and "2 rounds" in done.stdout
 
 
 def test_a_gpu_without_its_kernels_is_named_under_the_table() -> None:
@@ -132,7 +108,6 @@ def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monke
     monkeypatch.undo()
     whole = run("--modes", "kgw", "--json", str(tmp_path / "whole.json"))
     assert whole.exit_code == 0 and json.loads((tmp_path / "whole.json").read_text())["complete"] is True
-    assert run("--modes", "kgw", "--compare", str(out)).exit_code in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +118,6 @@ def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monke
         (("--batch", "1,x"), "--batch must be integers"),
         (("--tokens", "1"), "tokens"),
         (("--json", "no/such/out.json"), "folder must exist"),
-        (("--compare", "no.json"), "cannot use no.json"),
         (("--shapes", "gpt"), "shapes must be one of"),
     ],
 )

@@ -189,7 +189,6 @@ def test_regions_say_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.Mon
     found, nothing = lines(*kgw, "--regions", "--html", str(page))
     assert found["is_watermarked"] and found["text_p_value"] > 1e-3 and found["message"].startswith("watermarked in a")
     assert not nothing["is_watermarked"] and nothing["regions"] == []
-    assert lines(*kgw, "--mid-p")[0]["p_value"] < found["text_p_value"]
     assert "A part of this text carries the mark" in page.read_text()
     shown = run(*kgw, "--regions").stdout
     p, where = f"{found['p_value']:.2g}", found["regions"][0]

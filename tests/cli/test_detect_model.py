@@ -122,8 +122,7 @@ def test_what_would_do_nothing_is_refused(model: str, lines: Path, tmp_path: Pat
     assert_refused(detect("--input", "-", *weights, "--prompt-file", "-"), "stdin can be read only once")
     # before the model is loaded
     nowhere = ["--weights", "model:smollm2-135m", *text]
-    assert_refused(detect(*nowhere, "--mid-p"), "weights require mode 'exact' without mid_p")
-    assert_refused(detect(*nowhere, "--regions"), "without --mid-p and --weights")
+    assert_refused(detect(*nowhere, "--regions"), "--mode exact without --weights")
     assert_refused(detect(*nowhere, "--watermark", "synthid"), "weights support KGW, Unigram and EXP")
     assert_refused(
         detect(*nowhere, "--payload-bits", "8"), "payloads require mode 'exact' without mid_p and weights; leave"

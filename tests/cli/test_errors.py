@@ -13,7 +13,6 @@ from tiny import save_tiny
 import caw
 from caw.cli.options import WATERMARK_OPTIONS
 from caw.policies.names import POLICIES
-from caw.settings import BRANCHINGS, PREFILL_ATTENTIONS
 from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, watermark_arguments
 
@@ -131,10 +130,10 @@ def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -
     for key, name in ((secret, "a"), (KEY, "b")):
         file = out.with_suffix(f".{name}")
         results = [
-            generate(model, "--input", str(source), "--output", str(file), "--trace", "--key", key, key=None),
+            generate(model, "--input", str(source), "--output", str(file), "--key", key, key=None),
             generate(model, "--input", str(source), key=key),
             generate(model, "--prompt", "x", "--gamma", "7", key=key),
-            run("detect", "--input", str(file), "--tokenizer", model, "--json", "--scores", "--key", key, key=None),
+            run("detect", "--input", str(file), "--tokenizer", model, "--json", "--key", key, key=None),
             run("detect", "--input", str(file), "--tokenizer", model, key=key),
             run("demo", "--model", model, "--evaluator", evaluator, "--max-new-tokens", "5", key=key),
             run("generate", "--help", key=key),
@@ -153,5 +152,4 @@ def test_every_watermark_and_policy_is_reachable() -> None:
 def test_help_names_every_choice() -> None:
     """The lists stand in the help as text, since the modules that define them import PyTorch."""
     shown = "".join(run("generate", "--help").stdout.split())
-    assert "|".join(PREFILL_ATTENTIONS) in shown and "|".join(BRANCHINGS) in shown
     assert "|".join([*WATERMARKS, "none"]) in shown and "|".join(POLICIES) in shown

@@ -37,8 +37,7 @@ OVER_AN_INPUT = {
     "detection-weights --config": ("detection-weights", "--tokenizer", "x", "-i", "x", "--config", "IN", "-o", "OUT"),
     "train-evaluator": ("train-evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "-o", "OUT"),
     "tune --json": ("tune", "--model", "MODEL", "-i", "IN", "--json", "OUT"),
-    "benchmark --json": ("benchmark", "--compare", "IN", "--json", "OUT"),
-    "benchmark --plot": ("benchmark", "--evaluator", "IN", "--plot", "OUT"),
+    "benchmark": ("benchmark", "--evaluator", "IN", "--json", "OUT"),
     "evaluate evaluator": (
         "evaluate", "evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "--json", "OUT",
     ),
@@ -61,7 +60,7 @@ def test_no_output_over_an_input(case: str, model: str, source: Path, tmp_path: 
 
 def test_two_outputs_are_two_files(tmp_path: Path) -> None:
     both = str(tmp_path / "x")
-    assert_refused(run("benchmark", "--json", both, "--plot", both), "must be two files")
+    assert_refused(run("detect", "--text", "x", "--html", both, "--qq", both), "must be two files")
     assert not Path(both).exists()
 
 
@@ -74,7 +73,7 @@ def test_devices_are_refused(device: str, model: str, source: Path, tmp_path: Pa
         (*detect, "--text", "x", "--config", device), (*detect, "--text", "x", "--html", device),
         (*make, "-i", device), (*make, "-i", str(source), "-o", device, "--resume"),
         (*make, "-i", str(source), "-o", device), ("tune", "--model", model, "-i", device),
-        ("benchmark", "--compare", device), ("evaluate", "run", "--config", device),
+        ("evaluate", "run", "--config", device),
     ]:  # fmt: skip
         assert_refused(run(*given), "is a device")
 

@@ -71,7 +71,7 @@ def test_prompt_from_stdin(model: str) -> None:
         ["--watermark", "unigram", "--delta", "6", "--policy", "entropy", "--nats", "1"],
         ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
         ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
-        ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
+        ["--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
         ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
     ],
 )
@@ -94,13 +94,13 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caw.entrance.stream_results", record)
     result = run(
         "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
-        "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
-        "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
+        "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3",
+        "--batch-size", "4", "--stop", "x", "--stop", "y", "--watermark", "unigram", "--delta", "1",
         "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--target", "0.02", "--max-memory", "8GiB",
-        "--prefill-attention", "eager", "--compile", "--mark-eos", "--detectable-at", "0.1", "--max-attempts", "5",
-        "--best-of", "2", "--select", "likeliest", "--on-undetected", "drop", "--edits", "0.2",
+        "--compile", "--mark-eos", "--detectable-at", "0.1", "--max-attempts", "5",
+        "--on-undetected", "drop", "--edits", "0.2",
         "--speculate", "7", "--min-p", "0.1", "--repetition-penalty", "1.2", "--presence-penalty", "0.3",
-        "--frequency-penalty", "-0.4", "--logit-bias", "5=-1.5", "--logit-bias", "7=2",
+        "--frequency-penalty", "-0.4",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert callable(seen.pop("report"))
@@ -110,12 +110,12 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.pop("policy") == caw.LogitDeltaThreshold(3.0, 0.5, 0.02)
     assert seen == {
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
-        "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
-        "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
+        "seed": 3, "branching": "tree", "batch_size": 4, "stop": ("x", "y"), "return_trace": False,
+        "max_memory": "8GiB", "prefill_attention": "sdpa", "compile": True,
         "mark_eos": True, "chat": True, "slots": None, "backend": None, "detectable_at": 0.1, "max_attempts": 5,
-        "best_of": 2, "select": "likeliest", "on_undetected": "drop", "edits": 0.2, "guard": None,
+        "best_of": 1, "select": "weakest", "on_undetected": "drop", "edits": 0.2, "guard": None,
         "speculate": 7, "min_p": 0.1, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": -0.4,
-        "logit_bias": ((5, -1.5), (7, 2.0)),
+        "logit_bias": None,
     }  # fmt: skip
 
 
@@ -143,22 +143,15 @@ def test_the_models_suggestion_is_applied_where_it_is_asked_for_and_said(
     suggesting: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: dict[str, Any] = {"do_sample": None, "temperature": 0.2, "top_p": None, "seed": 3}
-    assert sampling_settings("plain", suggesting, given, None) == {"temperature": 0.2, "seed": 3, "logit_bias": None}
+    assert sampling_settings("plain", suggesting, given) == {"temperature": 0.2, "seed": 3}
     assert capsys.readouterr().err == ""
-    found = sampling_settings("model", suggesting, given, None)
+    found = sampling_settings("model", suggesting, given)
     assert found == {
-        "do_sample": True, "temperature": 0.2, "top_p": 0.95, "repetition_penalty": 1.05, "seed": 3, "logit_bias": None,
+        "do_sample": True, "temperature": 0.2, "top_p": 0.95, "repetition_penalty": 1.05, "seed": 3,
     }  # fmt: skip
     assert "do_sample=True, top_p=0.95, repetition_penalty=1.05" in capsys.readouterr().err
 
 
-def test_biases() -> None:
-    assert sampling_settings("plain", "", {}, ["42=-1.5", "7=3"]) == {"logit_bias": {42: -1.5, 7: 3.0}}
-    for wrong in ("42", "a=1", "42=x", "-1=3", "=", "42="):
-        with pytest.raises(ValueError, match="--logit-bias must be ID=NUMBER, got"):
-            sampling_settings("plain", "", {}, [wrong])
-
-
 def test_another_source_is_refused() -> None:
     with pytest.raises(ValueError, match="--sampling must be one of plain, model, got 'mine'"):
-        sampling_settings("mine", "", {}, None)
+        sampling_settings("mine", "", {})

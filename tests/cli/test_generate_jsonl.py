@@ -26,7 +26,7 @@ def test_lines_hold_what_made_them_and_are_those_of_the_library(model: str, eval
     source, out = write_prompts(tmp_path / "prompts.jsonl", 3), tmp_path / "out.jsonl"
     result = generate(
         model, "--input", str(source), "--output", str(out), "--policy", "capacity", "--evaluator", evaluator,
-        "--theta", "0.6", "--beta", "2", "--delta", "3", "--gamma", "0.5", "--with-prompt", "--trace",
+        "--theta", "0.6", "--beta", "2", "--delta", "3", "--gamma", "0.5", "--with-prompt",
     )  # fmt: skip
     assert (result.exit_code, result.stdout) == (0, "")
     lines = sorted(read(out), key=lambda line: line["id"])
@@ -46,7 +46,6 @@ def test_lines_hold_what_made_them_and_are_those_of_the_library(model: str, eval
         "name": "kgw", "gamma": 0.5, "delta": 3.0, "seeding": "lefthash", "context_width": 1, "format": "native",
     }  # fmt: skip
     assert first["settings"]["model"] == model and first["settings"]["sampling"] is None
-    assert expected.trace is not None and first["trace"]["choice"] == expected.trace[0].choice
 
 
 def test_jsonl_through_pipes(model: str) -> None:

@@ -109,7 +109,7 @@ def test_texts_are_those_of_the_library(model: str) -> None:
         (["--quantization", "fp8"], "--quantization='fp8' is for a GPU, found cpu"),
         (
             ["--quantization", "int8", "--shapes", "tiny"],
-            "--quantization with --shapes requires a GPU, found cpu",
+            "weights are those of a model, got 'int8' with shapes; leave one out",
         ),
     ],
 )

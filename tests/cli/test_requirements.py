@@ -28,7 +28,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "evaluate perplexity": ("pyyaml", ["evaluate", "perplexity", "run", "--model", "MODEL"]),
     "evaluate report": ("matplotlib", ["evaluate", "report", "run", "-o", "report"]),
     "evaluate report --anew": ("scikit-learn", ["evaluate", "report", "run", "-o", "report", "--anew"]),
-    "benchmark --plot": ("matplotlib", ["benchmark", "--model", "MODEL", "--plot", "x.svg"]),
     "detection-weights": (
         "pyyaml",
         ["detection-weights", "--tokenizer", "MODEL", "-i", "marked.jsonl", "--config", "keys.yaml", "-o", "w.st"],

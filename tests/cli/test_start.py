@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import os
 import subprocess
@@ -99,14 +97,10 @@ def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_list_says_what_the_command_says(name: str) -> None:
-    words = name.split()
-    group, command = (GROUPS[words[0]].commands, words[1]) if " " in name else (COMMANDS, name)
-    lazy: LazyCommand = group[command]
-    function = getattr(importlib.import_module(lazy.module), lazy.function)
-    first = (inspect.getdoc(function) or "").split("\n\n")[0]
-    assert lazy.summary == " ".join(first.split())
-    shown = run(*name.split()[:-1], "--help").stdout
-    assert command in shown and lazy.summary.split()[0] in shown
+    shown = " ".join(run(*name.split()[:-1], "--help").stdout.replace("\u2502", " ").split())
+    said = run(*name.split(), "--help").stdout.splitlines()
+    first = next(line for line in said if line.strip() and "Usage:" not in line).split()
+    assert " ".join([name.split()[-1], *first[:3]]) in shown
 
 
 def test_suggestions_and_unknown_commands() -> None:
@@ -117,7 +111,7 @@ def test_suggestions_and_unknown_commands() -> None:
 
 
 def test_a_module_that_fails_to_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = LazyCommand("caw.cli.no_such_command", "nothing", "Fails.")
+    broken = LazyCommand("caw.cli.no_such_command", "nothing")
     with pytest.raises(ModuleNotFoundError, match="no_such_command"):
         broken.load("nothing")
     assert isinstance(COMMANDS["detect"].load("detect"), typer.core.TyperCommand)
