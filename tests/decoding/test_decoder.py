@@ -13,6 +13,8 @@ from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowSettings
 
 SAMPLING = {
     "greedy": {},
@@ -96,6 +98,8 @@ def test_equal_prompts_sample_apart(llama: Any) -> None:
     sampled = run(llama, twice, **SAMPLING["sampled"]).tokens
     assert sampled[0] != sampled[1]
     assert sampled[0] == run(llama, twice[:1], **SAMPLING["sampled"]).tokens[0]
+    other = requests_for(twice, [9, 9], [RowSettings(), RowSettings(seed=1)])
+    assert [request.occurrence for request in other] == [0, 0], "only equal requests count"
 
 
 def test_seed_decides_the_sample(llama: Any) -> None:

@@ -73,30 +73,6 @@ def test_presence_and_frequency_count_the_new_tokens_alone() -> None:
     assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_rows_are_penalised_as_if_alone(sparse: bool) -> None:
-    rows = [RowSettings(**kind) for kind in KINDS]
-    (prompts, made), logits = texts_of(len(rows)), torch.randn(len(rows), VOCAB)
-    together = penalised(logits, rows, prompts, made, sparse=sparse)
-    for i, row in enumerate(rows):
-        single = penalised(
-            logits[i : i + 1], [row], prompts[i : i + 1], made[i : i + 1], sparse=not sparse, native=sparse
-        )
-        assert torch.equal(together[i], single[0])
-    assert torch.equal(together[0], logits[0])
-
-
-def test_a_place_forgets_the_text_before() -> None:
-    row, none = RowSettings(repetition_penalty=2.0, logit_bias={3: 1.0}), RowSettings()
-    own = Penalties.empty(2, VOCAB, RowLimits.of([row], ()), torch.device("cpu"))
-    assert own is not None
-    own.start(torch.arange(2), [[1, 2], [4]], [row, row])
-    own.start(torch.tensor([0]), [[7]], [none])
-    assert not own.prompts[0].any() and not own.bias[0].any() and own.wanted.tolist() == [False, True]
-    own.keep(torch.tensor([1]))
-    assert own.prompts[0].nonzero()[:, 0].tolist() == [4] and own.bias[0, 3] == 1
-
-
 @pytest.mark.parametrize(
     "watermark, policy, fixed", pairwise([None, *WATERMARKS], ["full", "entropy", "window11"], [False, True])
 )
