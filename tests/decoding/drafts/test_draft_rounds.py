@@ -9,28 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, build
 from decoding.brute_force import BruteForce
-from decoding.capturing import Replayed, seen_by_fakes, started
-from decoding.drafts.guessing import MISTAKES, Knowing
-from decoding.mixing import FOREIGN, PROMPTS, ROWS, rows_for, texts
-from decoding.running import Run, make_decoder, run, same_texts
+from decoding.capturing import Replayed, graphs_of, seen_by_fakes, started
+from decoding.drafts.guessing import Knowing
+from decoding.drafts.test_step import MIXED, same
+from decoding.mixing import FOREIGN, PROMPTS, ROWS
+from decoding.running import make_decoder, run, same_texts
 from decoding.test_step import POLICIES, SAMPLING, WATERMARKS, capacity_policy
-from pairwise import pairwise
 
 import caw
 from caw import ops
-from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.drafts.chained_step import ChainedFixedStep, ChainedFusedStep, ChainedStep
 from caw.decoding.drafts.draft_rounds import DraftedStep, DraftRounds
 from caw.decoding.forward.fused_layers import GPU_ROWS
-from caw.decoding.row_settings import RowSettings
-from caw.testing import assert_close
 
 MARKS = {name: WATERMARKS[name] for name in ("lefthash", "unigram", "top_k")}
 MARKS |= {name: FOREIGN[name] for name in ("transformers", "synthid")}
-MIXED = ["right", "right", *(name for name in MISTAKES if name != "right")]
 RULES: dict[str, Any] = {
     "fixed": lambda model: caw.FixedStrength(1.0),
     "entropy": POLICIES["entropy"],
@@ -39,67 +34,20 @@ RULES: dict[str, Any] = {
 }
 
 
-def same(
-    model: Any, watermark: Any, policy: Any, mistakes: list[str] = MIXED, batch: int = 3, rows: Any = ROWS,
-    drafts: int | None = None, **options: Any,
-) -> Run:  # fmt: skip
-    """Decode with drafts and compare with decoding without them, token by token; returns the run with them."""
-    rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
-    given = {"rows": rows, "batch": batch, "eos_token_ids": (EOS,), "max_new_tokens": 14, "slots": 2, "fixed": True,
-             **options}  # fmt: skip
-    plain = run(model, prompts, watermark, policy, **given)
-    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes)
-    done = run(model, prompts, watermark, policy, speculate=drafts or drafter, **given)
-    assert texts(done) == texts(plain)
-    for ours, theirs in zip(done.traces, plain.traces, strict=True):
-        assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
-        assert_close(ours.strength, theirs.strength, "capacity")
-        assert_close(ours.capacity, theirs.capacity, "capacity")
-        assert ours.drafts.why_not == ""
-    if not drafts:
-        forwards = sum(trace.drafts.passes for trace in done.traces)
-        assert forwards < sum(sum(active) for active, *_ in plain.steps), "drafts save forwards and cost none"
-        assert sum(trace.drafts.accepted for trace in done.traces) > 0
-        assert sorted(drafter.learned) == sorted(done.tokens), "a drafter is told every finished text"
-    return done
-
-
-@pytest.mark.parametrize("watermark, policy, batch, sampling", pairwise([None, *MARKS], RULES, [1, 3], SAMPLING))
-def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, batch: int, sampling: str) -> None:
-    """Texts end at different times and their places are filled again."""
-    chosen = MARKS[watermark] if watermark else None
-    rows = [RowSettings(max_new_tokens=n, **SAMPLING[sampling]) for n in ((12, 9) if batch == 1 else (12, 5, 9, 12))]
-    if policy == "target" and (chosen is None or chosen.native is None):
-        policy = "entropy"  # a target is not captured there
-    same(llama, chosen, RULES[policy](llama) if chosen else None, batch=batch, rows=rows)
-
-
-@pytest.mark.parametrize(("watermark", "policy"), [("selfhash", "window21"), ("scale", "target")])
-def test_rows_that_differ_in_everything(llama: Any, watermark: str, policy: str) -> None:
-    """Keys, strengths, sampling and budgets of their own; slots overflow."""
-    same(llama, WATERMARKS[watermark], RULES[policy](llama))
-
-
 def test_without_this_librarys_kernels(llama: Any) -> None:
-    same(llama, WATERMARKS["top_k"], capacity_policy(llama), rows=ROWS[:1] * 3, kernels=ops.references())
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "qwen2-window"])
-def test_other_architectures(name: str) -> None:
-    """Learned positions, soft caps, sinks, windows; and layers of their own."""
-    model = build(name)
-    same(model, WATERMARKS["lefthash"], capacity_policy(model), rows=ROWS[:1] * 2)
+    same(llama, WATERMARKS["top_k"], capacity_policy(llama), rows=ROWS[:1] * 3, fixed=True, kernels=ops.references())
 
 
 def test_right_drafts_save_forwards(llama: Any) -> None:
     """Plain decoding, four drafts each time: after the first step five tokens a forward."""
-    done = same(llama, None, None, ["right"], rows=ROWS[:1] * 2)
+    done = same(llama, None, None, ["right"], rows=ROWS[:1] * 2, fixed=True)
     assert [trace.drafts.passes for trace in done.traces] == [4, 4]  # 1 + 5 + 5 + 3 tokens
     assert all(trace.drafts.acceptance == 1.0 for trace in done.traces)
 
 
 def test_a_number_asks_for_looked_up_drafts(llama: Any) -> None:
-    done = same(llama, None, None, rows=ROWS[:1] * 2, drafts=7, max_new_tokens=40)
+    plain, done = (run(llama, PROMPTS[:2], fixed=True, max_new_tokens=40, speculate=most) for most in (None, 7))
+    assert done.tokens == plain.tokens
     assert all(trace.drafts.rows == 8 * trace.drafts.passes or trace.drafts.drafted for trace in done.traces)
     assert sum(trace.drafts.drafted for trace in done.traces) > 0
 
@@ -141,7 +89,7 @@ def test_a_decision_that_would_differ_takes_what_was_peeked_at(
 
     monkeypatch.setattr(ChainedStep, "behind", behind)
     kernels = None if fused else ops.references()
-    done = same(llama, caw.KGW(key=1, delta=8.0), Fickle(1.0), rows=ROWS[:1] * 3, kernels=kernels)
+    done = same(llama, caw.KGW(key=1, delta=8.0), Fickle(1.0), rows=ROWS[:1] * 3, fixed=True, kernels=kernels)
     assert done.changed > 8
     assert all(strength == 1.0 for trace in done.traces for strength in trace.strength)
 
@@ -213,12 +161,11 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
 @pytest.mark.parametrize(("watermark", "policy"), [("lefthash", "window21"), ("top_k", "fixed"), ("unigram", "target")])
 def test_a_replay_reads_new_drafts(llama: Any, watermark: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One recording serves all steps: whatever was drafted when it was made."""
-    made: list[Replayed] = []
+    made: list[int] = []
 
     def recorded(self: DraftRounds) -> None:
         prepare(self)
-        self.step = Replayed(self.step)
-        made.append(self.step)
+        self.step = Replayed(self.step, made)
 
     expected = run(llama, PROMPTS[:3], MARKS[watermark], RULES[policy](llama), fixed=True, max_new_tokens=24, slots=2)
     drafter = Knowing(list(zip(PROMPTS[:3], expected.tokens, strict=True)), ["right", "last wrong", "empty"])
@@ -227,7 +174,7 @@ def test_a_replay_reads_new_drafts(llama: Any, watermark: str, policy: str, monk
     done = run(llama, PROMPTS[:3], MARKS[watermark], RULES[policy](llama), fixed=True, max_new_tokens=24, slots=2,
                speculate=drafter, watched=False)  # fmt: skip
     assert done.tokens == expected.tokens
-    assert any(replayed.graph is not None for replayed in made)
+    assert made
     assert sum(trace.drafts.accepted for trace in done.traces) > 8
 
 
@@ -240,9 +187,7 @@ def test_captured_on_a_gpu(llama: Any, watermark: str | None, monkeypatch: pytes
     settings: dict[str, Any] = {"max_new_tokens": 60, "slots": 2, "batch": 2, "watched": False}
     plain = run(model, PROMPTS[:3], chosen, policy, **settings)
     drafter = Knowing(list(zip(PROMPTS[:3], plain.tokens, strict=True)), MIXED)
-    graphs: list[Any] = []
-    record = CapturedStep._record
-    monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])
+    graphs = graphs_of(monkeypatch)
     done = run(model, PROMPTS[:3], chosen, policy, speculate=drafter, **settings)
     assert graphs, "nothing was captured"
     same_texts(done, plain, [BruteForce(llama, chosen, policy)] * 3, PROMPTS[:3])
