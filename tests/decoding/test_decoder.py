@@ -78,18 +78,6 @@ def test_refill_in_any_order(name: str, branching: str, sampling: str) -> None:
     check(runs, prompts, reference)
 
 
-def test_a_waiting_token_survives_the_shrinking_batch(llama: Any) -> None:
-    """Overflow just before empty slots are dropped: the carried token stays with its sequence."""
-    watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
-    prompts = [prompt(1 + i % 5, i) for i in range(8)]
-    budgets = [1, 2, 1, 14, 2, 14, 3, 14]
-    alone = [run(llama, [p], watermark, policy, max_new_tokens=b, slots=1).tokens[0] for p, b in zip(prompts, budgets)]  # noqa: B905
-    together = run(llama, prompts, watermark, policy, max_new_tokens=14, budgets=budgets, slots=1)
-    assert len(together.steps[-1][0]) < 8
-    assert together.overflows > 3
-    assert together.tokens == alone
-
-
 def test_equal_prompts_sample_apart(llama: Any) -> None:
     """The same prompt given twice: equal when greedy, two samples when sampling, and the first one as alone."""
     twice = [RAGGED[0], RAGGED[0]]

@@ -21,7 +21,6 @@ from caw.decoding import prompt_cache as cache_module
 from caw.decoding.prompt_cache import REACH
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
-from caw.models import facts
 
 BEGINNING = prompt(40, 50)
 ALIKE = [BEGINNING + prompt(3 + i, i) for i in range(5)]
@@ -250,12 +249,6 @@ def test_a_generator_given_up_leaves_whole_entries(llama: Any) -> None:
     results.close()
     assert 1 <= len(kept) < len(RAGGED)
     assert run(llama, RAGGED, prompt_cache=kept).tokens == run(llama, RAGGED).tokens
-
-
-def test_a_model_in_several_processes_is_refused(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "mesh_of", lambda model: "a mesh")
-    with pytest.raises(ValueError, match="one process"):
-        run(llama, RAGGED, prompt_cache=PromptCache())
 
 
 @pytest.mark.parametrize("wrong", [True, {}, PromptCache])
