@@ -12,8 +12,8 @@ import pytest
 import torch
 from decoding.architectures import prompt
 from decoding.brute_force import BruteForce, agree
+from decoding.mixing import FOREIGN, compare
 from decoding.running import make_decoder, run
-from decoding.test_mixed_rows import FOREIGN, texts
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
 
@@ -22,7 +22,6 @@ from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
 from caw.detection.weights import TokenWeights
 from caw.policies import Target
-from caw.testing import assert_close
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
 NEW = 14
@@ -120,24 +119,12 @@ def test_a_target_that_is_reached_at_once(llama: Any, watermark: str, sampling: 
     assert {forwarded for *_, forwarded in first.steps} == {1}
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("watermark", ["lefthash", "selfhash", "unigram", "top_k", "scale"])
+@pytest.mark.parametrize(
+    "watermark, fixed", pairwise(["lefthash", "selfhash", "unigram", "top_k", "scale"], [False, True])
+)
 def test_rows_with_a_target_are_as_if_alone(llama: Any, watermark: str, fixed: bool) -> None:
-    """Ragged prompts, factors and sampling of their own, through two places and through all."""
-    mark, policy = WATERMARKS[watermark], POLICIES["capacity"](llama, TARGETS["stop"])
-    rows = [
-        RowSettings(max_new_tokens=NEW), RowSettings(max_new_tokens=6, strength_factor=0.4),
-        RowSettings(max_new_tokens=NEW, strength_factor=1.25, do_sample=True, seed=4),
-        RowSettings(max_new_tokens=NEW, strength_factor=0.0),
-    ]  # fmt: skip
-    settings: dict[str, Any] = {"max_new_tokens": NEW, "slots": 2, "eos_token_ids": (2,)}
-    alone = [run(llama, [ids], mark, policy, rows=[row], **settings) for ids, row in zip(PROMPTS, rows, strict=True)]
-    for batch in (2, 4):
-        done = run(llama, PROMPTS, mark, policy, rows=rows, batch=batch, fixed=fixed, **settings)
-        assert texts(done) == [one for each in alone for one in texts(each)]
-        for mixed, single in zip(done.traces, alone, strict=True):
-            assert_close(mixed.strength, single.traces[0].strength, "capacity")
-    assert not any(done.traces[3].choice)
+    expected = compare(llama, WATERMARKS[watermark], POLICIES["capacity"](llama, TARGETS["stop"]), fixed)
+    assert not any(expected.traces[3].choice), "a factor of 0 leaves a text unmarked"
 
 
 @pytest.mark.parametrize("name", ["lefthash", "top_k"])

@@ -90,20 +90,6 @@ def test_equal_prompts_sample_apart(llama: Any) -> None:
     assert [request.occurrence for request in other] == [0, 0], "only equal requests count"
 
 
-def test_seed_decides_the_sample(llama: Any) -> None:
-    settings = SAMPLING["sampled"]
-    torch.manual_seed(1)
-    first = run(llama, RAGGED, **settings).tokens
-    torch.manual_seed(2)
-    assert first == run(llama, RAGGED, **settings).tokens, "the global generator has no say"
-    assert first != run(llama, RAGGED, **{**settings, "seed": 6}).tokens
-
-
-def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
-    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100"):
-        make_decoder(llama, caw.EXP(key=1, top_k=60), caw.FixedStrength(2.0))
-
-
 def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
     decoder = make_decoder(llama, caw.EXP(key=1), batch=2, max_new_tokens=1 << 24)
     assert decoder.choosing.texts.padded_tokens.shape == (2, 4 + 40)

@@ -91,14 +91,6 @@ def test_a_uniform_batch_does_only_what_it_needs(llama: Any) -> None:
     assert not decoder.plan.limits.factors and not decoder.plan.limits.minimum
 
 
-def test_a_greater_factor_needs_room_in_the_record(llama: Any) -> None:
-    """beta * factor * top_k may not exceed K."""
-    rows = [RowSettings(), RowSettings(strength_factor=2.5)]
-    settings: dict[str, Any] = {"max_new_tokens": 200, "rows": rows}
-    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100, got 2.5 \* 50; lower"):
-        run(llama, PROMPTS[:2], caw.EXP(key=1, top_k=50), **settings)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("watermark", "asked"), [(None, ROWS), ("lefthash", ROWS), ("top_k", ROWS), ("scale", ROWS), ("top_k", PENALISED)]

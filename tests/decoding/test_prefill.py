@@ -50,19 +50,6 @@ def test_distributions_of_the_last_positions(model: Any, history: int) -> None:
             assert_close(record.logsumexp[b], expected.logsumexp[0], "forward")
 
 
-def test_rows_land_where_they_were_sent(llama: Any) -> None:
-    """A refill fills some rows and leaves the others alone."""
-    texts = [prompt(5, 1), prompt(3, 2), prompt(4, 3)]
-    _, _, cache = run_prefill(llama, texts, 0)
-    before = cache.store.clone()
-    with torch.inference_mode(), caw_attention(llama):
-        prefill(llama, cache, [2, 0], [prompt(2, 8), prompt(6, 9)], 0)
-    assert cache.lengths.tolist() == [6, 3, 2]
-    assert torch.equal(cache.store[:, :, 1], before[:, :, 1])
-    _, _, alone = run_prefill(llama, [prompt(6, 9)], 0)
-    assert_close(cache.store[:, :, 0, :, :6], alone.store[:, :, 0, :, :6], "forward")
-
-
 # Chunks and shared beginnings --------------------------------------------------------------------------------------
 
 

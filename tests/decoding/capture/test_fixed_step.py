@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from decoding.architectures import RAGGED, build, policy_of, prompt
+from decoding.drafts.guessing import Knowing
 from decoding.running import Run, make_decoder, run
 from decoding.test_step import POLICIES, PROMPTS, SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
@@ -90,7 +91,7 @@ def test_refill_shrink_ends_and_budgets(llama: Any, sampling: str, trace: bool) 
 def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
     """What ran on after a stop string, up to two rounds, is dropped, and the slot goes to the next prompt."""
     prompts = [prompt(3 + i, i) for i in range(5)]
-    seen: list[list[tuple[int, int]]] = [[], []]
+    seen: list[list[tuple[int, int]]] = [[], [], []]
 
     def stop(log: list[tuple[int, int]]) -> Any:
         def on_token(sequence: ActiveSequence) -> bool:
@@ -100,14 +101,13 @@ def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
         return on_token
 
     given: dict[str, Any] = {"batch": 2, "max_new_tokens": 40}
-    runs = [
-        run(llama, prompts, caw.KGW(key=1), policy_of(llama), fixed=fixed, on_token=stop(log), **given)
-        for fixed, log in zip((False, True), seen, strict=True)
-    ]
-    assert runs[0].tokens == runs[1].tokens
-    assert [len(tokens) for tokens in runs[1].tokens] == [3, 7, 11, 15, 19]
-    assert set(runs[1].reasons) == {"stop"}
-    assert sorted(seen[0]) == sorted(seen[1])
+    whole = run(llama, prompts, caw.KGW(key=1), policy_of(llama), **given).tokens
+    drafter = Knowing(list(zip(prompts, whole, strict=True)))
+    for log, how in zip(seen, ({}, {"fixed": True}, {"fixed": True, "speculate": drafter}), strict=True):
+        done = run(llama, prompts, caw.KGW(key=1), policy_of(llama), on_token=stop(log), **given, **how)
+        assert done.tokens == [tokens[: 3 + 4 * n] for n, tokens in enumerate(whole)]
+        assert set(done.reasons) == {"stop"}
+        assert sorted(log) == sorted(seen[0])
 
 
 def test_no_round_starts_that_nobody_needs(llama: Any) -> None:
@@ -162,12 +162,9 @@ def test_a_compiled_body_serves_later_calls(llama: Any, monkeypatch: pytest.Monk
 # Which steps are taken ---------------------------------------------------------------------------------------------
 
 
-def test_a_cpu_reads_back(llama: Any) -> None:
-    assert isinstance(make_decoder(llama, caw.KGW(key=1)).steps(), StepByStep)
-
-
 def test_what_needs_the_host_is_not_captured(llama: Any) -> None:
     """transformers' own processors may read back in every step; what watermarks need: test_formats.py."""
+    assert isinstance(make_decoder(llama, caw.KGW(key=1)).steps(), StepByStep), "a CPU"
     assert isinstance(make_decoder(llama, caw.KGW(key=1), fixed=True).steps(), RunAhead)
     own = make_decoder(llama, caw.KGW(key=1), fixed=True, processors=lambda logits, state: logits)
     assert isinstance(own.steps(), StepByStep)

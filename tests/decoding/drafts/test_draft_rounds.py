@@ -52,16 +52,6 @@ def test_a_number_asks_for_looked_up_drafts(llama: Any) -> None:
     assert sum(trace.drafts.drafted for trace in done.traces) > 0
 
 
-def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
-    prompts = PROMPTS[:3]
-    plain = run(llama, prompts, caw.KGW(key=1), fixed=True, max_new_tokens=14).tokens
-    drafter = Knowing(list(zip(prompts, plain, strict=True)))
-    done = run(llama, prompts, caw.KGW(key=1), fixed=True, max_new_tokens=14, batch=2, speculate=drafter,
-               on_token=lambda sequence: len(sequence.tokens) == 3 + sequence.index)  # fmt: skip
-    assert done.tokens == [tokens[: 3 + n] for n, tokens in enumerate(plain)]
-    assert set(done.reasons) == {"stop"}
-
-
 class Fickle(caw.FixedStrength):
     """Strength 0 where a draft decides, and what was asked for elsewhere."""
 
@@ -211,24 +201,16 @@ def test_what_is_captured_drafts_only_when_asked(llama: Any) -> None:
     [({"speculate": 32}, "captured steps of 33 rows for each text, of at most 32"),
      ({"speculate": 31, "batch": 3}, "captured steps of 96 rows for 3 texts, of at most 64"),
      ({"speculate": 2, "branching": "batch"}, "branching='batch'"),
-     ({"speculate": 2, "compile": True}, "compile=True")],
+     ({"speculate": 2, "compile": True}, "compile=True"),
+     ({"speculate": 4, "batch": 6, "slots": 8}, "captured steps of 72 rows for 6 texts, of at most 64"),
+     ({"speculate": 5, "batch": 5, "slots": 8}, "captured steps of 65 rows for 5 texts, of at most 64")],
 )  # fmt: skip
 def test_what_a_capture_cannot_draft_is_named(llama: Any, options: dict[str, Any], found: str) -> None:
+    """Slots are a look-ahead's; the steps of 64 rows are those that the kernels of few rows take."""
+    mark, policy = (caw.EXP(key=1), capacity_policy(llama)) if "slots" in options else (caw.KGW(key=1), None)
     with pytest.raises(ValueError, match=rf"^speculate=.* needs .* found {found}; leave speculate out$"):
-        make_decoder(llama, caw.KGW(key=1), fixed=True, **options)
-
-
-@pytest.mark.parametrize("drafts", [4, 5])
-def test_drafts_stay_on_the_kernels_of_few_rows(llama: Any, drafts: int) -> None:
-    """Eight candidates and four drafts of six texts are 72 rows, of five texts 60; with five drafts 65."""
-    options: dict[str, Any] = {"fixed": True, "slots": 8, "speculate": drafts}
-    policy = capacity_policy(llama)
-    with pytest.raises(ValueError, match=f"found captured steps of {6 * (8 + drafts)} rows for 6 texts, of at most 64"):
-        make_decoder(llama, caw.EXP(key=1), policy, batch=6, **options)
-    if drafts == 4:
-        plan = make_decoder(llama, caw.EXP(key=1), policy, batch=5, **options).plan
+        make_decoder(llama, mark, policy, fixed=True, **options)
+    if "slots" in options:
+        plan = make_decoder(llama, mark, policy, fixed=True, **{**options, "batch": 5, "speculate": 4}).plan
         assert plan.batch * (plan.slots + plan.drafts) == 60 <= GPU_ROWS
-    else:
-        with pytest.raises(ValueError, match="65 rows for 5 texts"):
-            make_decoder(llama, caw.EXP(key=1), policy, batch=5, **options)
-    make_decoder(llama, caw.EXP(key=1), policy, batch=6, **{**options, "fixed": False})  # no kernels of few rows there
+        make_decoder(llama, mark, policy, **options)  # no kernels of few rows there

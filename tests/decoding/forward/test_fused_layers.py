@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import CONFIGS, GQA, build, from_config, prompt, tokenizer
-from decoding.forward.test_branching import compare_with_plain_forwards
+from decoding.forward.test_branching import CHOICES, compare_with_plain_forwards
 from decoding.running import run
 
 import caw
@@ -47,7 +47,7 @@ def test_families_of_a_gpu_equal_the_models_own(name: str, monkeypatch: pytest.M
         compare_with_plain_forwards(model, "tree")
     dim = model.model.layers[0].self_attn.head_dim
     rotated = dim if name in CONFIGS else dim // 2
-    assert calls == [rotated] * 2 * model.config.num_hidden_layers
+    assert calls == [rotated] * len(CHOICES) * model.config.num_hidden_layers
 
 
 def test_a_gpu_does_not_know_multipliers(monkeypatch: pytest.MonkeyPatch) -> None:
