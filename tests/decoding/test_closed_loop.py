@@ -149,13 +149,9 @@ def test_no_target_costs_nothing(llama: Any) -> None:
     assert make_decoder(llama, None, caw.FixedStrength(target=0.01)).plan.loop is None
 
 
-def test_payloads_are_refused(llama: Any) -> None:
-    pytest.importorskip("reedsolo")
+def test_what_a_target_does_not_take_is_refused(llama: Any) -> None:
     with pytest.raises(ValueError, match=r"a target needs a watermark without a payload, .* leave target or payload"):
         make_decoder(llama, caw.KGW(key=1, payload=3, payload_bits=4), caw.FixedStrength(1.0, 0.01))
-
-
-def test_weights_that_know_the_key_are_refused(llama: Any) -> None:
     mark = caw.KGW(key=1)
     known = TokenWeights(np.ones(9, np.int64), provenance={"key_ids": [mark.key_id]})
     with pytest.raises(ValueError, match="estimated from texts of the tested key"):

@@ -51,7 +51,8 @@ def test_branchings_and_batches_agree(model: Any, name: str, sampling: str) -> N
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize(("name", "branching"), [("llama", "tree"), ("gemma3", "batch"), ("gpt2", "sequential")])
 def test_refill_in_any_order(name: str, branching: str, sampling: str) -> None:
-    """Nine prompts through 1, 2, 4 or 9 slots and shuffled, with budgets and ends of their own: the same texts."""
+    """Nine prompts through 1, 2, 4 or 9 slots and shuffled, with budgets and ends of their own: the same texts; also by
+    steps that read nothing back, some ended while the next round is under way."""
     model = build(name)
     watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(model, theta=1.0)
     prompts = [prompt(1 + 2 * (i % 5), i) for i in range(9)]
@@ -70,6 +71,11 @@ def test_refill_in_any_order(name: str, branching: str, sampling: str) -> None:
         runs[f"{name} {batch} slots"] = run(
             model, prompts, watermark, policy, batch=batch, budgets=budgets, **settings
         ).tokens
+    for batch, trace in ((2, False), (9, True)) if branching == "tree" else ():
+        fixed = run(model, prompts, watermark, policy, batch=batch, budgets=budgets, fixed=True, return_trace=trace,
+                    **settings)  # fmt: skip
+        assert fixed.overflows > 0 and fixed.reasons == expected.reasons
+        runs[f"{name} {batch} slots, fixed"] = fixed.tokens
     order = random.Random(1).sample(range(9), 9)
     shuffled = run(
         model, [prompts[i] for i in order], watermark, policy, batch=2, budgets=[budgets[i] for i in order], **settings

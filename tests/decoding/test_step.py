@@ -11,6 +11,7 @@ from decoding.running import run
 from pairwise import pairwise
 
 import caw
+from caw import ops
 from caw.testing import assert_close
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
@@ -92,23 +93,20 @@ def test_definition_would_notice(llama: Any) -> None:
     assert base != run(llama, PROMPTS, watermark, policy, **{**settings, "seed": 12}).tokens
 
 
-# Overflow: more rungs than slots ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "watermark, sampling, branching", pairwise(["top_k", "scale"], SAMPLING, ["tree", "sequential", "batch"])
+    "watermark, sampling, way", pairwise(["top_k", "scale"], SAMPLING, ["tree", "sequential", "batch", "fixed"])
 )
-def test_slots_change_no_token(llama: Any, watermark: str, sampling: str, branching: str) -> None:
+def test_slots_change_no_token(llama: Any, watermark: str, sampling: str, way: str) -> None:
     """One or two candidate slots give the tokens and the trace of a forward that carries the whole ladder."""
-    policy = capacity_policy(llama, theta=1.0, beta=1.0)
-    uncapped = run(llama, PROMPTS, WATERMARKS[watermark], policy, slots=32, branching="tree", **SAMPLING[sampling])
+    mark, policy = WATERMARKS[watermark], capacity_policy(llama, theta=1.0, beta=1.0)
+    how: dict[str, Any] = {"fixed": True, "kernels": ops.references()} if way == "fixed" else {"branching": way}
+    uncapped = run(llama, PROMPTS, mark, policy, slots=32, **SAMPLING[sampling])
     assert uncapped.overflows == 0
     assert max(forwarded for *_, forwarded in uncapped.steps) > 2
     for slots in (1, 2, 3):
-        capped = run(
-            llama, PROMPTS, WATERMARKS[watermark], policy, slots=slots, branching=branching, **SAMPLING[sampling]
-        )
-        assert max(forwarded for *_, forwarded in capped.steps) <= slots
+        capped = run(llama, PROMPTS, mark, policy, slots=slots, **how, **SAMPLING[sampling])
+        carried = {forwarded for *_, forwarded in capped.steps}
+        assert carried == {slots} if way == "fixed" else max(carried) <= slots
         assert capped.overflows > 0 or slots == 3
         assert capped.tokens == uncapped.tokens
         for a, b in zip(capped.traces, uncapped.traces, strict=True):

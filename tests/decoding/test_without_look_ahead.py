@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import pytest
-from decoding.architectures import EOS, prompt
+from decoding.architectures import prompt
 from decoding.capturing import replays_go_on_as, seen_by_fakes, started
-from decoding.drafts.guessing import Knowing
-from decoding.mixing import ROWS, rows_for, texts
+from decoding.drafts.test_step import decoded, same
+from decoding.mixing import ROWS, texts
 from decoding.running import Run, run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
@@ -85,28 +85,17 @@ def test_nothing_is_read_back_and_a_replay_goes_on(llama: Any, window: tuple[int
 
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window, fixed", pairwise(WINDOWS, [False, True]))
 def test_drafts(llama: Any, window: tuple[int, int], fixed: bool) -> None:
     """A draft is the token that will be chosen, behind which the next decision needs no forward."""
     mark, (policy, forced) = WATERMARKS["lefthash"], both(llama, window)
-    rows = rows_for(mark, ROWS)
-    prompts = PROMPTS[: len(rows)] if len(rows) <= len(PROMPTS) else [prompt(3 + n, n) for n in range(len(rows))]
-    given: dict[str, Any] = {"rows": rows, "batch": 3, "eos_token_ids": (EOS,), "max_new_tokens": 14, "fixed": fixed}
-    plain = run(llama, prompts, mark, policy, **given)
-    ahead = run(llama, prompts, mark, forced, slots=SLOTS, **given)
-    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), ["right", "right", "last wrong", "empty"])
-    done = run(llama, prompts, mark, policy, speculate=drafter, **given)
-    assert texts(done) == texts(plain) == texts(ahead)
-    for ours, theirs in zip(done.traces, plain.traces, strict=True):
-        assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
-        for name in ("strength", "capacity"):
-            assert_close(getattr(ours, name), getattr(theirs, name), "capacity")
-    passes = sum(trace.drafts.passes for trace in done.traces)
-    accepted = sum(trace.drafts.accepted for trace in done.traces)
-    assert passes + accepted == sum(map(len, done.tokens)) and accepted > 0
+    done = same(llama, mark, policy, ["right", "right", "last wrong", "empty"], fixed=fixed)
+    assert texts(done) == texts(decoded(llama, mark, forced, ROWS, fixed=fixed))
+    counts = [trace.drafts for trace in done.traces]
+    passes = sum(each.passes for each in counts)
+    assert passes + sum(each.accepted for each in counts) == sum(map(len, done.tokens))
     if not fixed:  # no second candidate
-        assert sum(trace.drafts.rows for trace in done.traces) == passes + sum(t.drafts.drafted for t in done.traces)
+        assert sum(each.rows for each in counts) == passes + sum(each.drafted for each in counts)
 
 
 def test_a_target(llama: Any) -> None:

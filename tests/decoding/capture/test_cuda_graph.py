@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import types
 import warnings
 import weakref
@@ -174,11 +175,7 @@ class FakeAllocator:
 
     def __init__(self) -> None:
         self.graphs: dict[int, int] = {}
-        self.handles = 0
-
-    def handle(self) -> int:
-        self.handles += 1
-        return self.handles
+        self.handle = itertools.count().__next__
 
     @contextlib.contextmanager
     def graph(self, graph: Any, pool: int | None = None, **settings: Any) -> Iterator[None]:
@@ -187,10 +184,7 @@ class FakeAllocator:
             raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
         self.graphs[pool] = self.graphs.get(pool, 0) + 1
         yield
-        weakref.finalize(graph, self.release, pool)
-
-    def release(self, pool: int) -> None:
-        self.graphs[pool] -= 1
+        weakref.finalize(graph, lambda: self.graphs.update({pool: self.graphs[pool] - 1}))
 
 
 def test_the_graph_of_a_smaller_batch_gets_memory(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:

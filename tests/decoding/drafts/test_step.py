@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -111,31 +112,20 @@ def test_bfloat16_is_exact_too(name: str, watermark: str, branching: str) -> Non
     assert texts(drafted) == texts(decoded(model, mark, policy, ROWS[:2], branching=branching))
 
 
-class Stream:
-    """What a caller is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[list[int] | None] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.shown.append(value.flatten().tolist())
-
-    def end(self) -> None:
-        self.shown.append(None)
-
-
 @pytest.mark.parametrize("looks_ahead", [False, True])
 def test_stop_strings_and_streams(looks_ahead: bool) -> None:
     """A stop string ends a text inside a draft, and a stream is given the same tokens one at a time."""
     model, ids, mark = build("qwen3"), PROMPTS[0], WATERMARKS["lefthash"]
 
-    def made(speculate: Any, **options: Any) -> tuple[Any, Stream]:
-        stream = Stream()
+    def made(speculate: Any, **options: Any) -> tuple[Any, list[list[int]]]:
+        """(the result, what a stream is given)."""
+        stream = Mock()
         [done] = caw.iter_generate(
             model, tokenizer(), [ids], watermark=mark, policy=policy_of(model) if looks_ahead else None,
             max_new_tokens=14, min_new_tokens=14, speculate=speculate, streamer=stream, **options,
         )  # fmt: skip
-        return done, stream
+        stream.end.assert_called_once()
+        return done, [given.args[0].flatten().tolist() for given in stream.put.call_args_list]
 
     whole, _ = made(None)
     stop = tokenizer().decode(whole.tokens[7:9])
@@ -143,7 +133,7 @@ def test_stop_strings_and_streams(looks_ahead: bool) -> None:
     done, seen = made(Knowing([(ids, whole.tokens)]), stop=stop)
     assert (done.tokens, done.text, done.finish_reason) == (plain.tokens, plain.text, "stop")
     assert done.tokens == whole.tokens[:9] and stop not in done.text
-    assert seen.shown == expected.shown and len(seen.shown) == 9 + 2, "the prompt, each token, the end"
+    assert seen == expected and len(seen) == 9 + 1, "the prompt, each token"
     assert done.trace.drafts.passes < len(done.tokens) - 2 and done.trace.drafts.accepted > 2
 
 
@@ -207,4 +197,5 @@ def test_the_demo_model(dtype: str, weights: str | None) -> None:
                     for speculate, batch in ((None, 3), ("auto", 1), (4, 3))
                 ]  # fmt: skip
                 assert made[1].sequences == made[2].sequences == made[0].sequences
+                assert any(trace.drafts.accepted for trace in made[1].trace or [])
                 assert [t.choice for t in made[1].trace or []] == [t.choice for t in made[0].trace or []]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,44 +68,28 @@ def test_siblings_equal_separate_forwards(model: Any, branching: str) -> None:
     compare_with_plain_forwards(model, branching)
 
 
-def without(argument: str) -> Callable[..., Any]:
-    """Our attention, deaf to one argument."""
-    original = attention_module.attention
-
-    def deaf(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, argument: None})
-
-    return deaf
+CHANGED: dict[str, str] = {"mistral": "sliding_window", "gemma3": "sliding_window", "gemma2": "softcap",
+                          "gpt_oss": "s_aux", "granite": "scaling", "llama": "siblings"}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "argument"),
-    [("mistral", "sliding_window"), ("gemma3", "sliding_window"), ("gemma2", "softcap"), ("gpt_oss", "s_aux"),
-     ("granite", "scaling")],
-)  # fmt: skip
-def test_comparison_would_notice(name: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above fails when attention leaves out a window, a cap, a sink or a scale."""
+@pytest.mark.parametrize("name", CHANGED)
+def test_comparison_would_notice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails when attention leaves out a window, a cap, a sink or a scale, or when siblings see each other."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    monkeypatch.setattr(attention_module, "_check_contract", lambda *args: None)
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "caw", without(argument))
-    with pytest.raises(AssertionError, match="row 'forward'"):
-        compare_with_plain_forwards(build(name), "tree")
+    original, changed = attention_module.attention, CHANGED[name]
 
-
-def test_comparison_would_notice_siblings_that_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    original = attention_module.attention
-
-    def leaking(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs["caw_layout"].lengths is not None:
+    def wrong(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if changed != "siblings":
+            kwargs[changed] = None
+        elif kwargs["caw_layout"].lengths is not None:
             value.copy_(value.mean(dim=2, keepdim=True))
         return original(module, query, key, value, *args, **kwargs)
 
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "caw", leaking)
+    monkeypatch.setattr(attention_module, "_check_contract", lambda *args: None)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "caw", wrong)
     with pytest.raises(AssertionError, match="row 'forward'"):
-        compare_with_plain_forwards(build("llama"), "tree")
+        compare_with_plain_forwards(build(name), "tree")
 
 
 @torch.inference_mode()
