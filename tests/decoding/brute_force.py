@@ -173,11 +173,8 @@ class BruteForce:
         """Strengths of which every candidate of the policy takes one; for "scale" nearly every one."""
         steps = 50
         if isinstance(self.watermark, EXP):  # ranks join 1 / top_k apart
-            steps = (
-                math.ceil(self.policy.max_strength)
-                * self.watermark.top_k
-                * (4 if self.watermark.strength == "top_k" else 100)
-            )
+            each = 4 if self.watermark.strength == "top_k" else 100
+            steps = math.ceil(self.policy.max_strength) * self.watermark.top_k * each
         return (self.row_factor * np.linspace(0, self.policy.max_strength, steps + 1)).tolist()
 
     def _threshold_margin(self, logits: torch.Tensor) -> float:
@@ -210,11 +207,8 @@ class BruteForce:
         if wm.strength == "scale":
             start = scores[order].astype(np.float64)
             whole = self._whole_race(warped, new)
-            return lambda s: (
-                _best(whole)
-                if s == 1 and not self.policy.looks_ahead
-                else _best(start + float(s) * (race - start), order)
-            )
+            races = not self.policy.looks_ahead
+            return lambda s: _best(whole) if s == 1 and races else _best(start + float(s) * (race - start), order)
         joins = np.arange(1, 2 * order.size, 2, dtype=np.float32)  # 2 rank - 1
 
         def cut_off(strength: Any) -> tuple[int, float]:

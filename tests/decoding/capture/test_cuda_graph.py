@@ -207,37 +207,33 @@ def test_the_graph_of_a_smaller_batch_gets_memory(llama: Any, monkeypatch: pytes
         del step
 
 
+# of texts in four places: refilled, with ends; smaller and smaller batches
+BUDGETS = {"refilled": [50, 7, 44, 50, 3, 29, 50, 18, 41], "smaller": [100, 2, 50, 2]}
+
+
 @pytest.mark.gpu
-def test_smaller_batches_are_captured_on_a_gpu(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, prompts = copy.deepcopy(llama).to("cuda"), [prompt(3 + i, i) for i in range(4)]
-    settings: dict[str, Any] = {"max_new_tokens": 100, "slots": 2, "budgets": [100, 2, 50, 2]}
-    eager = run(model, prompts, kept("top_k"), capacity_policy(llama), fixed=False, **settings)
-    graphs = graphs_of(monkeypatch)
+@pytest.mark.parametrize(
+    ("watermark", "sampling", "kind"),
+    [*((name, sampling, "refilled") for name in (None, *WATERMARKS) for sampling in SAMPLING),
+     ("top_k", "greedy", "smaller")],
+)  # fmt: skip
+def test_captured_on_a_gpu(
+    llama: Any, watermark: str | None, sampling: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph itself, overflow too; the tokens of steps that read back (float32)."""
+    policy, ends = capacity_policy(llama, theta=1.0) if watermark else None, ()
+    model, graphs = copy.deepcopy(llama).to("cuda"), graphs_of(monkeypatch)
+    prompts = [prompt(3 + 2 * (i % 5), i) for i in range(len(BUDGETS[kind]))]
+    settings: dict[str, Any] = {"max_new_tokens": 100, "slots": 2, "batch": 4, **SAMPLING[sampling]}
+    settings["budgets"] = BUDGETS[kind]
+    eager = run(model, prompts, kept(watermark), policy, fixed=False, **settings)
+    if kind == "refilled":
+        settings["eos_token_ids"] = ends = (eager.tokens[0][40], eager.tokens[2][35])
+        eager = run(model, prompts, kept(watermark), policy, fixed=False, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a refused capture only warns
-        captured = run(model, prompts, kept("top_k"), capacity_policy(llama), watched=False, **settings)
-    assert len(graphs) > 1
-    reference = BruteForce(llama, kept("top_k"), capacity_policy(llama))
-    same_texts(captured, eager, [reference] * len(prompts), prompts)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
-def test_captured_on_a_gpu(llama: Any, watermark: str | None, sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph itself: refilled slots, ends, overflow; the tokens of steps that read back (float32)."""
-    policy = capacity_policy(llama, theta=1.0) if watermark else None
-    model = copy.deepcopy(llama).to("cuda")
-    prompts = [prompt(3 + 2 * (i % 5), i) for i in range(9)]
-    settings: dict[str, Any] = {"max_new_tokens": 50, "slots": 2, "batch": 4, **SAMPLING[sampling]}
-    budgets = [50, 7, 44, 50, 3, 29, 50, 18, 41]
-    eager = run(model, prompts, kept(watermark), policy, fixed=False, budgets=budgets, **settings)
-    settings["eos_token_ids"] = (eager.tokens[0][40], eager.tokens[2][35])
-    eager = run(model, prompts, kept(watermark), policy, fixed=False, budgets=budgets, **settings)
-    graphs = graphs_of(monkeypatch)
-    captured = run(model, prompts, kept(watermark), policy, budgets=budgets, watched=False, **settings)
-    assert graphs, "nothing was captured"
-    ends = settings["eos_token_ids"]
+        captured = run(model, prompts, kept(watermark), policy, watched=False, **settings)
+    assert len(graphs) > (kind == "smaller"), "too little was captured"
     reference = BruteForce(llama, kept(watermark), policy, eos=ends, **SAMPLING[sampling])
     same_texts(captured, eager, [reference] * len(prompts), prompts)
 

@@ -38,13 +38,6 @@ def test_without_this_librarys_kernels(llama: Any) -> None:
     same(llama, WATERMARKS["top_k"], capacity_policy(llama), rows=ROWS[:1] * 3, fixed=True, kernels=ops.references())
 
 
-def test_right_drafts_save_forwards(llama: Any) -> None:
-    """Plain decoding, four drafts each time: after the first step five tokens a forward."""
-    done = same(llama, None, None, ["right"], rows=ROWS[:1] * 2, fixed=True)
-    assert [trace.drafts.passes for trace in done.traces] == [4, 4]  # 1 + 5 + 5 + 3 tokens
-    assert all(trace.drafts.acceptance == 1.0 for trace in done.traces)
-
-
 def test_a_number_asks_for_looked_up_drafts(llama: Any) -> None:
     plain, done = (run(llama, PROMPTS[:2], fixed=True, max_new_tokens=40, speculate=most) for most in (None, 7))
     assert done.tokens == plain.tokens

@@ -92,6 +92,8 @@ def test_right_drafts_save_forwards(llama: Any, watermark: str | None) -> None:
         assert counts.drafted == counts.accepted and counts.acceptance == 1.0
         assert counts.passes + counts.accepted == len(trace.tokens) == counts.rows > 2 * counts.passes
         assert trace.tokens_per_pass == len(trace.tokens) / counts.passes
+    fixed = same(llama, None, None, ["right"], rows=ROWS[:1] * 2, fixed=True)
+    assert [trace.drafts.passes for trace in fixed.traces] == [4, 4], "four drafts each time: 1 + 5 + 5 + 3 tokens"
 
 
 @pytest.mark.parametrize("name, fixed", pairwise(CONFIGS, [False, True]))
