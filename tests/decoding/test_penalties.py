@@ -24,8 +24,7 @@ def penalised(
     longest = max(map(len, made))
     tokens = torch.tensor([[*own, *[-1] * (longest - len(own))] for own in made])
     own = Penalties.empty(len(rows), logits.shape[1], RowLimits.of(rows, ()), logits.device)
-    if own is None:
-        return logits
+    assert own is not None
     own.start(torch.arange(len(rows)), prompts, rows)
     return own.apply(logits.clone(), tokens, torch.ones(len(rows), dtype=torch.bool), sparse=sparse, native=native)
 

@@ -59,9 +59,6 @@ def kept(watermark: str | None) -> Any:
     return WATERMARKS[watermark] if watermark else None
 
 
-# Nothing is read back ------------------------------------------------------------------------------------------------
-
-
 # what texts may ask for beside their policies
 ASKED: dict[str, dict[str, Any]] = {
     **SAMPLING,
@@ -121,9 +118,6 @@ def test_data_of_the_host_is_found() -> None:
         torch.tensor([1, 2]) + 1
         torch.ones(2)[0] = 3  # a number is an argument of a kernel
     assert watched.moves == ["aten.lift_fresh.default"]
-
-
-# Memory and replay ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("watermark, policy, asked", pairwise([None, *WATERMARKS], POLICIES, ASKED))

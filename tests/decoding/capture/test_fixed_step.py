@@ -131,9 +131,6 @@ def test_a_compiled_body_serves_later_calls(monkeypatch: pytest.MonkeyPatch) -> 
     assert run(model, prompts, compile=True, max_new_tokens=4).tokens == run(model, prompts, max_new_tokens=4).tokens
 
 
-# Which steps are taken ---------------------------------------------------------------------------------------------
-
-
 def test_what_needs_the_host_is_not_captured(llama: Any) -> None:
     """transformers' own processors may read back in every step; what watermarks need: test_formats.py."""
     assert isinstance(make_decoder(llama, caw.KGW(key=1)).steps(), StepByStep), "a CPU"

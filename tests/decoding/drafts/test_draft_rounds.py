@@ -123,9 +123,6 @@ def test_all_results_tell_of_the_forward_that_was_made(
     assert set(told) == {2}
 
 
-# A capture ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("watermark", "policy", "sampling"),
     [(None, "fixed", "greedy"), ("lefthash", "window21", "sampled"), ("top_k", "target", "greedy"),
@@ -175,9 +172,6 @@ def test_captured_on_a_gpu(llama: Any, watermark: str | None, monkeypatch: pytes
     assert graphs, "nothing was captured"
     same_texts(done, plain, [BruteForce(llama, chosen, policy)] * 3, PROMPTS[:3])
     assert sum(trace.drafts.accepted for trace in done.traces) > 20
-
-
-# Which steps carry drafts -------------------------------------------------------------------------------------------
 
 
 def test_what_is_captured_drafts_only_when_asked(llama: Any) -> None:
