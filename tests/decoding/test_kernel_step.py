@@ -277,11 +277,9 @@ def test_tokens_of_packed_weights_in_the_interpreter(
     packed, dense = packed_pair(from_config(kind, config | sizes), weights)
     policy = capacity_policy(dense, theta=1.0, beta=1.0) if watermark else None
     calls, whole = [], ops.decoder_layer
-    as_on_a_gpu(monkeypatch)
     monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(given[9][1].dtype) or whole(*given))
-    compare(
-        by_kernels, packed, [prompt(7, 1), prompt(70, 2)], watermark, policy, other=dense, max_new_tokens=2, slots=2
-    )
+    between, prompts = partial(as_on_a_gpu, monkeypatch, set()), [prompt(7, 1), prompt(70, 2)]
+    compare(by_kernels, packed, prompts, watermark, policy, other=dense, between=between, max_new_tokens=2, slots=2)
     assert set(calls) == {packed.model.layers[0].mlp.up_proj.packed.dtype}, "layers run whole"
 
 
