@@ -66,18 +66,21 @@ class BruteForce:
     def __post_init__(self) -> None:
         self.policy = self.policy or FixedStrength(1.0)
 
-    def decode(self, prompt: list[int], max_new_tokens: int, occurrence: int = 0) -> list[int]:
-        new: list[int] = []
-        while len(new) < max_new_tokens and not (new and new[-1] in self.eos):
-            new.append(self.decide(prompt, new, occurrence).token)
-        return new
+    def decode(self, prompt: list[int], max_new_tokens: int) -> list[int]:
+        return [decision.token for decision in self.decisions(prompt, max_new_tokens)]
+
+    def decisions(self, prompt: list[int], max_new_tokens: int) -> list[Decision]:
+        made: list[Decision] = []
+        while len(made) < max_new_tokens and not (made and made[-1].token in self.eos):
+            made.append(self.decide(prompt, [each.token for each in made]))
+        return made
 
     @torch.inference_mode()
-    def decide(self, prompt: list[int], new: list[int], occurrence: int = 0) -> Decision:
+    def decide(self, prompt: list[int], new: list[int]) -> Decision:
         rows = self._logits(prompt + new)
         plain = rows[-1]
         warped = self._warp(self._penalised(plain, prompt, new), len(new))
-        scores = warped + self._noise(prompt, len(new), occurrence, plain.shape[0]) if self.do_sample else warped
+        scores = warped + self._noise(prompt, len(new), plain.shape[0]) if self.do_sample else warped
         original = int(scores.argmax())  # the first of equal ones
         capacity = self._capacity(prompt + new, original)
         strength = self.row_factor * self._strength(plain, capacity)
@@ -127,8 +130,8 @@ class BruteForce:
         scores[probs < self.min_p * probs.max()] = -torch.inf
         return scores
 
-    def _noise(self, prompt: list[int], generated: int, occurrence: int, vocab_size: int) -> torch.Tensor:
-        digest = hashlib.sha256(repr((occurrence, tuple(prompt))).encode()).digest()
+    def _noise(self, prompt: list[int], generated: int, vocab_size: int) -> torch.Tensor:
+        digest = hashlib.sha256(repr((0, tuple(prompt))).encode()).digest()
         stream = [int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
         key = keys.derive_key(self.seed, b"caw/sample")
         words = prf.token_word(key, prf.absorb_context(key, [*stream, generated]), np.arange(vocab_size))
@@ -170,11 +173,8 @@ class BruteForce:
         """Strengths of which every candidate of the policy takes one; for "scale" nearly every one."""
         steps = 50
         if isinstance(self.watermark, EXP):  # ranks join 1 / top_k apart
-            steps = (
-                math.ceil(self.policy.max_strength)
-                * self.watermark.top_k
-                * (4 if self.watermark.strength == "top_k" else 100)
-            )
+            each = 4 if self.watermark.strength == "top_k" else 100
+            steps = math.ceil(self.policy.max_strength) * self.watermark.top_k * each
         return (self.row_factor * np.linspace(0, self.policy.max_strength, steps + 1)).tolist()
 
     def _threshold_margin(self, logits: torch.Tensor) -> float:
@@ -207,11 +207,8 @@ class BruteForce:
         if wm.strength == "scale":
             start = scores[order].astype(np.float64)
             whole = self._whole_race(warped, new)
-            return lambda s: (
-                _best(whole)
-                if s == 1 and not self.policy.looks_ahead
-                else _best(start + float(s) * (race - start), order)
-            )
+            races = not self.policy.looks_ahead
+            return lambda s: _best(whole) if s == 1 and races else _best(start + float(s) * (race - start), order)
         joins = np.arange(1, 2 * order.size, 2, dtype=np.float32)  # 2 rank - 1
 
         def cut_off(strength: Any) -> tuple[int, float]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
 from decoding.running import make_decoder
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -13,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from caw import ops
-from caw.decoding.capture.cuda_graph import WARM_UP
+from caw.decoding.capture import run_ahead
+from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.capture.fixed_step import DeviceStep, FixedStep
-from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.capture.run_ahead import ROUND, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
@@ -117,8 +120,8 @@ class Recording(TorchDispatchMode):
 class Replayed:
     """Stands for CapturedStep: a few calls as they are, one recorded, the rest replays."""
 
-    def __init__(self, step: Any) -> None:
-        self.step, self.calls, self.graph = step, 0, None
+    def __init__(self, step: Any, recordings: list[int]) -> None:
+        self.step, self.recordings, self.calls, self.graph = step, recordings, 0, None
 
     def __call__(self) -> None:
         self.calls += 1
@@ -130,6 +133,7 @@ class Replayed:
             with Recording() as graph:
                 self.step()
             self.graph = graph
+            self.recordings.append(self.calls)
 
 
 def _tensors_of(tree: Any) -> Iterator[torch.Tensor]:
@@ -218,14 +222,58 @@ def _networks(step: DeviceStep) -> list[torch.nn.Module]:
     return list(choosing.evaluator.modules())
 
 
-def replays_go_on_as(made: Sequence[tuple[Any, Any]]) -> None:
-    """Record the first call of the second step and replay it: every time the tokens of the first step, which runs."""
+def same_results(a: DeviceStep, b: DeviceStep) -> None:
+    """The newest results of two steps."""
+    for one, other in zip(*(dataclasses.astuple(newest(step)) for step in (a, b)), strict=True):
+        if isinstance(one, torch.Tensor):
+            assert torch.equal(one.nan_to_num(nan=-1.0), other.nan_to_num(nan=-1.0))
+
+
+def replays_go_on_as(made: Sequence[tuple[Decoder, DeviceStep]], prompts: Sequence[list[int]] = ()) -> None:
+    """Record the first call of the second step and replay it: every time the results of the first step, which runs.
+
+    prompts: others that then take the places of those there are.
+    """
     (decoder, plain), (other, recorded) = made
+    before = addresses(recorded)
     with torch.inference_mode(), other.attention, Recording() as graph:
         recorded()
     with torch.inference_mode(), decoder.attention:
         plain()
-        for _ in range(9):
+    same_results(plain, recorded)
+    for turn in range(2 if prompts else 1):
+        for one in (decoder, other) if turn else ():
+            one.rows = [None] * len(prompts)
+            refill(one, list(prompts))
+        for _ in range(ROUND + 2):  # past a round's end
             graph.replay()
-            plain()
-            assert torch.equal(newest(plain).tokens, newest(recorded).tokens)
+            with torch.inference_mode(), decoder.attention:
+                plain()
+            same_results(plain, recorded)
+    assert addresses(recorded) == before, "a graph reads and writes where it did"
+
+
+def addresses(step: DeviceStep) -> dict[str, Any]:
+    return {name: (t.data_ptr(), t.shape, t.stride()) for name, t in tensors(step).items()}
+
+
+def by_replays(monkeypatch: pytest.MonkeyPatch, worth: int = 5) -> list[int]:
+    """Decoders replay steps from now on, as on a GPU, where there are `worth` tokens to make; an entry a recording."""
+    made: list[int] = []
+    prepare = RunAhead._prepare
+
+    def prepared(self: RunAhead) -> None:
+        prepare(self)
+        self.captured = Replayed(self.step, made)  # type: ignore[assignment]
+
+    monkeypatch.setattr(RunAhead, "_prepare", prepared)
+    monkeypatch.setattr(run_ahead, "WORTH_CAPTURING", worth)
+    return made
+
+
+def graphs_of(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The CUDA graphs captured from now on."""
+    graphs: list[Any] = []
+    record = CapturedStep._record
+    monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])
+    return graphs

@@ -7,7 +7,7 @@ from typing import Any
 
 from decoding.architectures import prompt
 from decoding.brute_force import BruteForce
-from decoding.running import Run, run
+from decoding.running import Run, run, same_texts
 
 import caw
 from caw.decoding.row_settings import RowSettings
@@ -50,15 +50,31 @@ def rows_for(watermark: Any, rows: list[RowSettings]) -> list[RowSettings]:
     return rows if watermark is not None else [dataclasses.replace(row, key=None) for row in rows]
 
 
-def references_for(model: Any, rows: list[RowSettings], watermark: Any, policy: Any, eos: tuple[int, ...]) -> Any:
-    """Each row's text by definition."""
-    found = []
-    for row in rows:
-        own = watermark if row.key is None else dataclasses.replace(watermark, key=row.key)
-        names = {field.name for field in dataclasses.fields(Sampling)} - {"max_new_tokens", "min_new_tokens"}
-        sampling = {name: getattr(row, name) for name in names}
-        found.append(BruteForce(model, own, policy, eos=eos, row_factor=row.strength_factor, **sampling))
-    return found
+def references_for(
+    model: Any, rows: list[RowSettings], watermark: Any, policy: Any, eos: tuple[int, ...], mark_eos: bool = True
+) -> list[BruteForce]:
+    """How each row's text is made by definition."""
+    names = {field.name for field in dataclasses.fields(Sampling)} - {"max_new_tokens"}
+    return [
+        BruteForce(
+            model, watermark if row.key is None else dataclasses.replace(watermark, key=row.key), policy,
+            eos=eos if row.ends is None else row.ends, mark_eos=mark_eos, row_factor=row.strength_factor,
+            **{name: getattr(row, name) for name in names},
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def as_defined(
+    done: Run, model: Any, rows: list[RowSettings], watermark: Any, policy: Any, eos: tuple[int, ...], **options: Any
+) -> None:
+    """The texts and their ends are those of the definition, most of them exactly, others within their margins."""
+    references = references_for(model, rows, watermark, policy, eos, **options)
+    made = [one.decode(ids, row.max_new_tokens) for one, ids, row in zip(references, PROMPTS, rows, strict=True)]
+    ended = ["eos" if ids[-1] in one.eos else "length" for ids, one in zip(made, references, strict=True)]
+    same_texts(done, dataclasses.replace(done, tokens=made, reasons=ended), references, PROMPTS)
+    exact = [one == other for one, other in zip(done.tokens, made, strict=True)]
+    assert sum(exact) > len(exact) / 2
 
 
 def texts(done: Run) -> list[tuple[list[int], str]]:

@@ -49,10 +49,17 @@ def decode(model: Any, name: str | None, kind: str, requests: list[Request], **s
     return [sequence.tokens for sequence in found], evidence
 
 
-@pytest.mark.parametrize("name, kind, sampling", pairwise([None, *MARKS], ["target", "capacity"], SAMPLING))
-def test_a_continued_text_is_the_uninterrupted_one(llama: Any, name: str | None, kind: str, sampling: str) -> None:
-    """Contexts, evidence, draws and repeats are those of one long request, whatever the place of the cut."""
-    settings = SAMPLING[sampling]
+# what was generated before is no prompt: presence and frequency go by it
+ASKED = {
+    **SAMPLING,
+    "penalties": {"presence_penalty": 0.5, "frequency_penalty": 1.5, "repetition_penalty": 1.2},
+}
+
+
+@pytest.mark.parametrize("name, kind, asked", pairwise([None, *MARKS], ["target", "capacity"], ASKED))
+def test_a_continued_text_is_the_uninterrupted_one(llama: Any, name: str | None, kind: str, asked: str) -> None:
+    """Contexts, evidence, draws, counts and repeats are those of one long request, whatever the place of the cut."""
+    settings = ASKED[asked]
     row = RowSettings(**{"max_new_tokens": LENGTH, **settings})
     whole, before = decode(llama, name, kind, [Request(ids, LENGTH, row) for ids in PROMPTS], **settings)
     cut = [
@@ -79,12 +86,3 @@ def test_the_tokens_before_decide(llama: Any) -> None:
 def test_a_text_without_room_to_go_on_is_refused(llama: Any) -> None:
     with pytest.raises(ValueError, match="must have room to go on, got 3 tokens of at most 3"):
         decode(llama, None, "capacity", [Request(PROMPTS[0], 3, RowSettings(max_new_tokens=3), begun=(1, 2, 3))])
-
-
-def test_penalties_count_the_tokens_before(llama: Any) -> None:
-    """What was generated before is no prompt: presence and frequency go by it."""
-    settings = {"presence_penalty": 0.5, "frequency_penalty": 1.5, "repetition_penalty": 1.2}
-    row = RowSettings(max_new_tokens=LENGTH, **settings)
-    whole, _ = decode(llama, "top_k", "capacity", [Request(ids, LENGTH, row) for ids in PROMPTS], **settings)
-    cut = [Request(ids, LENGTH, row, begun=tuple(text[:9])) for ids, text in zip(PROMPTS, whole, strict=True)]
-    assert decode(llama, "top_k", "capacity", cut, **settings)[0] == whole

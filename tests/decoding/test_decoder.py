@@ -13,6 +13,8 @@ from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowSettings
 
 SAMPLING = {
     "greedy": {},
@@ -49,7 +51,8 @@ def test_branchings_and_batches_agree(model: Any, name: str, sampling: str) -> N
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize(("name", "branching"), [("llama", "tree"), ("gemma3", "batch"), ("gpt2", "sequential")])
 def test_refill_in_any_order(name: str, branching: str, sampling: str) -> None:
-    """Nine prompts through 1, 2, 4 or 9 slots and shuffled, with budgets and ends of their own: the same texts."""
+    """Nine prompts through 1, 2, 4 or 9 slots and shuffled, with budgets and ends of their own: the same texts; also by
+    steps that read nothing back, some ended while the next round is under way."""
     model = build(name)
     watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(model, theta=1.0)
     prompts = [prompt(1 + 2 * (i % 5), i) for i in range(9)]
@@ -68,24 +71,17 @@ def test_refill_in_any_order(name: str, branching: str, sampling: str) -> None:
         runs[f"{name} {batch} slots"] = run(
             model, prompts, watermark, policy, batch=batch, budgets=budgets, **settings
         ).tokens
+    for batch, trace in ((2, False), (9, True)) if branching == "tree" else ():
+        fixed = run(model, prompts, watermark, policy, batch=batch, budgets=budgets, fixed=True, return_trace=trace,
+                    **settings)  # fmt: skip
+        assert fixed.overflows > 0 and fixed.reasons == expected.reasons
+        runs[f"{name} {batch} slots, fixed"] = fixed.tokens
     order = random.Random(1).sample(range(9), 9)
     shuffled = run(
         model, [prompts[i] for i in order], watermark, policy, batch=2, budgets=[budgets[i] for i in order], **settings
     )
     runs[f"{name} shuffled"] = [tokens for _, tokens in sorted(zip(order, shuffled.tokens, strict=True))]
     check(runs, prompts, reference)
-
-
-def test_a_waiting_token_survives_the_shrinking_batch(llama: Any) -> None:
-    """Overflow just before empty slots are dropped: the carried token stays with its sequence."""
-    watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
-    prompts = [prompt(1 + i % 5, i) for i in range(8)]
-    budgets = [1, 2, 1, 14, 2, 14, 3, 14]
-    alone = [run(llama, [p], watermark, policy, max_new_tokens=b, slots=1).tokens[0] for p, b in zip(prompts, budgets)]  # noqa: B905
-    together = run(llama, prompts, watermark, policy, max_new_tokens=14, budgets=budgets, slots=1)
-    assert len(together.steps[-1][0]) < 8
-    assert together.overflows > 3
-    assert together.tokens == alone
 
 
 def test_equal_prompts_sample_apart(llama: Any) -> None:
@@ -96,20 +92,8 @@ def test_equal_prompts_sample_apart(llama: Any) -> None:
     sampled = run(llama, twice, **SAMPLING["sampled"]).tokens
     assert sampled[0] != sampled[1]
     assert sampled[0] == run(llama, twice[:1], **SAMPLING["sampled"]).tokens[0]
-
-
-def test_seed_decides_the_sample(llama: Any) -> None:
-    settings = SAMPLING["sampled"]
-    torch.manual_seed(1)
-    first = run(llama, RAGGED, **settings).tokens
-    torch.manual_seed(2)
-    assert first == run(llama, RAGGED, **settings).tokens, "the global generator has no say"
-    assert first != run(llama, RAGGED, **{**settings, "seed": 6}).tokens
-
-
-def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
-    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100"):
-        make_decoder(llama, caw.EXP(key=1, top_k=60), caw.FixedStrength(2.0))
+    other = requests_for(twice, [9, 9], [RowSettings(), RowSettings(seed=1)])
+    assert [request.occurrence for request in other] == [0, 0], "only equal requests count"
 
 
 def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:

@@ -98,15 +98,15 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("name, policy, sampling", pairwise(MARKS, POLICIES, SAMPLING))
-def test_evidence_is_the_detectors(llama: Any, name: str, policy: str, sampling: str) -> None:
+@pytest.mark.parametrize("name, policy, sampling, fixed", pairwise(MARKS, POLICIES, SAMPLING, [False, True]))
+def test_evidence_is_the_detectors(llama: Any, name: str, policy: str, sampling: str, fixed: bool) -> None:
     """Five texts through two places: refills, ends, budgets, overflows of two slots."""
-    watch(llama, name, POLICIES[policy], slots=2, **SAMPLING[sampling])
+    watch(llama, name, POLICIES[policy], slots=2, fixed=fixed, **SAMPLING[sampling])
 
 
-@pytest.mark.parametrize("name, sampling", pairwise(WEIGHTED, SAMPLING))
-def test_evidence_with_weights(llama: Any, name: str, sampling: str) -> None:
-    watch(llama, name, POLICIES["capacity"], weighted=True, **SAMPLING[sampling])
+@pytest.mark.parametrize("name, sampling, fixed", pairwise(WEIGHTED, SAMPLING, [False, True]))
+def test_evidence_with_weights(llama: Any, name: str, sampling: str, fixed: bool) -> None:
+    watch(llama, name, POLICIES["capacity"], weighted=True, slots=2, fixed=fixed, **SAMPLING[sampling])
 
 
 @pytest.mark.parametrize("name", MARKS)
@@ -114,12 +114,6 @@ def test_evidence_under_keys_of_their_own(llama: Any, name: str) -> None:
     keys = [None, 77, 2**62 + 12345, 77, None]
     limits = RowLimits.of([RowSettings(max_new_tokens=30), RowSettings(max_new_tokens=30, key=77)], (2,))
     assert len(watch(llama, name, POLICIES["fixed"], keys=keys, limits=limits, batch=3).keys) == 3
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", WATERMARKS)
-def test_evidence_of_steps_that_a_graph_could_hold(llama: Any, name: str, weighted: bool) -> None:
-    watch(llama, name, POLICIES["capacity"], weighted, fixed=True, slots=2)
 
 
 def test_repeats_are_met(llama: Any) -> None:

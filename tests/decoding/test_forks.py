@@ -50,24 +50,15 @@ class Watch:
         return done
 
 
-@pytest.mark.parametrize("name, kind", pairwise([None, *MARKS], ["target", "capacity"]))
-def test_a_fork_is_the_uninterrupted_text(llama: Any, name: str | None, kind: str) -> None:
+CASES = [("llama", name, kind, False) for name, kind in pairwise([None, *MARKS], ["target", "capacity"])]
+CASES += [(name, "lefthash", "capacity", False) for name in ("phi3", "granite")]
+CASES += [("llama", name, "capacity", True) for name in ("lefthash", "scale")]
+
+
+@pytest.mark.parametrize(("architecture", "name", "kind", "fixed"), CASES)
+def test_a_fork_is_the_uninterrupted_text(architecture: str, name: str | None, kind: str, fixed: bool) -> None:
     """Tokens and logits, whatever the place, whatever stood in the row before."""
-    compare_forks(llama, name, kind)
-
-
-@pytest.mark.parametrize("name", ["lefthash", "scale"])
-def test_a_fork_in_captured_steps(llama: Any, name: str) -> None:
-    compare_forks(llama, name, "capacity", fixed=True)
-
-
-@pytest.mark.parametrize("architecture", ["phi3", "granite"])
-def test_a_fork_of_other_layers(architecture: str) -> None:
-    compare_forks(build(architecture), "lefthash", "capacity")
-
-
-def compare_forks(llama: Any, name: str | None, kind: str, **settings: Any) -> None:
-    decoder = decoder_for(llama, name, kind, speculate=None, **settings)
+    decoder = decoder_for(build(architecture), name, kind, speculate=None, fixed=fixed)
     watch, stems = Watch(decoder), [Stem() for _ in PROMPTS]
     wholes: dict[int, Any] = {}
     forks: dict[int, tuple[int, int]] = {}
@@ -83,7 +74,7 @@ def compare_forks(llama: Any, name: str | None, kind: str, **settings: Any) -> N
             whole, cut = forks.pop(sequence.index)
             assert sequence.tokens == wholes[whole].tokens
             begun = len(sequence.request.begun)  # one less, where the last token is the first step's only candidate
-            assert begun == (cut if settings.get("fixed") else cut - 1)
+            assert begun == (cut if fixed else cut - 1)
             ours, theirs = watch.logits[sequence.index][cut - begun :], watch.logits[whole][cut:]
             assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
     assert not forks and len(wholes) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tiny import tiny_tokenizer
 
 import caw
 from caw import ops
-from caw.decoding.full_race import BELOW_ONE, FullRace, only_races, runs_full_race
+from caw.decoding.full_race import only_races, runs_full_race
 from caw.record import Record
 from caw.watermarks import Position
 
@@ -133,15 +132,6 @@ def test_only_what_may_race_races() -> None:
         assert not runs_full_race(mark, policy)
 
 
-def test_the_rung_is_that_of_strength_one() -> None:
-    race = FullRace.of(torch.tensor([1.0, 1.0, 0.5]), torch.tensor([False, True, False]), torch.ones(3).bool(),
-                       original_asked=True)  # fmt: skip
-    ladder = race.ladder(torch.tensor([4, 5, 6]), torch.tensor([7, 8, 9]), None)
-    assert ladder.candidates.tolist() == [[4, 7], [5, 5], [6, 6]] and ladder.counts.tolist() == [2, 1, 1]
-    assert ladder.select(torch.ones(3)).tolist() == [1, 0, 0]
-    assert ladder.select(torch.full((3,), BELOW_ONE)).tolist() == [0, 0, 0]
-
-
 def test_what_a_full_race_does_not_take_is_refused(llama: Any) -> None:
     tokenizer = tiny_tokenizer()
     with pytest.raises(ValueError, match="it takes no target, got one in FixedStrength; leave target out"):
@@ -156,75 +146,3 @@ def test_a_decoder_of_nothing_else_has_two_rungs(llama: Any) -> None:
     assert step.choosing.rungs == 2
     other: Any = make_decoder(llama, RACE, caw.FixedStrength(0.5), fixed=True, do_sample=True).step
     assert other.choosing.rungs == 100
-
-
-@pytest.mark.slow(seconds=40)
-@pytest.mark.parametrize(
-    ("temperature", "top_p", "top_k"), [(0.7, 1.0, 0), (1.0, 1.0, 0), (1.0, 0.95, 0), (1.3, 1.0, 4096)]
-)
-def test_demo_model_loses_no_nats(demo_logits: torch.Tensor, temperature: float, top_p: float, top_k: int) -> None:
-    """Expected surprise under the model's own plain distribution, over keys, at every position of a text: within .02
-    nats of the sampler's own, with so many keys that .02 is four standard errors or more.
-
-    A race over the record of 100 gives .05, .40, .21 and 1.2 nats less. Temperature 1.3 has so long a tail that its
-    4,096 likeliest tokens race here, .97 of the probability; all of them are in the next test.
-    """
-    surprise = -demo_logits.double().log_softmax(1)
-    if top_k:  # as a vocabulary of their own, or a row costs as much as all
-        likeliest = demo_logits.topk(top_k)
-        demo_logits, surprise = likeliest.values, surprise.gather(1, likeliest.indices)
-    off, error = nats_off(surprise, sampled_from(demo_logits, temperature, top_p), error=0.005)
-    assert 4 * error <= 0.02 + 1e-9 and abs(off) < 0.02, (off, error)
-
-
-@pytest.mark.slow(seconds=20)
-def test_a_long_tail_races_too(demo_logits: torch.Tensor) -> None:
-    """All tokens at temperature 1.3, within four standard errors, of .02 each; a race over the record is off by 1.4."""
-    surprise = -demo_logits.double().log_softmax(1)
-    off, error = nats_off(surprise, sampled_from(demo_logits, 1.3), error=0.02)
-    assert abs(off) < 4 * error, (off, error)
-
-
-@pytest.fixture(scope="module")
-def demo_logits() -> torch.Tensor:
-    """Logits float32 [P, V] of the demo model at the positions of a text."""
-    model, tokenizer = caw.load_model("smollm2-135m", dtype="float32")
-    text = (
-        "The old harbour was quiet when the first boats came back, and nobody on the pier could say why they had "
-        "turned round so early in the season, long before the weather broke."
-    )
-    ids = tokenizer(f"{text} {text}").input_ids  # the second time most words are sure
-    with torch.inference_mode():
-        return model(torch.tensor([ids])).logits[0, 1:].float()  # type: ignore[no-any-return]
-
-
-def sampled_from(plain: torch.Tensor, temperature: float, top_p: float = 1.0) -> torch.Tensor:
-    """Logits [P, V] as the sampler takes them."""
-    warped = plain / temperature
-    if top_p < 1:
-        order = warped.sort(descending=False)
-        out = order.values.softmax(1).cumsum(1) <= 1 - top_p
-        warped = warped.masked_fill(out.scatter(1, order.indices, out), -torch.inf)
-    return warped
-
-
-def nats_off(surprise: torch.Tensor, warped: torch.Tensor, error: float) -> tuple[float, float]:
-    """(mean surprise, of each token float64 [P, V], of races in `warped` [P, V], less the expected one; its standard
-    error, at most `error`).
-    """
-    probs = warped.double().softmax(1)
-    mean = (probs * surprise).sum(1)
-    deviation = float(((probs * surprise.square()).sum(1) - mean.square()).mean().sqrt())
-    keys = math.ceil((deviation / error) ** 2 / len(warped))
-    found = torch.zeros(len(warped), dtype=torch.float64)
-    context = torch.arange(len(warped))[:, None].expand(-1, 4).contiguous()
-    for key in range(keys):
-        winner = caw.EXP(key, strength="scale").whole_winner(position_of_row(warped, context), native=True)
-        found += surprise.gather(1, winner[:, None])[:, 0]
-    return float((found / keys).mean() - mean.mean()), deviation / (len(warped) * keys) ** 0.5
-
-
-def position_of_row(warped: torch.Tensor, context: torch.Tensor) -> Position:
-    """A position without a record, which the race does not read."""
-    nothing = Record.empty(len(warped), warped.device)
-    return Position(nothing, nothing.values, warped, context, warped)

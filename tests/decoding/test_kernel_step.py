@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from decoding.architectures import CONFIGS, RAGGED, build, from_config, prompt
 from decoding.capturing import started, tensors
-from decoding.running import run
+from decoding.drafts.guessing import Knowing
+from decoding.running import Run, run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from models.packing import packed_pair
 from pairwise import pairwise
@@ -57,42 +61,44 @@ def one_layer(name: str) -> Any:
     return from_config(kind, config | {"num_hidden_layers": 1})
 
 
+# the ops that are launches of kernels on a GPU, by the module of each
+KERNELS = {
+    "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"], "warp_logits": ["warp_logits"],
+    "decision_step": ["decision_step"], "sampling_noise": ["sampling_noise"], "tournament": ["tournament"],
+    "penalise_logits": ["penalise_logits"], "small_linear": ["small_linear", "packed_linear"],
+    "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer", "family_layer"],
+    "rms_norm": ["rms_norm"],
+}  # fmt: skip
+
+
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     """As on a GPU: ladders, noise, products and whole layers by their kernels too."""
-    from caw.triton_kernels import (
-        decision_step,
-        decoder_layer,
-        enumerate_candidates,
-        ladder_step,
-        launching,
-        packed_weights,
-        penalise_logits,
-        rms_norm,
-        sampling_noise,
-        small_linear,
-        tournament,
-        warp_logits,
-    )
+    from caw.triton_kernels import launching
 
     if not (launching.INTERPRETED or torch.cuda.is_available()):
         pytest.fail("expected Triton in its interpreter; run pytest with TRITON_INTERPRET=1")
-    monkeypatch.setattr(ops, "enumerate_candidates", enumerate_candidates.enumerate_candidates)
-    monkeypatch.setattr(ops, "ladder_step", ladder_step.ladder_step)
-    monkeypatch.setattr(ops, "decision_step", decision_step.decision_step)
-    monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
-    monkeypatch.setattr(ops, "penalise_logits", penalise_logits.penalise_logits)
-    monkeypatch.setattr(ops, "warp_logits", warp_logits.warp_logits)
-    monkeypatch.setattr(ops, "tournament", tournament.tournament)
-    monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
-    monkeypatch.setattr(ops, "packed_linear", small_linear.packed_linear)
-    monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
-    monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
-    monkeypatch.setattr(ops, "family_layer", decoder_layer.family_layer)
-    monkeypatch.setattr(ops, "rms_norm", rms_norm.rms_norm)
+    for name, operators in KERNELS.items():
+        module = importlib.import_module(f"caw.triton_kernels.{name}")
+        for operator in operators:
+            monkeypatch.setattr(ops, operator, getattr(module, operator))
     kernels = launchers()
     monkeypatch.setattr(ops, "sibling_attention", kernels.sibling_attention)  # whose place a layer may take
     return kernels
+
+
+def launched(model: Any, kernels: ops.Ops, watermark: str | None, policy: str, **settings: Any) -> list[Any]:
+    """The launches of a step. On meta tensors nothing runs: dtypes, shapes, strides and limits are checked."""
+    from caw.triton_kernels.launching import recorded
+
+    chosen = EVERY[watermark] if watermark else None
+    decoder, step = started(model, RAGGED, chosen, POLICIES[policy](model), slots=2, **settings)
+    assert isinstance(step.step, FusedStep)
+    to_meta(decoder, step, kernels)
+    linears = FusedForwards(step.step.model, enabled=True)
+    with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
+        step()
+    return launches
 
 
 @pytest.mark.parametrize(
@@ -102,17 +108,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
 def test_launchers_take_what_the_step_gives(
     llama: Any, by_kernels: ops.Ops, watermark: str | None, policy: str, sampling: str
 ) -> None:
-    """On meta tensors nothing runs: dtypes, shapes, strides and limits are checked, and launches counted."""
-    from caw.triton_kernels.launching import recorded
-
-    chosen = EVERY[watermark] if watermark else None
-    decoder, step = started(llama, RAGGED, chosen, POLICIES[policy](llama), slots=2, eos_token_ids=(2,),
-                            **SAMPLING[sampling])  # fmt: skip
-    assert isinstance(step.step, FusedStep)
-    to_meta(decoder, step, by_kernels)
-    linears = FusedForwards(step.step.model, enabled=True)
-    with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
-        step()
+    launches = launched(llama, by_kernels, watermark, policy, eos_token_ids=(2,), **SAMPLING[sampling])
     kernels = [launch.kernel.__name__ for launch in launches]
     layers = llama.config.num_hidden_layers
     assert kernels.count("_layer_attention_kernel") == layers and "_split_kernel" not in kernels
@@ -130,16 +126,10 @@ def test_launchers_take_what_the_step_gives(
 
 def test_penalties_are_launches_of_the_step(llama: Any, by_kernels: ops.Ops) -> None:
     """A part of a step only where a text may have some."""
-    from caw.triton_kernels.launching import recorded
-
-    for own, launched in (({}, 0), ({"presence_penalty": 0.5}, 1), ({"repetition_penalty": 1.2}, 1)):
-        decoder, step = started(llama, RAGGED, EVERY["lefthash"], POLICIES["capacity"](llama), slots=2, **own)
-        to_meta(decoder, step, by_kernels)
-        linears = FusedForwards(step.step.model, enabled=True)
-        with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
-            step()
+    for own, count in (({}, 0), ({"presence_penalty": 0.5}, 1), ({"repetition_penalty": 1.2}, 1)):
+        launches = launched(llama, by_kernels, "lefthash", "capacity", **own)
         kernels = [launch.kernel.__name__ for launch in launches]
-        assert {kernels.count(name) for name in ("_bias_kernel", "_count_kernel", "_penalty_kernel")} == {launched}
+        assert {kernels.count(name) for name in ("_bias_kernel", "_count_kernel", "_penalty_kernel")} == {count}
         arguments = next((launch.arguments for launch in launches if launch.kernel.__name__ == "_bias_kernel"), {})
         assert arguments.get("REPEATS", False) == ("repetition_penalty" in own) and not arguments.get("BIASED", False)
 
@@ -163,7 +153,33 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     assert all(t.is_meta for t in tensors(step).values())
 
 
+def compare(
+    kernels: ops.Ops, model: Any, prompts: Any, watermark: str | None, policy: Any, *, other: Any = None,
+    mistakes: Any = (), between: Callable[[], Any] = list, **settings: Any,
+) -> Run:  # fmt: skip
+    """The run by kernels, checked against the references and steps that read back.
+
+    other: a model of these numbers. between: what is done before the run by kernels.
+    """
+    chosen = EVERY[watermark] if watermark else None
+    expected = run(other or model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
+    between()
+    if mistakes:
+        settings["speculate"] = Knowing(list(zip(prompts, expected.tokens, strict=True)), mistakes)
+    actual = run(model, prompts, chosen, policy, fixed=True, kernels=kernels, **settings)
+    assert actual.tokens == expected.tokens
+    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
+    return actual
+
+
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels are compiled here; test_cuda_graph runs them"
+)
+SHORT = [prompt(7, 1), prompt(2, 2)]
+
+
 @pytest.mark.slow
+@interpreted
 @pytest.mark.parametrize(
     ("name", "watermark", "sampling"),
     [
@@ -186,57 +202,45 @@ def test_tokens_of_kernels_in_the_interpreter(
 
     Llama's with packed candidates, by its layers' kernels; so are the layers of other families.
     """
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled here; test_capture runs them")
     model = build(name) if name in ("gemma2", "phi3", "gpt_oss") else one_layer(name)
     if name == "llama":
         monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
         monkeypatch.setattr(fused_step, "row_budget", lambda batch, width: min(3, batch * width))
-    chosen = EVERY[watermark] if watermark else None
     policy = capacity_policy(model, theta=1.0, beta=1.0) if watermark else None
     settings: dict[str, Any] = {"max_new_tokens": 2 if name == "llama" else 4, "slots": 2, **SAMPLING[sampling]}
-    prompts = [prompt(7, 1), prompt(2, 2)]
-    expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
-    families = {"gemma2": {"gemma2"}, "phi3": {"llama"}}
-    calls = as_on_a_gpu(monkeypatch) if name in families else set()
-    actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
-    assert actual.tokens == expected.tokens
-    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
-    if name in families:
-        assert calls == families[name], "layers run whole"
+    families = {"gemma2": {"gemma2"}, "phi3": {"llama"}}.get(name, set())
+    calls = set[str]()
+    between = partial(as_on_a_gpu, monkeypatch, calls) if families else list
+    compare(by_kernels, model, SHORT, watermark, policy, between=between, **settings)
+    assert calls == families, "layers run whole"
 
 
 @pytest.mark.slow
+@interpreted
 @pytest.mark.parametrize("watermark", ["lefthash", pytest.param(None, marks=REHEARSAL)])
 def test_tokens_of_penalties_in_the_interpreter(by_kernels: ops.Ops, watermark: str | None) -> None:
     """Rows with all kinds of them, and without."""
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled here; test_capture runs them")
     model = one_layer("qwen2")
-    policy, chosen = (capacity_policy(model), EVERY[watermark]) if watermark else (None, None)
     rows = [
         RowSettings(max_new_tokens=3, logit_bias={3: 9.0}, frequency_penalty=2.0, repetition_penalty=1.3),
         RowSettings(max_new_tokens=3),
         RowSettings(max_new_tokens=3, logit_bias={5: 99.0, 6: 98.0}, presence_penalty=2.0),
     ]
-    prompts, settings = [prompt(7, 1), prompt(2, 2), prompt(5)], {"rows": rows, "max_new_tokens": 3, "slots": 2}
-    expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
-    actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
-    assert actual.tokens == expected.tokens
-    assert expected.tokens[0][0] == 3 and {5, 6} == set(expected.tokens[2])
+    policy = capacity_policy(model) if watermark else None
+    done = compare(by_kernels, model, [*SHORT, prompt(5)], watermark, policy, rows=rows, max_new_tokens=3, slots=2)
+    assert done.tokens[0][0] == 3 and {5, 6} == set(done.tokens[2])
 
 
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Layers run whole as they do there; families of those that have run so."""
-    families: set[str] = set()
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, families: set[str]) -> None:
+    """Layers run whole from now on; families of those that have run so."""
     whole = ops.family_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
     monkeypatch.setattr(ops, "family_layer", lambda *given: families.add(given[13]) or whole(*given))
-    return families
 
 
 @pytest.mark.slow
+@interpreted
 @pytest.mark.parametrize(
     ("weights", "name", "watermark"),
     [
@@ -249,23 +253,15 @@ def test_tokens_of_packed_weights_in_the_interpreter(
     by_kernels: ops.Ops, weights: str, name: str, watermark: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where whole layers take such weights: the tokens of the dense model of the same numbers."""
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
     kind, config = CONFIGS[name]
     sizes = {"intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16 if name == "qwen3" else 8}
     packed, dense = packed_pair(from_config(kind, config | sizes), weights)
     policy = capacity_policy(dense, theta=1.0, beta=1.0) if watermark else None
-    settings: dict[str, Any] = {"max_new_tokens": 2, "slots": 2}
-    chosen, prompts = WATERMARKS[watermark] if watermark else None, [prompt(7, 1), prompt(70, 2)]
-    expected = run(dense, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
     calls, whole = [], ops.decoder_layer
-    monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
-    monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
     monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(given[9][1].dtype) or whole(*given))
-    actual = run(packed, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
-    assert actual.tokens == expected.tokens
-    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
-    assert calls and set(calls) == {packed.model.layers[0].mlp.up_proj.packed.dtype}, "layers run whole"
+    between, prompts = partial(as_on_a_gpu, monkeypatch, set()), [prompt(7, 1), prompt(70, 2)]
+    compare(by_kernels, packed, prompts, watermark, policy, other=dense, between=between, max_new_tokens=2, slots=2)
+    assert set(calls) == {packed.model.layers[0].mlp.up_proj.packed.dtype}, "layers run whole"
 
 
 @functools.cache
@@ -304,6 +300,7 @@ def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
 
 
 @REHEARSAL
+@interpreted
 @pytest.mark.parametrize(("fixed", "planted"), [(True, None), (False, None), (True, "_layer_attention_kernel")])
 def test_nothing_is_compiled_in_mid_generation(
     by_kernels: ops.Ops, monkeypatch: pytest.MonkeyPatch, fixed: bool, planted: str | None
@@ -312,11 +309,8 @@ def test_nothing_is_compiled_in_mid_generation(
     in a cache of more parts, and others in their places. planted: a kernel that is compiled for each number anew."""
     from caw.triton_kernels import decoder_layer
 
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
     model = one_layer("qwen2")
-    as_on_a_gpu(monkeypatch)
-    monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
+    as_on_a_gpu(monkeypatch, set())
     places = [256, 512]
     monkeypatch.setattr(plan, "cache_places", lambda longest, device, compiled: places[0])
     # sixteen are a number that Triton would compile for, where it may
@@ -334,14 +328,13 @@ def test_nothing_is_compiled_in_mid_generation(
     assert {name for name, *_ in found - before} == ({planted} if planted else set())
 
 
+@interpreted
 @pytest.mark.parametrize("planted", [False, True])
 def test_any_number_of_rows_takes_the_same_kernels(by_kernels: ops.Ops, monkeypatch: Any, planted: bool) -> None:
     """Those of steps whose candidates differ in number. planted: one that is compiled for each number anew."""
     from caw.triton_kernels import topk_softmax
     from caw.triton_kernels.launching import recorded
 
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
     if planted:
         monkeypatch.setitem(topk_softmax._part_kernel.kwargs, "do_not_specialize", ())
     found: list[set[tuple[str, ...]]] = []

@@ -7,52 +7,45 @@ import dataclasses
 from typing import Any
 
 import pytest
-from decoding.architectures import spread_evaluator
-from decoding.capturing import Replayed
-from decoding.mixing import FOREIGN, PENALISED, PROMPTS, ROWS, alone, compare, references_for, rows_for, texts
+from decoding.capturing import by_replays, graphs_of
+from decoding.mixing import (
+    FOREIGN,
+    PENALISED,
+    PROMPTS,
+    ROWS,
+    alone,
+    as_defined,
+    compare,
+    references_for,
+    rows_for,
+    texts,
+)
 from decoding.running import make_decoder, run, same_texts
 from decoding.test_step import POLICIES, WATERMARKS
 from pairwise import pairwise
 
 import caw
 from caw.decoding.capture import run_ahead
-from caw.decoding.capture.cuda_graph import CapturedStep
-from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.row_settings import RowSettings
-from caw.testing import assert_close
+
+MARKS = {**WATERMARKS, **FOREIGN}
+KINDS = {"settings": ROWS, "penalties": PENALISED}
 
 
-@pytest.mark.parametrize("watermark, policy", pairwise([None, *WATERMARKS], POLICIES))
-def test_mixed_rows_are_as_if_alone(llama: Any, watermark: str | None, policy: str) -> None:
-    chosen = WATERMARKS[watermark] if watermark else None
-    expected = compare(llama, chosen, POLICIES[policy](llama) if chosen else None)
-    assert not any(expected.traces[3].choice), "a factor of 0 leaves a text unmarked"
+@pytest.mark.parametrize("watermark, policy, kind, fixed", pairwise([None, *MARKS], POLICIES, KINDS, [False, True]))
+def test_mixed_rows_are_as_if_alone(llama: Any, watermark: str | None, policy: str, kind: str, fixed: bool) -> None:
+    chosen, how = (MARKS[watermark], POLICIES[policy](llama)) if watermark else (None, None)
+    expected = compare(llama, chosen, how, fixed, rows=KINDS[kind])
+    assert kind == "penalties" or not any(expected.traces[3].choice), "a factor of 0 leaves a text unmarked"
 
 
-@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
-def test_mixed_rows_are_those_of_the_definition(llama: Any, watermark: str | None) -> None:
-    """Keys, factors and draws of a row, by the plain model: what the test on a GPU compares by."""
-    chosen, policy = (WATERMARKS[watermark], POLICIES["window11"](llama)) if watermark else (None, None)
-    rows = rows_for(chosen, ROWS)
-    done = run(llama, PROMPTS, chosen, policy, rows=rows, eos_token_ids=(2,), max_new_tokens=14, slots=2)
-    references = references_for(llama, rows, chosen, policy, (2,))
-    made = [one.decode(ids, row.max_new_tokens) for one, ids, row in zip(references, PROMPTS, rows, strict=True)]
-    ended = ["eos" if tokens[-1] == 2 else "length" for tokens in made]
-    same_texts(done, dataclasses.replace(done, tokens=made, reasons=ended), references, PROMPTS)
-    exact = [one == other for one, other in zip(done.tokens, made, strict=True)]
-    assert sum(exact) > len(exact) / 2, "the rest are within their margins"
-
-
-@pytest.mark.parametrize("policy", ["full", "window11"])
-@pytest.mark.parametrize("watermark", FOREIGN)
-def test_mixed_rows_of_other_formats(llama: Any, watermark: str, policy: str) -> None:
-    compare(llama, FOREIGN[watermark], POLICIES[policy](llama))
-
-
-@pytest.mark.parametrize("watermark, policy", pairwise([None, *WATERMARKS], ["full", "delta", "window11", "window21"]))
-def test_mixed_rows_in_steps_that_a_graph_could_hold(llama: Any, watermark: str | None, policy: str) -> None:
-    chosen = WATERMARKS[watermark] if watermark else None
-    compare(llama, chosen, POLICIES[policy](llama) if chosen else None, fixed=True)
+@pytest.mark.parametrize("watermark, policy, kind", pairwise([None, *WATERMARKS], POLICIES, KINDS))
+def test_mixed_rows_are_those_of_the_definition(llama: Any, watermark: str | None, policy: str, kind: str) -> None:
+    """Keys, factors, draws and penalties of a row, by the plain model: what the test on a GPU compares by."""
+    chosen, how = (WATERMARKS[watermark], POLICIES[policy](llama)) if watermark else (None, None)
+    rows = rows_for(chosen, KINDS[kind])
+    done = run(llama, PROMPTS, chosen, how, rows=rows, eos_token_ids=(2,), max_new_tokens=14, slots=2)
+    as_defined(done, llama, rows, chosen, how, (2,))
 
 
 @pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
@@ -62,24 +55,16 @@ def test_mixed_rows_by_replays(llama: Any, watermark: str | None, monkeypatch: p
     settings: dict[str, Any] = {"eos_token_ids": (2,), "max_new_tokens": 14, "slots": 2}
     rows = rows_for(chosen, ROWS)
     expected = alone(llama, rows, chosen, policy, **settings)
-    made: list[Replayed] = []
-    prepare = RunAhead._prepare
-
-    def prepared(self: RunAhead) -> None:
-        prepare(self)
-        made.append(Replayed(self.step))
-        self.captured = made[-1]  # type: ignore[assignment]
-
-    monkeypatch.setattr(RunAhead, "_prepare", prepared)
-    monkeypatch.setattr(run_ahead, "WORTH_CAPTURING", 5)
+    made = by_replays(monkeypatch)
     for batch in (2, 6):
         done = run(llama, PROMPTS, chosen, policy, rows=rows, batch=batch, fixed=True, watched=False, **settings)
         assert texts(done) == texts(expected)
-    assert any(step.graph is not None for step in made)
+    assert made
 
 
 @pytest.mark.parametrize(
-    "watermark, fixed, mark_eos", pairwise([None, "lefthash", "top_k", "scale"], [False, True], [True, False])
+    "watermark, fixed, mark_eos",
+    pairwise([None, "lefthash", "unigram", "top_k", "scale"], [False, True], [True, False]),
 )
 def test_rows_with_ends_of_their_own(llama: Any, watermark: str | None, fixed: bool, mark_eos: bool) -> None:
     """Other end tokens, none, more and fewer of them, and other minima."""
@@ -96,43 +81,14 @@ def test_rows_with_ends_of_their_own(llama: Any, watermark: str | None, fixed: b
         assert not set(tokens[: row.min_new_tokens]) & set(ends)
         assert (reason == "eos") == (tokens[-1] in ends)
     assert {"eos", "length"} == set(expected.reasons)
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("watermark", WATERMARKS)
-def test_a_factor_scales_the_policys_strength(llama: Any, watermark: str, fixed: bool) -> None:
-    """Half the strength of one policy is the strength of another, exactly: a half rounds nothing."""
-    chosen = WATERMARKS[watermark]
-    evaluator = spread_evaluator(llama)
-    policies = [
-        (caw.FixedStrength(1.0), caw.FixedStrength(0.5)),
-        (caw.EntropyThreshold(3.6, value=1.0), caw.EntropyThreshold(3.6, value=0.5)),
-        (caw.CapacityPolicy(evaluator, theta=0.8, beta=1.5), caw.CapacityPolicy(evaluator, theta=0.8, beta=0.75)),
-    ]
-    row = RowSettings(max_new_tokens=14)
-    rows = [dataclasses.replace(row, strength_factor=0.5 if i % 2 else 1.0) for i in range(len(PROMPTS))]
-    for whole, half in policies:
-        mixed = run(llama, PROMPTS, chosen, whole, rows=rows, max_new_tokens=14, fixed=fixed)
-        halved, full = (run(llama, PROMPTS, chosen, p, max_new_tokens=14, fixed=fixed) for p in (half, whole))
-        expected = [(halved if i % 2 else full).tokens[i] for i in range(len(PROMPTS))]
-        assert mixed.tokens == expected
-        assert expected != full.tokens, "a factor makes a difference"
-        for i, trace in enumerate(mixed.traces):
-            assert_close(trace.strength, (halved if i % 2 else full).traces[i].strength, "capacity")
+    if watermark != "scale":  # of which the definition asks too many strengths
+        as_defined(expected, llama, rows_for(chosen, rows), chosen, policy, (free[3][8],), mark_eos=mark_eos)
 
 
 def test_a_uniform_batch_does_only_what_it_needs(llama: Any) -> None:
     decoder = make_decoder(llama, caw.KGW(key=1))
     assert decoder.plan.warper is None and decoder.choosing.noise is None
     assert not decoder.plan.limits.factors and not decoder.plan.limits.minimum
-
-
-def test_a_greater_factor_needs_room_in_the_record(llama: Any) -> None:
-    """beta * factor * top_k may not exceed K."""
-    rows = [RowSettings(), RowSettings(strength_factor=2.5)]
-    settings: dict[str, Any] = {"max_new_tokens": 200, "rows": rows}
-    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100, got 2.5 \* 50; lower"):
-        run(llama, PROMPTS[:2], caw.EXP(key=1, top_k=50), **settings)
 
 
 @pytest.mark.gpu
@@ -148,9 +104,7 @@ def test_mixed_rows_by_a_graph_on_a_gpu(
     rows = rows_for(chosen, asked)
     settings: dict[str, Any] = {"rows": rows, "batch": 2, "eos_token_ids": (2,), "max_new_tokens": 14, "slots": 2}
     eager = run(model, PROMPTS, chosen, policy, fixed=False, **settings)
-    graphs: list[Any] = []
-    record = CapturedStep._record
-    monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])
+    graphs = graphs_of(monkeypatch)
     monkeypatch.setattr(run_ahead, "WORTH_CAPTURING", 5)
     captured = run(model, PROMPTS, chosen, policy, watched=False, **settings)
     assert graphs, "nothing was captured"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -62,16 +61,6 @@ def test_candidates_that_a_forward_carries(
     assert plan.looks_ahead == (watermark is not None and beta is not None)
 
 
-@pytest.mark.parametrize("previous", [0, 1, 2])
-def test_an_evaluator_of_what_is_known_carries_one_token(facts: ModelFacts, previous: int) -> None:
-    """Whatever number of slots is asked for: it used to look ahead for nothing."""
-    policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous, 0), hidden=4), theta=0.5, beta=1.0)
-    for settings in ({}, {"slots": 5}):
-        plan = plan_of(facts, KGW, policy, **settings)
-        assert (plan.looks_ahead, plan.evaluates, plan.slots) == (False, True, 1)
-        assert plan.history == previous
-
-
 @pytest.mark.parametrize(
     ("watermark", "unasked"), [(None, False), (KGW, False), (FOREIGN, True), (caw.SynthID(key=1), True)]
 )
@@ -102,19 +91,6 @@ def test_the_greatest_strength_is_that_of_all_texts(facts: ModelFacts) -> None:
     assert plan_of(facts, watermark, caw.FixedStrength(0.5)).max_strength == 0.5
     with pytest.raises(ValueError, match="top_k"):  # 10 * 6 * 2 tokens would race, and a record has 100
         plan_of(facts, watermark, caw.FixedStrength(6.0), limits=limits)
-
-
-def test_texts_beyond_a_rotary_limit_are_decoded_alone(facts: ModelFacts) -> None:
-    changing, cache = replace(facts, rope_limit=40), caw.PromptCache()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        within = plan_of(changing, capacity=40, prompt_cache=cache)
-    assert (within.limit, within.batch, within.prompt_cache) == (None, 4, cache)
-    with pytest.warns(UserWarning, match="one at a time, not 4"):
-        beyond = plan_of(changing, capacity=41, prompt_cache=cache)
-    assert (beyond.limit, beyond.batch, beyond.prompt_cache) == (40, 1, None)
-    with pytest.raises(ValueError, match="got 4 rows; give one row a call"):
-        plan_of(changing, capacity=41, inside_generate=True)
 
 
 def test_prompts_are_kept_in_one_process_only(facts: ModelFacts) -> None:

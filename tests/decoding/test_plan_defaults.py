@@ -64,24 +64,3 @@ def test_exact_rows() -> None:
     kind, settings = CONFIGS["gemma2"]
     for vocabulary, exact in ((131, False), (160, True)):  # torch's tanh, which caps its logits, goes by 32 at a time
         assert exact_rows(from_config(kind, {**settings, "vocab_size": vocabulary})) == exact
-
-
-@pytest.mark.slow(seconds=4)
-def test_the_demo_model_rewrites() -> None:
-    """Against transformers with its own look-up, and marked against decoding without drafts."""
-    model, own = caw.load_model("smollm2-135m", dtype="float32")
-    text = "The fox went home to its small house in the woods, where its family was waiting with soup and bread."
-    ask = f"Repeat this text:\n{text}\n\nThe same text again:\nThe fox went home"
-    mark = {"watermark": caw.KGW(key=1, delta=2.5), "policy": caw.CapacityPolicy("smollm2-135m")}
-    for options in ({}, mark):
-        made = [
-            caw.generate(model, own, [ask], max_new_tokens=16, speculate=speculate, progress=False, **options)
-            for speculate in (None, "auto")
-        ]
-        assert made[1].sequences == made[0].sequences
-        assert made[1].trace[0].drafts.accepted > 4
-        assert made[1].trace[0].capacity == pytest.approx(made[0].trace[0].capacity, nan_ok=True)
-        if not options:
-            ids = own(ask, return_tensors="pt").input_ids
-            theirs = model.generate(ids, do_sample=False, max_new_tokens=16, prompt_lookup_num_tokens=8)
-            assert made[1].sequences[0] == theirs[0, ids.shape[1] :].tolist()

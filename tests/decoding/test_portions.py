@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import random
 from collections import deque
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,21 +85,31 @@ def test_portions_beside_drafts_change_no_text(monkeypatch: pytest.MonkeyPatch) 
     assert sum(right) > 10
 
 
-def told_of(decoder: Decoder, later: list[list[int]]) -> list[int]:
-    """The numbers of the texts that got a token, in order, of a text and of others that come at its second one."""
-    rows = [RowSettings(seed=1)] * (1 + len(later))
-    first, *others = requests_for([prompt(5, 1), *later], [30, *[4] * len(later)], rows)
+def portions_of(monkeypatch: pytest.MonkeyPatch, size: int) -> list[int]:
+    """Portions are of `size` tokens from now on; how many were read in each."""
+    read, own = list[int](), Portions.read
+
+    def counted(self: Portions, *asked: Any, busy: bool) -> Any:
+        found = own(self, *asked, busy=busy)
+        read.append(found[0])
+        return found
+
+    monkeypatch.setattr(Portions, "read", counted)
+    monkeypatch.setattr(Portions, "size", lambda self: size)
+    return read
+
+
+def fed(decoder: Decoder, first: Any, at: dict[int, Any]) -> tuple[dict[int, list[int]], list[int]]:
+    """(texts by number, whose token came when); at: what is done when the first text has so many tokens."""
     told = list[int]()
 
     def on_token(sequence: Any) -> bool:
         told.append(sequence.index)
-        if len(told) == 2:
-            for other in others:
-                decoder.waiting.add(other)
+        if sequence.index == 0 and told.count(0) in at:
+            at[told.count(0)]()
         return False
 
-    list(decoder.run([first], on_token))
-    return told
+    return {one.index: one.tokens for one in decoder.run([first], on_token)}, told
 
 
 @needs_extension
@@ -118,20 +129,14 @@ def test_long_prompts_are_read_in_portions_once_and_short_ones_at_once(
     later: list[list[int]], portions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One reading serves all choices of a prompt; equal ones, and all that came with them, once stalled the others."""
-    read, own = list[int](), Portions.read
-
-    def counted(self: Portions, *asked: Any, busy: bool) -> Any:
-        found = own(self, *asked, busy=busy)
-        read.append(found[0])
-        return found
-
-    monkeypatch.setattr(Portions, "read", counted)
-    monkeypatch.setattr(Portions, "size", lambda self: 20)
-    told = told_of(decoder_of(build("llama"), 5, True), later)
+    read, decoder = portions_of(monkeypatch, 20), decoder_of(build("llama"), 5, True)
+    rows = [RowSettings(seed=1)] * (1 + len(later))
+    first, *others = requests_for([prompt(5, 1), *later], [30, *[4] * len(later)], rows)
+    _, told = fed(decoder, first, {2: lambda: [decoder.waiting.add(other) for other in others]})
     assert read == portions and len(set(told)) == 1 + len(later)
     if portions:
-        first = {number: told.index(1 + number) for number in range(len(later))}
-        assert all(first[one] < first[other] for one, ids in enumerate(later) for other, long in enumerate(later)
+        began = {number: told.index(1 + number) for number in range(len(later))}
+        assert all(began[one] < began[other] for one, ids in enumerate(later) for other, long in enumerate(later)
                    if len(ids) < 20 < len(long))  # fmt: skip
 
 
@@ -145,25 +150,68 @@ def test_choices_of_a_prompt_in_portions_are_their_own_texts(left: int | None, m
     whole = {one.index: one.tokens for one in decoder_of(model, 5, False, **sampled).run(asked)}
     assert len({tuple(whole[number]) for number in (1, 2, 3)}) == 3
 
-    monkeypatch.setattr(Portions, "size", lambda self: 15)
-    decoder, count, rows = decoder_of(model, 4, True, **sampled), [0], set[int]()
-    gone = set[int]()
+    portions_of(monkeypatch, 15)
+    decoder, rows, gone = decoder_of(model, 4, True, **sampled), set[int](), set[int | None]()
     monkeypatch.setattr(decoder.waiting, "gone", gone.__contains__)
 
-    def on_token(sequence: Any) -> bool:
-        count[0] += sequence.index == 0
+    def come(number: int) -> None:
         rows.add(len(decoder.portions))
-        if count[0] in (2, 3, 4) and sequence.index == 0:
-            decoder.waiting.add(asked[count[0] - 1])
-        if count[0] == 5 and sequence.index == 0:
-            if left is not None:
-                gone.add(left)
-            decoder.waiting.add(asked[4])
-        return False
+        gone.update({left} if number == 4 else ())
+        decoder.waiting.add(asked[number])
 
-    found = {one.index: one.tokens for one in decoder.run([asked[0]], on_token)}
-    expected = {number: tokens for number, tokens in whole.items() if number != left}
-    assert found == expected and max(rows) == 3
+    found, _ = fed(decoder, asked[0], {at: partial(come, at - 1) for at in (2, 3, 4, 5)})
+    assert found == {number: tokens for number, tokens in whole.items() if number != left} and 2 in rows
+
+
+@needs_extension
+def test_an_abandoned_prompt_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, decoder, left = portions_of(monkeypatch, 10), decoder_of(build("llama"), 2, True), set[int]()
+    monkeypatch.setattr(decoder.waiting, "gone", left.__contains__)
+    first, second = requests_for([prompt(5, 1), prompt(90, 2)], [30, 4], [RowSettings(seed=1)] * 2)
+    _, told = fed(decoder, first, {2: lambda: decoder.waiting.add(second), 6: lambda: left.add(1)})
+    assert 0 < sum(read) <= 50 and told == [0] * 30 and not decoder.portions
+
+
+@needs_extension
+def test_an_idle_decoder_sees_short_prompts_between_the_chunks_of_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read a prompt to its end, however long, before it looked at what had come meanwhile."""
+    model, prompts, told = build("llama"), [prompt(90, 1), prompt(7, 2)], list[int]()
+    expected = texts_of(decoder_of(model, 2, False), prompts, [6, 3], False)
+    monkeypatch.setattr(portions, "CHUNK", 20)
+    chunks, decoder = portions_of(monkeypatch, 20), decoder_of(model, 2, True)
+    first, second = requests_for(prompts, [6, 3], [RowSettings(seed=1)] * 2)
+    reading = Portions.read
+
+    def coming(self: Portions, *asked: Any, busy: bool) -> Any:
+        found = reading(self, *asked, busy=busy)
+        if len(chunks) == 2:
+            decoder.waiting.add(second)
+        return found
+
+    monkeypatch.setattr(Portions, "read", coming)
+    ended = list(decoder.run([first], lambda sequence: bool(told.append(sequence.index))))
+    assert chunks == [20, 20, 20, 20, 10] and told[0] == 1 and sorted(set(told)) == [0, 1]
+    assert {one.index: one.tokens for one in ended} == dict(enumerate(expected))
+
+
+@needs_extension
+@pytest.mark.parametrize("short", [1, 6])
+def test_short_prompts_do_not_wait_for_long_ones_nor_long_ones_for_ever(
+    short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text goes on; a prompt of 90 tokens is read when others of 30 come. It had them wait for all of it."""
+    model = build("llama")
+    prompts = [prompt(5, 1), prompt(90, 2), *(prompt(30, 3 + number) for number in range(short))]
+    budgets = [60, 3, *[3] * short]
+    expected = texts_of(decoder_of(model, 2 + short, False), prompts, budgets, False)
+    portions_of(monkeypatch, 10)
+    decoder = decoder_of(model, 2 + short, True)
+    first, *others = requests_for(prompts, budgets, [RowSettings(seed=1)] * len(prompts))
+    found, told = fed(decoder, first, {2: lambda: [decoder.waiting.add(other) for other in others]})
+    assert found == dict(enumerate(expected))
+    steps = {number: told[: told.index(number)].count(0) for number in range(1, len(prompts))}
+    assert steps[2] < steps[1]  # the first of the short ones before the long one
+    assert steps[1] <= 2 + 2 * 9 + 1  # every second portion is the long one's
 
 
 @needs_extension
@@ -176,83 +224,8 @@ def test_the_time_of_reading_counts_equal_prompts_once(monkeypatch: pytest.Monke
     assert took[0] == 79
 
 
-@needs_extension
-def test_an_abandoned_prompt_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("llama")
-    decoder = decoder_of(model, 2, True)
-    monkeypatch.setattr(Portions, "size", lambda self: 10)
-    left, read = set[int](), list[int]()
-    monkeypatch.setattr(decoder.waiting, "gone", left.__contains__)
-    first, second = requests_for([prompt(5, 1), prompt(90, 2)], [30, 4], [RowSettings(seed=1)] * 2)
-    told = list[int]()
-
-    def on_token(sequence: Any) -> bool:
-        told.append(sequence.index)
-        if len(told) == 2:
-            decoder.waiting.add(second)
-        read.append(sum(one.read for one in decoder.portions.begun))
-        if len(told) == 6:
-            left.add(1)
-        return False
-
-    list(decoder.run([first], on_token))
-    assert 0 < max(read) <= 50 and set(told) == {0} and len(told) == 30 and not decoder.portions
-
-
-@needs_extension
-def test_an_idle_decoder_sees_short_prompts_between_the_chunks_of_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It read a prompt to its end, however long, before it looked at what had come meanwhile."""
-    model, row, told = build("llama"), RowSettings(seed=1), list[int]()
-    monkeypatch.setattr(portions, "CHUNK", 20)
-    monkeypatch.setattr(Portions, "size", lambda self: 20)
-    prompts = [prompt(90, 1), prompt(7, 2)]
-    expected = texts_of(decoder_of(model, 2, False), prompts, [6, 3], False)
-    decoder, own, chunks = decoder_of(model, 2, True), Portions.read, list[int]()
-    first, second = requests_for(prompts, [6, 3], [row, row])
-
-    def reading(self: Portions, *asked: Any, busy: bool) -> Any:
-        found = own(self, *asked, busy=busy)
-        chunks.append(found[0])
-        if len(chunks) == 2:
-            decoder.waiting.add(second)
-        return found
-
-    monkeypatch.setattr(Portions, "read", reading)
-    ended = list(decoder.run([first], lambda sequence: bool(told.append(sequence.index))))
-    assert chunks == [20, 20, 20, 20, 10] and told[0] == 1 and sorted(set(told)) == [0, 1]
-    assert {one.index: one.tokens for one in ended} == dict(enumerate(expected))
-
-
-@needs_extension
-@pytest.mark.parametrize("short", [1, 6])
-def test_short_prompts_do_not_wait_for_long_ones_nor_long_ones_for_ever(
-    short: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A text goes on; a prompt of 90 tokens is read when others of 30 come. It had them wait for all of it."""
-    model, row, told = build("llama"), RowSettings(seed=1), list[int]()
-    monkeypatch.setattr(Portions, "size", lambda self: 10)
-    prompts = [prompt(5, 1), prompt(90, 2), *(prompt(30, 3 + number) for number in range(short))]
-    budgets = [60, 3, *[3] * short]
-    expected = texts_of(decoder_of(model, 2 + short, False), prompts, budgets, False)
-    decoder = decoder_of(model, 2 + short, True)
-    first, *others = requests_for(prompts, budgets, [row] * len(prompts))
-
-    def on_token(sequence: Any) -> bool:
-        told.append(sequence.index)
-        if told.count(0) == 2 and sequence.index == 0:
-            for other in others:
-                decoder.waiting.add(other)
-        return False
-
-    found = {one.index: one.tokens for one in decoder.run([first], on_token)}
-    assert found == dict(enumerate(expected))
-    steps = {number: told[: told.index(number)].count(0) for number in range(1, len(prompts))}
-    assert steps[2] < steps[1]  # the first of the short ones before the long one
-    assert steps[1] <= 2 + 2 * 9 + 1  # every second portion is the long one's
-
-
 def test_sizes_follow_what_steps_and_reading_take() -> None:
-    """Twice a step's time, but no less than pays and no more than a chunk."""
+    """Twice a step's time, less what was read since, but no less than pays and no more than a chunk."""
     own = new()
     assert own.size() == portions.LEAST
     own.stepped(0.05)
@@ -263,9 +236,6 @@ def test_sizes_follow_what_steps_and_reading_take() -> None:
     assert own.size() == 100
     assert new(10.0, 0.001).size() == 2048
     assert new(1e-6, 0.001).size() == portions.LEAST
-
-
-def test_what_was_read_since_the_last_step_makes_the_portion_smaller() -> None:
     own = new(0.4, 0.001)
     assert own.size() == 800
     own.took(600, 0.6)
@@ -306,9 +276,11 @@ def new(step: float = 0.0, token: float = 0.0) -> Portions:
 
 @needs_extension
 def test_where_portions_could_change_bits_there_are_none() -> None:
-    model = build("llama")
-    plain = make_decoder(model).plan
-    assert may_portion(plain)
-    assert not may_portion(make_decoder(model, prefill_attention="eager").plan)
-    assert not may_portion(make_decoder(model, fixed=True).plan)
-    assert not may_portion(make_decoder(model, prompt_cache=caw.PromptCache()).plan)
+    changes: list[dict[str, Any]] = [
+        {"prefill_attention": "eager"},
+        {"fixed": True},
+        {"prompt_cache": caw.PromptCache()},
+    ]
+    assert [may_portion(make_decoder(build("llama"), **change).plan) for change in ({}, *changes)] == [True] + [
+        False
+    ] * 3

@@ -8,6 +8,7 @@ import pytest
 import torch
 from decoding.architectures import prompt
 from decoding.running import run
+from pairwise import pairwise
 
 from caw.decoding import reading
 from caw.decoding.forward.attention import caw_attention
@@ -29,7 +30,8 @@ def run_prefill(
     return logits, records, cache
 
 
-def check_distributions(model: Any, history: int) -> None:
+@pytest.mark.parametrize("history", [0, 1, 2])
+def test_distributions_of_the_last_positions(model: Any, history: int) -> None:
     texts = [prompt(length, i) for i, length in enumerate(LENGTHS)]
     logits, records, cache = run_prefill(model, texts, history)
     assert cache.lengths.tolist() == list(LENGTHS)
@@ -48,72 +50,32 @@ def check_distributions(model: Any, history: int) -> None:
             assert_close(record.logsumexp[b], expected.logsumexp[0], "forward")
 
 
-@pytest.mark.parametrize("history", [0, 1, 2])
-def test_distributions_of_the_last_positions(llama: Any, history: int) -> None:
-    check_distributions(llama, history)
+WAYS: dict[str, dict[str, int]] = {
+    "one row": {"MAX_ROWS": 1}, "four rows": {"MAX_ROWS": 4}, "few tokens": {"MAX_TOKENS": 22},
+    "single tokens": {"MAX_TOKENS": 1}, "chunks of 1": {"CHUNK": 1}, "chunks of 3": {"CHUNK": 3},
+    "shared": {"shared": 9}, "shared, chunks of 4": {"shared": 9, "CHUNK": 4},
+}  # fmt: skip
 
 
-def test_distributions_on_every_architecture(model: Any) -> None:
-    check_distributions(model, 2)
-
-
-@pytest.mark.parametrize(("rows", "tokens"), [(1, 8192), (4, 8192), (8, 8), (8, 22), (8, 1)])
-def test_groups_change_nothing(llama: Any, rows: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows or few tokens a forward."""
-    texts = [prompt(length, i) for i, length in enumerate(LENGTHS)]
-    expected, records, _ = run_prefill(llama, texts, 1)
-    monkeypatch.setattr(reading, "MAX_ROWS", rows)
-    monkeypatch.setattr(reading, "MAX_TOKENS", tokens)
-    logits, others, _ = run_prefill(llama, texts, 1)
-    assert_close(logits, expected, "forward")
-    for a, b in zip(others, records, strict=True):
-        assert_close(a.values, b.values, "forward")
-
-
-def test_rows_land_where_they_were_sent(llama: Any) -> None:
-    """A refill fills some rows and leaves the others alone."""
-    texts = [prompt(5, 1), prompt(3, 2), prompt(4, 3)]
-    _, _, cache = run_prefill(llama, texts, 0)
-    before = cache.store.clone()
-    with torch.inference_mode(), caw_attention(llama):
-        prefill(llama, cache, [2, 0], [prompt(2, 8), prompt(6, 9)], 0)
-    assert cache.lengths.tolist() == [6, 3, 2]
-    assert torch.equal(cache.store[:, :, 1], before[:, :, 1])
-    _, _, alone = run_prefill(llama, [prompt(6, 9)], 0)
-    assert_close(cache.store[:, :, 0, :, :6], alone.store[:, :, 0, :, :6], "forward")
-
-
-# Chunks and shared beginnings --------------------------------------------------------------------------------------
-
-
-def same_prefill(actual: Any, expected: Any) -> None:
-    """Logits, records, lengths and the keys and values of every prompt."""
-    (logits, records, cache), (other_logits, other_records, other) = actual, expected
-    assert_close(logits, other_logits, "forward")
-    for a, b in zip(records, other_records, strict=True):
-        assert_close(a.values, b.values, "forward")
-    assert torch.equal(cache.lengths, other.lengths)
-    for row, length in enumerate(cache.lengths.tolist()):
-        assert_close(cache.store[:, :, row, :, :length], other.store[:, :, row, :, :length], "forward")
-
-
-@pytest.mark.parametrize("history, chunk", [(0, 1), (2, 3)])
-def test_chunks_change_nothing(model: Any, history: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows, caps and sinks too; wanted positions lie in several chunks."""
-    texts = [prompt(length, i) for i, length in enumerate(LENGTHS)]
-    whole = run_prefill(model, texts, history)
-    monkeypatch.setattr(reading, "CHUNK", chunk)
-    same_prefill(run_prefill(model, texts, history), whole)
-
-
-@pytest.mark.parametrize("history, chunk", [(0, 2048), (2, 4)])
-def test_a_shared_beginning_changes_nothing(
-    model: Any, history: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way, history", pairwise(WAYS, [0, 2]))
+def test_how_prompts_are_read_changes_nothing(
+    model: Any, way: str, history: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK", chunk)
-    beginning = prompt(9, 50)
-    texts = [beginning + prompt(length, i) for i, length in enumerate((3, 4, 7, 3))]
-    same_prefill(run_prefill(model, texts, history, shared=9), run_prefill(model, texts, history))
+    """Logits, records, lengths, keys and values of prompts in groups, in chunks and behind a beginning that they share;
+    windows, caps and sinks too; wanted positions lie in several chunks."""
+    limits = dict(WAYS[way])
+    shared = limits.pop("shared", 0)
+    texts = [prompt(shared, 50) + prompt(length, i) for i, length in enumerate(LENGTHS)]
+    expected, others, whole = run_prefill(model, texts, history, capacity=24)
+    for name, value in limits.items():
+        monkeypatch.setattr(reading, name, value)
+    logits, records, cache = run_prefill(model, texts, history, shared, capacity=24)
+    assert_close(logits, expected, "forward")
+    for a, b in zip(records, others, strict=True):
+        assert_close(a.values, b.values, "forward")
+    assert torch.equal(cache.lengths, whole.lengths)
+    for row, length in enumerate(cache.lengths.tolist()):
+        assert_close(cache.store[:, :, row, :, :length], whole.store[:, :, row, :, :length], "forward")
 
 
 def test_the_model_sees_a_shared_beginning_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +104,8 @@ def test_what_prompts_share() -> None:
 
 def test_equal_prompts_are_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows hold the same bits, behind a shared beginning too."""
-    read, beginning = [], prompt(40, 9)
-    original = reading.chunk_logits
-    monkeypatch.setattr(
-        reading, "chunk_logits", lambda model, cache, rows, ids, *rest: read.append(len(ids)) or original(
-            model, cache, rows, ids, *rest),
-    )  # fmt: skip
+    read, beginning, inner = [], prompt(40, 9), reading.chunk_logits
+    monkeypatch.setattr(reading, "chunk_logits", lambda *given: read.append(len(given[3])) or inner(*given))
     for start, shared in (([], 0), (beginning, 37)):
         texts = [[*start, *prompt(length, seed)] for length, seed in ((5, 1), (7, 2), (5, 1), (3, 3), (5, 1), (7, 2))]
         read.clear()
@@ -158,8 +116,5 @@ def test_equal_prompts_are_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch
         assert torch.equal(logits, expected[same])
         for mine, other in zip(records, theirs, strict=True):
             assert torch.equal(mine.values, other.values[same])
-        for row in (2, 4):
-            for one, other in zip(
-                cache.copy_out(row, 0, len(texts[0])), cache.copy_out(0, 0, len(texts[0])), strict=True
-            ):
-                assert torch.equal(one, other)
+        held = cache.store[:, :, :, :, : len(texts[0])]
+        assert torch.equal(held[:, :, 2], held[:, :, 0]) and torch.equal(held[:, :, 4], held[:, :, 0])

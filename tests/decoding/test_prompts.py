@@ -162,11 +162,7 @@ def test_a_conversation_that_the_assistant_speaks_last_in_is_continued() -> None
 @pytest.mark.parametrize(
     ("prompts", "settings", "message"),
     [
-        (
-            TALKS[:1],
-            {"chat": False},
-            "prompt 0 is a conversation, which needs the model's chat template; say chat=True",
-        ),
+        (TALKS[:1], {"chat": False}, "a conversation, which needs the model's chat template; say chat=True"),
         (TALKS[1], {"chat": False}, "prompt 0 is a conversation, which needs"),
         ([[{"role": "user"}]], {}, "prompt 0 is no conversation for this model: message 0 of role 'user' must have"),
         ([[{"role": "user", "content": "\ud800"}]], {}, "must be valid Unicode"),

@@ -51,11 +51,6 @@ PATHS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return build("llama")
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_the_text_ends_alone_and_says_why(llama: Any, path: str) -> None:
     settings = {"max_new_tokens": 20, "return_trace": True, **PATHS[path]}
@@ -79,41 +74,36 @@ def test_a_captured_step_reads_nothing_back(llama: Any, kernels: Any) -> None:
     seen_by_fakes(decoder, step)
 
 
+class Never(Own):
+    def strength(self, signals: Signals) -> torch.Tensor:
+        return torch.full_like(signals.current.logsumexp, math.nan)
+
+
+class Wide(Own):
+    def strength(self, signals: Signals) -> torch.Tensor:
+        return super().strength(signals)[:, None]
+
+
+class Squared(caw.CapacityPolicy):
+    """Steps compute a CapacityPolicy's strength by a kernel: another one was passed over without a word."""
+
+    def strength(self, signals: Signals) -> torch.Tensor:
+        return super().strength(signals) ** 2
+
+
+MOST = "max_strength of policy Own must be a number in"
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    (Never(), ValueError, r"policy Never must give strengths in \[0, 2\], .* got nan at new token 1;"),
+    (Wide(), ValueError, r"policy Wide must give a float tensor of shape \[1\]"),
+    (Squared(policy_of(build("llama")).network), TypeError,
+     "a policy that reads capacities must be a CapacityPolicy .* Squared has another"),
+    *((Own(most=most), TypeError if most is None else ValueError, MOST) for most in (math.nan, -1.0, 1e3, None)),
+]  # fmt: skip
+
+
 def test_generate_raises_it() -> None:
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(len(tokenizer))
-
-    def generate(policy: Policy, **settings: Any) -> Any:
-        return caw.generate(model, tokenizer, [[5, 6, 7]], watermark=caw.KGW(key=3), policy=policy, **settings)
-
-    class Never(Own):
-        def strength(self, signals: Signals) -> torch.Tensor:
-            return torch.full_like(signals.current.logsumexp, math.nan)
-
-    with pytest.raises(ValueError, match=r"policy Never must give strengths in \[0, 2\], .* got nan at new token 1;"):
-        generate(Never())
-    for most, error in ((math.nan, ValueError), (-1.0, ValueError), (1e3, ValueError), (None, TypeError)):
-        with pytest.raises(error, match="max_strength of policy Own must be a number in"):
-            generate(Own(most=most))
-
-    class Wide(Own):
-        def strength(self, signals: Signals) -> torch.Tensor:
-            return super().strength(signals)[:, None]
-
-    with pytest.raises(ValueError, match=r"policy Wide must give a float tensor of shape \[1\]"):
-        generate(Wide())
-
-
-def test_a_formula_that_steps_would_not_use_is_refused() -> None:
-    """They compute CapacityPolicy's strength by a kernel: another one was passed over without a word."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(len(tokenizer))
-
-    class Squared(caw.CapacityPolicy):
-        def strength(self, signals: Signals) -> torch.Tensor:
-            return super().strength(signals) ** 2
-
-    with pytest.raises(
-        TypeError, match=r"a policy that reads capacities must be a CapacityPolicy .* Squared has another"
-    ):
-        caw.generate(model, tokenizer, [[5, 6, 7]], watermark=caw.KGW(key=3), policy=Squared(policy_of(model).network))
+    reader = tiny_tokenizer()
+    model = tiny_model(len(reader))
+    for policy, kind, message in REFUSED:
+        with pytest.raises(kind, match=message):
+            caw.generate(model, reader, [[5, 6, 7]], watermark=caw.KGW(key=3), policy=policy)

@@ -17,10 +17,7 @@ from caw.decoding.row_settings import RowLimits, RowSettings
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            RowSettings(do_sample=True),
-            "the texts of this decoder may have samples up to False, got one with True; plan",
-        ),
+        (RowSettings(do_sample=True), "the texts of this decoder may have samples up to False, got one with True"),
         (RowSettings(max_new_tokens=201), "may have max_new_tokens up to 200, got one with 201"),
         (RowSettings(min_new_tokens=1), "may have minimum up to False, got one with True"),
         (RowSettings(ends=(1, 2)), "may have ends up to 1, got one with 2"),

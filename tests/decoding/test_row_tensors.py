@@ -1,4 +1,4 @@
-"""Settings of rows as tensors, and the watermark of each."""
+"""Keys of single texts in one batch."""
 
 from __future__ import annotations
 
@@ -6,90 +6,31 @@ import dataclasses
 from typing import Any
 
 import pytest
-import torch
-from decoding.mixing import FOREIGN, PROMPTS, ROWS, texts
+from decoding.mixing import FOREIGN, PROMPTS
 from decoding.running import make_decoder, run
 from decoding.test_step import POLICIES, WATERMARKS
+from pairwise import pairwise
 
 import caw
 from caw import ops
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.row_tensors import RowTensors
-from caw.decoding.sampling import noise_key
-from caw.watermarks import Watermark
 
-CPU = torch.device("cpu")
-MARKS: list[Watermark | None] = [caw.EXP(key=2**64 - 1), None, caw.KGW(key=1, format="transformers")]
+STEPS: dict[str, Any] = {"eager": {}, "fixed": {"fixed": True}, "plain PyTorch": {"kernels": ops.references()}}
 
 
-def started() -> RowTensors:
-    rows = RowTensors.empty(3, 3, CPU)
-    settings = [
-        RowSettings(do_sample=True, temperature=0.5, top_k=3, top_p=0.75, seed=9),
-        RowSettings(temperature=0.5, top_k=3, top_p=0.75, seed=9, min_new_tokens=4),
-        RowSettings(do_sample=True, strength_factor=0.5, margin=1.5),
-    ]
-    rows.start(torch.tensor([2, 0, 1]), settings, [(4, 5), (), (6,)], MARKS)
-    return rows
-
-
-def test_rows_that_do_not_sample_are_neutral() -> None:
-    rows = started()
-    assert rows.sampled.tolist() == rows.raced.tolist() == [False, True, True]
-    assert rows.noise_keys.tolist() == [0, noise_key(0), noise_key(9)]
-    assert rows.temperatures.tolist() == [1.0, 1.0, 0.5]
-    assert rows.top_ks.tolist() == [0, 0, 3]
-    assert rows.tails.tolist() == [-1.0, -1.0, 0.25]
-    assert rows.minima.tolist() == [4, 0, 0]
-    assert rows.factors.tolist() == [1.0, 0.5, 1.0] and rows.margins.tolist() == [0.0, 1.5, 0.0]
-    assert rows.keys.tolist() == [0, 0, -1]
-    assert rows.marks == [MARKS[1], MARKS[2], MARKS[0]]
-
-
-def test_ends_of_each_row() -> None:
-    rows = started()
-    assert rows.ends.tolist() == [[-1, -1, -1], [6, 6, 6], [4, 5, 4]]
-    assert rows.ended(torch.tensor([[4, 5], [4, 6], [5, 6]])).tolist() == [[False, False], [False, True], [True, False]]
-    masked = rows.without_ends(torch.zeros(3, 8), torch.tensor([True, False, True]))
-    assert masked.isneginf().nonzero().tolist() == [[2, 4], [2, 5]]
-    assert rows.without_ends(torch.zeros(3, 8), torch.ones(3, dtype=torch.bool)).isneginf().sum() == 3
-
-
-def test_rows_keep_their_memory() -> None:
-    rows = started()
-    before = [tensor.data_ptr() for tensor in rows.tensors]
-    rows.start(torch.tensor([1]), [RowSettings(do_sample=True, top_k=7)], [(1, 2, 3)], [None])
-    assert rows.top_ks.tolist() == [0, 7, 3] and rows.ends[1].tolist() == [1, 2, 3] and rows.factors[1] == 1
-    rows.keep(torch.tensor([1, 2]))
-    assert [tensor.data_ptr() for tensor in rows.tensors] == before
-    assert rows.top_ks.tolist() == [7, 3] and rows.marks == [None, MARKS[0]]
-    assert all(tensor.shape[0] == 2 for tensor in rows.tensors)
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("name", [*WATERMARKS, *FOREIGN])
-def test_a_text_is_marked_with_its_own_key(llama: Any, name: str, fixed: bool) -> None:
+@pytest.mark.parametrize("name, how", pairwise([*WATERMARKS, *FOREIGN], STEPS))
+def test_a_text_is_marked_with_its_own_key(llama: Any, name: str, how: str) -> None:
     """As by the watermark that was made with this key; a text without one, by the call's."""
     watermark = (WATERMARKS | FOREIGN)[name]
     policy, keys = POLICIES["window11"](llama), [None, 2**62 + 12345, 77, None, 77, 2**62 + 12345]
     rows = [RowSettings(max_new_tokens=8, key=key) for key in keys]
-    together = run(llama, PROMPTS, watermark, policy, rows=rows, max_new_tokens=8, fixed=fixed)
+    together = run(llama, PROMPTS, watermark, policy, rows=rows, max_new_tokens=8, **STEPS[how])
     for ids, key, tokens in zip(PROMPTS, keys, together.tokens, strict=True):
         own = watermark if key is None else dataclasses.replace(watermark, key=key)
         assert run(llama, [ids], own, policy, max_new_tokens=8).tokens == [tokens]
     plain = run(llama, PROMPTS, watermark, policy, max_new_tokens=8)
     assert plain.tokens != together.tokens, "a key makes a difference"
-
-
-@pytest.mark.parametrize("watermark", ["lefthash", "top_k", "scale"])
-def test_keys_by_plain_pytorch_and_by_the_kernel(llama: Any, watermark: str) -> None:
-    settings: dict[str, Any] = {"rows": ROWS, "max_new_tokens": 14, "slots": 2}
-    policy = POLICIES["window11"](llama)
-    by_kernel = run(llama, PROMPTS, WATERMARKS[watermark], policy, **settings)
-    assert texts(run(llama, PROMPTS, WATERMARKS[watermark], policy, kernels=ops.references(), **settings)) == texts(
-        by_kernel
-    )
 
 
 def test_layer_keys_of_a_row(llama: Any) -> None:

@@ -55,18 +55,3 @@ def test_warpers_are_those_that_generate_would_use(
 def test_no_warper_where_nothing_would_change() -> None:
     assert make_warper(RowLimits.of([RowSettings(do_sample=True)], ())) is None
     assert make_warper(RowLimits.of([RowSettings(temperature=0.5, top_k=3, top_p=0.5)], ())) is None, "greedy"
-
-
-def test_rows_are_warped_as_if_alone() -> None:
-    """Bit for bit, ties at the borders included; rows that do not sample stay as they are."""
-    kinds = [{}, {"temperature": 0.7}, {"top_k": 1}, {"top_k": 7, "temperature": 1.3}, {"top_p": 0.9}, {"top_p": 1e-6},
-             {"temperature": 0.5, "top_k": VOCAB + 9, "top_p": 0.3}, {"top_k": 12, "top_p": 0.8}]  # fmt: skip
-    rows = [RowSettings(do_sample=samples, **kind) for samples in (True, False) for kind in kinds]
-    logits = torch.randn(len(rows), VOCAB).round(decimals=1)
-    logits[:, 10:20] = -torch.inf
-    logits[:, 30] = -200.0  # a probability of 0
-    together = warp_rows(logits, rows)
-    for own, row, settings in zip(logits, together, rows, strict=True):
-        assert torch.equal(row, warp_rows(own[None], [settings])[0])
-        assert settings.do_sample or torch.equal(row, own)
-    assert together.isneginf().sum() > logits.isneginf().sum()

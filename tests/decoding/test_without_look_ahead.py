@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 import pytest
-from decoding.architectures import EOS, prompt
+from decoding.architectures import prompt
 from decoding.capturing import replays_go_on_as, seen_by_fakes, started
-from decoding.drafts.guessing import Knowing
-from decoding.mixing import ROWS, rows_for, texts
+from decoding.drafts.test_step import decoded, same
+from decoding.mixing import ROWS, texts
 from decoding.running import Run, run
-from decoding.test_step import WATERMARKS, capacity_policy
+from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
 
 import caw
@@ -53,38 +53,27 @@ def rows_of(done: Run) -> int:
     return sum(sum(active) * forwarded for active, _, _, forwarded in done.steps)
 
 
-@pytest.mark.parametrize("branching, watermark, window", pairwise(["tree", "sequential", "batch"], WATERMARKS, WINDOWS))
+# in every branching, and by the steps that a CUDA graph could hold, of two operators and of the whole loop
+WAYS: dict[str, dict[str, Any]] = {
+    **{branching: {"branching": branching} for branching in ("tree", "sequential", "batch")},
+    "fused": {"fixed": True}, "fixed": {"fixed": True, "kernels": ops.references()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way, watermark, window, sampling", pairwise(WAYS, WATERMARKS, WINDOWS, SAMPLING))
 def test_the_tokens_are_those_of_a_look_ahead(
-    llama: Any, branching: str, watermark: str, window: tuple[int, int]
+    llama: Any, way: str, watermark: str, window: tuple[int, int], sampling: str
 ) -> None:
-    """In every branching, in a batch whose places are filled again; each forward carries a token a text."""
+    """In a batch whose places are filled again; each forward carries a token a text."""
     mark, (policy, forced) = WATERMARKS[watermark], both(llama, window)
-    given: dict[str, Any] = {"batch": 2, "budgets": [12, 7, 12, 9], "eos_token_ids": (2,), "branching": branching}
-    done = run(llama, PROMPTS, mark, policy, **given)
+    given: dict[str, Any] = {"batch": 2, "budgets": [12, 7, 12, 9], "eos_token_ids": (2,), **SAMPLING[sampling]}
+    done = run(llama, PROMPTS, mark, policy, **given, **WAYS[way])
     ahead = run(llama, PROMPTS, mark, forced, slots=SLOTS, **given)
     alike(done, ahead)
     assert {forwarded for *_, forwarded in done.steps} == {1}
-    assert rows_of(done) < rows_of(ahead)
-    assert len(done.steps) == len(ahead.steps)
-
-
-@pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "temperature": 1.2, "top_p": 0.9, "seed": 11}], ids=str)
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("window", WINDOWS)
-def test_captured_steps(llama: Any, window: tuple[int, int], fused: bool, sampling: dict[str, Any]) -> None:
-    """The steps that a CUDA graph could hold, by two operators and by the whole loop."""
-    policy, forced = both(llama, window)
-    kernels = None if fused else ops.references()
-    given: dict[str, Any] = {"batch": 3, "eos_token_ids": (2,), "kernels": kernels, **sampling}
-    for mark in (WATERMARKS["lefthash"], WATERMARKS["top_k"]):
-        eager = run(llama, PROMPTS, mark, policy, **given)
-        done = run(llama, PROMPTS, mark, policy, fixed=True, **given)
-        alike(eager, run(llama, PROMPTS, mark, forced, slots=SLOTS, **given))
-        assert done.tokens == eager.tokens
-        assert {forwarded for *_, forwarded in done.steps} == {1}
-        for ours, theirs in zip(done.traces, eager.traces, strict=True):
-            assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
-            assert_close(ours.capacity, theirs.capacity, "capacity")
+    if "fixed" not in WAYS[way]:
+        assert rows_of(done) < rows_of(ahead)
+        assert len(done.steps) == len(ahead.steps)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -100,23 +89,13 @@ def test_nothing_is_read_back_and_a_replay_goes_on(llama: Any, window: tuple[int
 def test_drafts(llama: Any, window: tuple[int, int]) -> None:
     """A draft is the token that will be chosen, behind which the next decision needs no forward."""
     mark, (policy, forced) = WATERMARKS["lefthash"], both(llama, window)
-    rows = rows_for(mark, ROWS)
-    prompts = PROMPTS[: len(rows)] if len(rows) <= len(PROMPTS) else [prompt(3 + n, n) for n in range(len(rows))]
-    given: dict[str, Any] = {"rows": rows, "batch": 3, "eos_token_ids": (EOS,), "max_new_tokens": 14}
-    plain = run(llama, prompts, mark, policy, **given)
-    ahead = run(llama, prompts, mark, forced, slots=SLOTS, **given)
-    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), ["right", "right", "last wrong", "empty"])
-    done = run(llama, prompts, mark, policy, speculate=drafter, **given)
-    assert texts(done) == texts(plain) == texts(ahead)
-    for ours, theirs in zip(done.traces, plain.traces, strict=True):
-        assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
-        for name in ("strength", "capacity"):
-            assert_close(getattr(ours, name), getattr(theirs, name), "capacity")
-    passes = sum(trace.drafts.passes for trace in done.traces)
-    accepted = sum(trace.drafts.accepted for trace in done.traces)
-    assert passes + accepted == sum(map(len, done.tokens)) and accepted > 0
+    done = same(llama, mark, policy, ["right", "right", "last wrong", "empty"])
+    assert texts(done) == texts(decoded(llama, mark, forced, ROWS, fixed=False))
+    counts = [trace.drafts for trace in done.traces]
+    passes = sum(each.passes for each in counts)
+    assert passes + sum(each.accepted for each in counts) == sum(map(len, done.tokens))
     # no second candidate
-    assert sum(trace.drafts.rows for trace in done.traces) == passes + sum(t.drafts.drafted for t in done.traces)
+    assert sum(each.rows for each in counts) == passes + sum(each.drafted for each in counts)
 
 
 def test_a_target(llama: Any) -> None:

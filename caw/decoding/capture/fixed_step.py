@@ -1,7 +1,7 @@
 """Steps that read nothing back from the device and do the same work every time, whatever lengths and candidates are.
 
 Every call makes the same tensor operations on the same addresses, so a CUDA graph can hold it and be replayed. The
-tests run a `DeviceStep` under fake tensors, in one Dynamo graph and as a recorded replay.
+tests run a `DeviceStep` under fake tensors and as a recorded replay.
 """
 
 from __future__ import annotations

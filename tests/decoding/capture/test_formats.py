@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import prompt
+from decoding.capture.test_fixed_step import both
 from decoding.capturing import replays_go_on_as, seen_by_fakes, started
 from decoding.running import make_decoder, run
 from decoding.test_step import SAMPLING, capacity_policy
@@ -61,12 +62,8 @@ def test_no_host_read(llama: Any, name: str, policy: str, sampling: str) -> None
 
 @pytest.mark.parametrize(("name", "policy", "sampling"), CASES)
 def test_tokens_of_the_step_that_reads_back(llama: Any, name: str, policy: str, sampling: str) -> None:
-    settings: dict[str, Any] = {"eos_token_ids": (2,), "slots": 2, **SAMPLING[sampling]}
-    eager, fixed = (
-        run(llama, PROMPTS, FORMATS[name], POLICIES[policy](llama), fixed=fixed, **settings) for fixed in (False, True)
-    )
-    assert fixed.tokens == eager.tokens and fixed.reasons == eager.reasons
-    assert [trace.choice for trace in fixed.traces] == [trace.choice for trace in eager.traces]
+    fixed, _ = both(llama, PROMPTS, FORMATS[name], POLICIES[policy](llama), kernels=None, eos_token_ids=(2,), slots=2,
+                    **SAMPLING[sampling])  # fmt: skip
     assert fixed.changed > 0 or policy != "fixed"
 
 

@@ -33,9 +33,11 @@ def test_rows_go_to_second_candidates_before_third_ones(budget: int) -> None:
 
 
 def test_where_there_are_few_or_too_many_sequences_all_are_carried() -> None:
-    assert [row_budget(*shape) for shape in ((8, 8), (9, 8), (32, 8), (42, 2), (43, 2), (64, 8), (32, 2))] == [
-        None, 64, 64, 64, None, None, None
-    ]  # fmt: skip
+    from caw.triton_kernels.small_linear import MAX_ROWS
+
+    shapes = ((8, 8), (9, 8), (32, 8), (42, 2), (43, 2), (64, 8), (32, 2))
+    assert [row_budget(*shape) for shape in shapes] == [None, 64, 64, 64, None, None, None]
+    assert fused_step.GPU_ROWS == MAX_ROWS
 
 
 def few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
@@ -81,9 +83,3 @@ def test_a_sequence_may_be_read_as_a_page() -> None:
              torch.tensor([3, 0, 11]))  # fmt: skip
     expected = ops.sibling_attention_packed(*given, rows, 0.3, 5, None, None)
     assert_close(_as_pages(given, rows, 0.3, 5, None, None), expected, "attention/float32")
-
-
-def test_the_budget_is_what_the_kernels_of_few_rows_take() -> None:
-    from caw.triton_kernels.small_linear import MAX_ROWS
-
-    assert fused_step.GPU_ROWS == MAX_ROWS

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import prompt
-from decoding.capturing import Recording, Replayed
+from decoding.capturing import Recording, by_replays
 from decoding.running import make_decoder, run
 from decoding.test_step import WATERMARKS, capacity_policy
 from models.packing import packed_pair
 
 import caw
-from caw.decoding.capture import kept_graphs, run_ahead
-from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.capture import kept_graphs
 from caw.decoding.forward import rotary_table
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
@@ -31,19 +30,13 @@ SETTINGS: dict[str, Any] = {"slots": 8, "max_new_tokens": 9, "fixed": True, "wat
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Steps replayed as a graph is; the recordings made."""
     made: list[Any] = []
-    prepare = RunAhead._prepare
 
     class Counting(Recording):
         def __init__(self) -> None:
             super().__init__()
             made.append(weakref.ref(self))
 
-    def prepared(self: RunAhead) -> None:
-        prepare(self)
-        self.captured = Replayed(self.step)  # type: ignore[assignment]
-
-    monkeypatch.setattr(RunAhead, "_prepare", prepared)
-    monkeypatch.setattr(run_ahead, "WORTH_CAPTURING", 4)
+    by_replays(monkeypatch, worth=4)
     monkeypatch.setattr("decoding.capturing.Recording", Counting)
     yield made
     kept_graphs.forget()

@@ -53,10 +53,6 @@ def test_what_followed_the_longest_match_last(text: list[int], token: int, cut: 
     assert len(found.tokens) == (4 if expected.tokens else 0), "repetitions go on beyond the end"
 
 
-def test_a_repetition_goes_on() -> None:
-    assert NgramDrafter().follow([7, 1, 2, 1, 2]).after(1, 5) == Guess([2, 1, 2, 1, 2], TRUST[3])
-
-
 def test_the_match_that_goes_back_farthest() -> None:
     """Both places follow five tokens that match; before the earlier one twenty do."""
     long = list(range(20))
@@ -67,24 +63,6 @@ def test_the_match_that_goes_back_farthest() -> None:
 
 def test_trust_rises_with_what_it_is_worth() -> None:
     assert [EXPECTED[trust] for trust in range(len(EXPECTED))] == sorted(EXPECTED.values())
-
-
-def test_a_copy_goes_on_behind_replaced_tokens() -> None:
-    """One or two stand where others stood, and nothing followed the last one so far."""
-    copied = list(range(20))
-    for count, new in enumerate(([50], [50, 51], [50, 51, 52])):
-        follower = NgramDrafter().follow([*copied, 99, *copied[:7], *new[:-1]])
-        found = follower.after(new[-1], 3)
-        expected = Guess(copied[7 + len(new) :][:3], TRUST_REPLACED)
-        assert found == (expected if count < REPLACED else Guess())
-    old = NgramDrafter().follow([*copied, 99, *copied[:7], 3])
-    assert old.after(50, 3) == Guess(copied[9:12], TRUST_REPLACED), "the one before the last may be an old one"
-    last = NgramDrafter().follow([*copied, 99, *copied[:7], 50])
-    assert last.after(50, 3) == Guess(copied[9:12], TRUST_REPLACED), "so may the last, if nothing followed it"
-    twice = NgramDrafter().follow([*copied, 99, *copied[5:12], 98, *copied[:10]])
-    assert twice.after(50, 2) == Guess([11, 98], TRUST_REPLACED), "the last copy, not the longest"
-    assert NgramDrafter().follow([*copied, 99, *copied[:4]]).after(50, 3) == Guess(), "four tokens are no copy"
-    assert NgramDrafter().follow(copied).after(50, 3) == Guess(), "nothing was copied at all"
 
 
 def test_alone_it_remembers_nothing() -> None:

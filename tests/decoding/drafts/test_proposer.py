@@ -64,12 +64,6 @@ def test_what_is_more_often_right() -> None:
     assert chosen(guesses, width)[0] == 0, "as seen so far"
 
 
-@pytest.mark.parametrize(("budget", "drafted"), [(50, [5, 6]), (2, [5]), (1, [])])
-def test_up_to_an_unknown_id_or_the_end_of_the_text(budget: int, drafted: list[int]) -> None:
-    chain, _ = Proposer(Fixed({1: Guess([5, 6, 100, 7], 1)}), Width(4), 100).chain(text([9], budget), [1], 1)
-    assert list(chain.tokens) == drafted
-
-
 @pytest.mark.parametrize("always", [True, False])
 def test_a_copy_before_a_single_matching_token(always: bool) -> None:
     """Behind 30 one token matches, behind 50 a copy that has it in place of another goes on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,10 +23,8 @@ from caw.decoding.plan_defaults import exact_rows
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
-MARKS = {**WATERMARKS, **{name: FOREIGN[name] for name in ("transformers", "markllm", "synthid")}}
-MARKS["payload"] = caw.KGW(key=9, delta=3.0, payload=5, payload_bits=4)
-ALL = [name for name in MISTAKES if name != "right"]
-MIXED = ["right", "right", *ALL]
+MARKS = {**WATERMARKS, **FOREIGN, "payload": caw.KGW(key=9, delta=3.0, payload=5, payload_bits=4)}
+MIXED = ["right", "right", *(name for name in MISTAKES if name != "right")]
 
 
 def decoded(model: Any, watermark: Any, policy: Any, rows: Any, batch: int = 3, **options: Any) -> Run:
@@ -35,8 +34,9 @@ def decoded(model: Any, watermark: Any, policy: Any, rows: Any, batch: int = 3, 
 
 
 def same(
-    model: Any, watermark: Any, policy: Any, mistakes: list[str], batch: int = 3, rows: Any = ROWS, **options: Any
-) -> Run:
+    model: Any, watermark: Any, policy: Any, mistakes: list[str] = MIXED, batch: int = 3, rows: Any = ROWS,
+    **options: Any,
+) -> Run:  # fmt: skip
     """Decode with drafts and compare with decoding without them, token by token; returns the run with them.
 
     Where a model's rows depend on what stands beside them, a near tie may fall otherwise, and the text is another from
@@ -64,16 +64,22 @@ def same(
     return done
 
 
-# a look-ahead under every mark, choosing first under some; the gate has every policy
-CASES = [*((name, "window21") for name in MARKS), (None, "delta"), ("unigram", "delta"), ("top_k", "delta")]
+# each mark under one policy, so that all of these meet; the gate has every pair
+CASES = [(name, list(POLICIES)[i % len(POLICIES)], 1 + 2 * (i % 2)) for i, name in enumerate((None, *MARKS))]
 
 
-@pytest.mark.parametrize("batch, case", [(1 + 2 * (number % 2), case) for number, case in enumerate(CASES)], ids=str)
-def test_drafts_change_nothing(llama: Any, batch: int, case: tuple[str | None, str]) -> None:
+@pytest.mark.parametrize(("watermark", "policy", "batch"), CASES)
+def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, batch: int) -> None:
     """Rows differ in sampling, keys, strengths and budgets; places of the batch are filled again."""
-    watermark, policy = case
-    chosen = MARKS[watermark] if watermark else None
-    same(llama, chosen, POLICIES[policy](llama) if chosen else None, MIXED, batch)
+    chosen, how = (MARKS[watermark], POLICIES[policy](llama)) if watermark else (None, None)
+    same(llama, chosen, how, batch=batch)
+
+
+@pytest.mark.gate("drafts")
+@pytest.mark.parametrize("watermark", MARKS)
+def test_every_mark_and_policy(llama: Any, watermark: str) -> None:
+    for policy in POLICIES.values():
+        same(llama, MARKS[watermark], policy(llama), batch=6)
 
 
 @pytest.mark.parametrize("watermark", [None, "top_k"])
@@ -90,7 +96,7 @@ def test_right_drafts_save_forwards(llama: Any, watermark: str | None) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_architecture(name: str) -> None:
     model = build(name)
-    same(model, WATERMARKS["selfhash"], POLICIES["window11"](model), MIXED, rows=[ROWS[0]] * 2)
+    same(model, WATERMARKS["selfhash"], POLICIES["window11"](model), rows=[ROWS[0]] * 2)
 
 
 @pytest.mark.parametrize(
@@ -101,21 +107,8 @@ def test_bfloat16_is_exact_too(name: str, watermark: str, branching: str) -> Non
     """Also the forwards of other branchings, which carry no drafts."""
     model = copy.deepcopy(build(name)).to(torch.bfloat16)
     mark, policy = WATERMARKS[watermark], POLICIES["window11"](model)
-    drafted = same(model, mark, policy, MIXED, rows=ROWS[:2])
+    drafted = same(model, mark, policy, rows=ROWS[:2])
     assert texts(drafted) == texts(decoded(model, mark, policy, ROWS[:2], branching=branching))
-
-
-class Stream:
-    """What a caller is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[list[int] | None] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.shown.append(value.flatten().tolist())
-
-    def end(self) -> None:
-        self.shown.append(None)
 
 
 @pytest.mark.parametrize("looks_ahead", [False, True])
@@ -123,13 +116,15 @@ def test_stop_strings_and_streams(looks_ahead: bool) -> None:
     """A stop string ends a text inside a draft, and a stream is given the same tokens one at a time."""
     model, ids, mark = build("qwen3"), PROMPTS[0], WATERMARKS["lefthash"]
 
-    def made(speculate: Any, **options: Any) -> tuple[Any, Stream]:
-        stream = Stream()
+    def made(speculate: Any, **options: Any) -> tuple[Any, list[list[int]]]:
+        """(the result, what a stream is given)."""
+        stream = Mock()
         [done] = caw.iter_generate(
             model, tokenizer(), [ids], watermark=mark, policy=policy_of(model) if looks_ahead else None,
             max_new_tokens=14, min_new_tokens=14, speculate=speculate, streamer=stream, **options,
         )  # fmt: skip
-        return done, stream
+        stream.end.assert_called_once()
+        return done, [given.args[0].flatten().tolist() for given in stream.put.call_args_list]
 
     whole, _ = made(None)
     stop = tokenizer().decode(whole.tokens[7:9])
@@ -137,16 +132,16 @@ def test_stop_strings_and_streams(looks_ahead: bool) -> None:
     done, seen = made(Knowing([(ids, whole.tokens)]), stop=stop)
     assert (done.tokens, done.text, done.finish_reason) == (plain.tokens, plain.text, "stop")
     assert done.tokens == whole.tokens[:9] and stop not in done.text
-    assert seen.shown == expected.shown and len(seen.shown) == 9 + 2, "the prompt, each token, the end"
+    assert seen == expected and len(seen) == 9 + 1, "the prompt, each token"
     assert done.trace.drafts.passes < len(done.tokens) - 2 and done.trace.drafts.accepted > 2
 
 
-@pytest.mark.parametrize("watermark", ["lefthash", "top_k", "synthid"])
+@pytest.mark.parametrize("watermark", ["lefthash", "top_k", "scale", "synthid"])
 def test_with_a_target(llama: Any, watermark: str) -> None:
     """The evidence of the text so far decides how strongly the next token is marked."""
-    policy = caw.FixedStrength(1.0, target=1e-2)
-    for chosen in (policy, caw.CapacityPolicy(POLICIES["window11"](llama).network, theta=0.8, beta=1.5, target=0.05)):
-        same(llama, MARKS[watermark], chosen, MIXED, rows=ROWS[:1] * 3)
+    policy = caw.CapacityPolicy(POLICIES["window11"](llama).network, theta=0.8, beta=1.5, target=0.05)
+    for chosen in (policy,) if watermark == "scale" else (caw.FixedStrength(1.0, target=1e-2), policy):
+        same(llama, MARKS[watermark], chosen, rows=ROWS[:1] * 3)
 
 
 TOKENS = st.lists(st.integers(-2, VOCAB + 2), max_size=30)
@@ -173,3 +168,33 @@ def test_any_guess(guesses: list[list[int] | None], length: int, mark: Any, ahea
     drafter = Knowing([(ids, plain)])
     drafter.mistakes = [lambda tokens, most, own=own: tokens if own is None else own for own in guesses]
     assert made(drafter) == plain
+
+
+REPEATING = [
+    "Repeat this text:\nThe fox went home to its small house in the woods.\n\nThe same text again:\nThe fox went",
+    "def mean(values):\n    return sum(values) / len(values)\n\n\ndef mean_of_squares(values):\n    return",
+    "Once upon a time",
+]
+ON_DEMO = {"kgw": caw.KGW(key=1, delta=2.5), "selfhash": caw.KGW(key=2, seeding="selfhash"), "exp": caw.EXP(key=3),
+           "unigram": caw.Unigram(key=4), "synthid": caw.SynthID(key=5)}  # fmt: skip
+
+
+@pytest.mark.gate("drafts")
+@pytest.mark.parametrize("dtype, weights", [("float32", None), ("bfloat16", None), ("float32", "file")])
+def test_the_demo_model(dtype: str, weights: str | None) -> None:
+    model, own = caw.load_model("smollm2-135m", dtype=dtype, quantization=weights)
+    caw_policy = caw.CapacityPolicy("smollm2-135m")
+    policies = [caw.FixedStrength(1.0), caw.EntropyThreshold(1.0), caw_policy]
+    for watermark in (None, *ON_DEMO.values()):
+        for policy in policies if watermark else [None]:
+            for sampling in ({}, {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "seed": 3}):
+                made = [
+                    caw.generate(
+                        model, own, REPEATING, watermark=watermark, policy=policy, max_new_tokens=24,
+                        speculate=speculate, batch_size=batch, progress=False, **sampling,
+                    )
+                    for speculate, batch in ((None, 3), ("auto", 1), (4, 3))
+                ]  # fmt: skip
+                assert made[1].sequences == made[2].sequences == made[0].sequences
+                assert any(trace.drafts.accepted for trace in made[1].trace or [])
+                assert [t.choice for t in made[1].trace or []] == [t.choice for t in made[0].trace or []]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caw.decoding.drafts.ngrams import EXPECTED
-from caw.decoding.drafts.width import ROW, Earned, Width
+from caw.decoding.drafts.width import ROW, Earned
 
 MOST = 10
 
@@ -46,12 +46,6 @@ def test_a_bad_start_is_forgotten() -> None:
     width = told(right=False)
     rests = next(turn for turn in range(2000) if width.of(1, 1))
     assert rests > 100, "and costs little until then"
-
-
-def test_always() -> None:
-    width = Width(3)
-    width.saw(0, 3, 0)
-    assert width.of(0, 8) == width.most == 3
 
 
 def test_what_a_drafter_expects_is_where_it_begins() -> None:

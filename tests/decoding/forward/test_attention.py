@@ -13,8 +13,6 @@ from caw.decoding.forward.attention import NAME, Layout, attention, caw_attentio
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prefill import prefill
 
-# The switch ----------------------------------------------------------------------------------------------------------
-
 
 def test_switch_comes_back_after_an_error() -> None:
     model = build("gpt2")
@@ -36,9 +34,6 @@ def test_each_part_of_a_model_gets_its_own_attention_back() -> None:
     with caw_attention(model):
         assert [c._attn_implementation for c in parts] == [NAME] * 3
     assert [c._attn_implementation for c in parts] == ["sdpa", "eager", "sdpa"]
-
-
-# The contract --------------------------------------------------------------------------------------------------------
 
 
 class Module(torch.nn.Module):

@@ -6,19 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import prompt
+from decoding.architectures import VOCAB
+from decoding.forward.test_branching import compare_with_plain_forwards
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from caw.decoding.forward.attention import caw_attention
-from caw.decoding.forward.branching import forward_candidates
-from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.prefill import prefill
 from caw.models.branchable import branchable_config
-from caw.testing import assert_close
 
 TINY = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "sliding_window": 6, "n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
@@ -26,7 +22,7 @@ TINY = {
     "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "encoder_layers": 2, "encoder_attention_heads": 4,
     "encoder_ffn_dim": 96, "query_pre_attn_scalar": 16, "n_group": 1, "topk_group": 1, "moe_num_experts": 4,
     "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1, "rotary_dim": 8, "partial_rotary_factor": 0.5,
-    "vocab_size_per_layer_input": 97, "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8,
 }  # fmt: skip
 
 
@@ -69,32 +65,10 @@ def outcome(kind: str) -> str:
     except Exception as error:  # a config that these few names cannot make small
         return f"{type(error).__name__}: {error}"
     try:
-        compare(model, text.num_hidden_layers)
+        compare_with_plain_forwards(model, "tree")
     except NotImplementedError:
         return "refused"
     return "equal"
-
-
-@torch.inference_mode()
-def compare(model: Any, layers: int) -> None:
-    """Prefill and two steps of three siblings against forwards of whole texts."""
-    texts = [[t % 94 + 3 for t in prompt(length, length)] for length in (11, 4, 7)]
-    cache = SiblingCache(layers, 3, 32, 3, torch.device("cpu"))
-    switch, rows, wanted = caw_attention(model), [], []
-    with switch:
-        first, _ = prefill(model, cache, range(3), texts, 0)
-    rows += list(first)
-    wanted += list(texts)
-    for step in range(2):
-        candidates = torch.tensor([[(17 * b + 5 * c + step) % 94 + 3 for c in range(3)] for b in range(3)])
-        with switch:
-            logits = forward_candidates(model, cache, candidates, "tree", int(cache.lengths.max()))
-        rows += list(logits.flatten(0, 1))
-        wanted += [[*ids, int(token)] for ids, row in zip(texts, candidates, strict=True) for token in row]
-        cache.commit(torch.tensor([step, 1, 2]), torch.ones(3, dtype=torch.bool))
-        texts = [[*ids, int(row[c])] for ids, row, c in zip(texts, candidates, (step, 1, 2), strict=True)]
-    expected = [model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in wanted]
-    assert_close(torch.stack(rows), torch.stack(expected), "forward")
 
 
 @pytest.mark.slow(seconds=10)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, prompt, tokenizer
+from decoding.forward.test_fused_layers import FUSED
 
 import caw
 from caw import ops
@@ -15,7 +16,6 @@ from caw.decoding.forward import fused_forwards
 from caw.decoding.forward.fused_forwards import FusedForwards
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite")
 
 
 def stacks_of(model: Any) -> list[Any]:
@@ -61,20 +61,20 @@ def test_the_same_bits_as_layer_by_layer(name: str, monkeypatch: pytest.MonkeyPa
     assert_same(build(name), monkeypatch, branching="batch", speculate=None)
 
 
-def test_models_that_are_not_taken() -> None:
-    def with_change(change: Any) -> int:
-        model = copy.deepcopy(build("llama"))
-        change(model)
-        return len(stacks_of(model))
+LAYERS: dict[str, Any] = {
+    "another function": lambda model: setattr(model.model.layers[1].mlp, "act_fn", torch.nn.GELU()),
+    "another forward": lambda model: setattr(model.model, "forward", lambda *given: None),
+    "one more": lambda model: model.model.layers.append(copy.deepcopy(model.model.layers[0])),
+    "another scaling": lambda model: setattr(model.model.layers[1].self_attn, "scaling", 0.3),
+}
 
-    def narrow(model: Any) -> None:
-        model.model.layers[1].mlp.act_fn = torch.nn.GELU()
 
-    assert with_change(lambda model: None) == 1
-    assert with_change(narrow) == 0, "one layer computes something else"
-    assert with_change(lambda model: setattr(model.model, "forward", lambda *given: None)) == 0
-    assert with_change(lambda model: model.model.layers.append(copy.deepcopy(model.model.layers[0]))) == 0
-    assert with_change(lambda model: setattr(model.model.layers[1].self_attn, "scaling", 0.3)) == 0
+@pytest.mark.parametrize("name", LAYERS)
+def test_models_that_are_not_taken(name: str) -> None:
+    model = copy.deepcopy(build("llama"))
+    assert len(stacks_of(model)) == 1
+    LAYERS[name](model)
+    assert not stacks_of(model)
 
 
 def test_multipliers_are_those_that_the_model_has() -> None:
@@ -91,30 +91,20 @@ def test_multipliers_are_those_that_the_model_has() -> None:
     assert not stacks_of(model)
 
 
-def test_a_narrower_layer_with_merged_matrices_runs_by_itself() -> None:
-    model = copy.deepcopy(build("phi3"))
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_a_narrower_layer_runs_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pruned model: its second layer has a narrower MLP, of merged matrices too."""
+    model, calls, original = copy.deepcopy(build(name)), [], ops.decoder_layer
     mlp = model.model.layers[1].mlp
-    mlp.gate_up_proj, mlp.down_proj = torch.nn.Linear(32, 40, bias=False), torch.nn.Linear(20, 32, bias=False)
-    expected = model.generate(
-        torch.tensor([prompt(9)]), do_sample=False, max_new_tokens=8, pad_token_id=0, eos_token_id=None
-    )[0, 9:].tolist()  # fmt: skip
-    given = {"max_new_tokens": 8, "min_new_tokens": 8, "progress": False}
-    assert caw.generate(model, tokenizer(), [prompt(9)], **given).sequences == [expected]
-
-
-def test_layers_of_other_shapes_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pruned model: its second layer has a narrower MLP."""
-    model, calls, original = copy.deepcopy(build("llama")), [], ops.decoder_layer
-    mlp = model.model.layers[1].mlp
-    mlp.gate_proj, mlp.up_proj, mlp.down_proj = (
-        torch.nn.Linear(32, 20),
-        torch.nn.Linear(32, 20),
-        torch.nn.Linear(20, 32),
-    )
-    monkeypatch.setattr(ops, "decoder_stack", None)
+    wide = {"gate_up_proj": 40} if name == "phi3" else {"gate_proj": 20, "up_proj": 20}
+    for part, width in wide.items():
+        setattr(mlp, part, torch.nn.Linear(32, width, bias=False))
+    mlp.down_proj = torch.nn.Linear(20, 32, bias=False)
+    ids, given = torch.tensor([prompt(9)]), {"max_new_tokens": 8, "min_new_tokens": 8}
+    expected = model.generate(ids, do_sample=False, pad_token_id=0, eos_token_id=None, max_new_tokens=8)[0, 9:].tolist()
     monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(1) or original(*given))
-    decoded(model.eval(), max_new_tokens=3)
-    assert calls
+    assert caw.generate(model, tokenizer(), [prompt(9)], progress=False, **given).sequences == [expected]
+    assert calls or name == "phi3"
 
 
 def test_what_changes_between_two_steps_is_seen() -> None:
