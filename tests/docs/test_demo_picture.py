@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from demo_run import shown
 
-from caw.demo.outputs import Demo, DemoText, DemoToken, run_demo
+from caw.demo.outputs import Demo, run_demo
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = DOCS / "demo.svg"
@@ -33,19 +33,6 @@ def test_nothing_is_fetched() -> None:
     ElementTree.fromstring(text)
     assert len(text) < 40_000
     assert not re.search(r"url\(|@import|@font-face|<script|href|https?:(?!//www\.w3\.org/2000/svg\")", text)
-
-
-def test_lines_break_at_spaces_and_keep_every_letter(script: ModuleType) -> None:
-    words = ["one ", "two", " three\n\n", "x" * 60, " ", "y" * 60, " <&> end"]
-    tokens = tuple(DemoToken(word, "marked" if i % 2 else "plain", "") for i, word in enumerate(words))
-    lines = script.lines_of(DemoText("t", "s", tokens, None, 1.0, 0, 0, 0.0))
-    assert ["".join(letter for letter, _ in line).rstrip() for line in lines] == [
-        "one two three", "x" * 60, "y" * 60 + " <&> end",
-    ]  # fmt: skip
-    assert all(len(line) <= script.COLUMNS for line in lines)
-    drawing = "".join(script.drawn(0, 0, line) for line in lines)
-    assert drawing.count("<rect") == 3 and "&lt;&amp;&gt;" in drawing
-    ElementTree.fromstring(f"<g>{drawing}</g>")
 
 
 @pytest.mark.slow(seconds=25)
