@@ -111,6 +111,7 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
         ([], "one of FILE, --text, --input"),
         (["x.txt", "--text", "x"], "FILE and --text"),
         (["none.txt"], "none.txt"),
+        (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"),
         (["--text", "x"], "--tokenizer"),
         (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"),
         (["--text", "x", "--fpr", "0"], "fpr"),
@@ -120,12 +121,9 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
         (["--text", "x", "--scores"], "--json"),
     ],
 )
-def test_bad_detect(arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_detect(
+    arguments: list[str], expected: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(run("detect", *arguments), expected)
-
-
-def test_a_file_that_is_no_text(model: str, tmp_path: Path) -> None:
-    file = tmp_path / "photo.jpg"
-    file.write_bytes(b"\xff\xd8\xff")
-    assert_refused(run("detect", str(file), "--tokenizer", model), "UTF-8")
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff")
+    assert_refused(run("detect", *(model if word == "MODEL" else word for word in arguments)), expected)

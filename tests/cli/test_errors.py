@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from cli.running import KEY, assert_refused, generate, run, write_prompts
 from tiny import save_tiny
 
@@ -66,11 +65,6 @@ def test_bad_models(name: str, expected: str, tmp_path: Path, monkeypatch: pytes
 
 def test_no_chat_template(tmp_path: Path) -> None:
     assert_refused(generate(str(save_tiny(tmp_path, chat=False)), "--prompt", "x", "--chat"), "chat template")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has CUDA")
-def test_no_gpu(model: str) -> None:
-    assert_refused(generate(model, "--prompt", "x", "--device", "cuda"), "CUDA")
 
 
 def test_unknown_options_are_usage_errors(model: str) -> None:

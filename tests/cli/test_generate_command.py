@@ -65,21 +65,6 @@ def test_prompt_from_stdin(model: str) -> None:
     assert generate(model, "--prompt", "-", stdin="the sky").stdout == generate(model, "--prompt", "the sky").stdout
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--watermark", "unigram", "--delta", "6", "--policy", "entropy", "--nats", "1"],
-        ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
-        ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
-        ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
-        ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
-    ],
-)
-def test_every_option_works(model: str, options: list[str]) -> None:
-    result = generate(model, "--prompt", "the sky", *options)
-    assert result.exit_code == 0, result.stderr
-
-
 def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 

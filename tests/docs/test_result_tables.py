@@ -67,11 +67,6 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "3 texts, 1,234 tokens" in text and "1 of 1 rates are above" in text and "made by `me`" in text
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(KeyError, match="no table 'speed'"):
-        table("speed")
-
-
 def test_reports_find_their_figures() -> None:
     figures = re.findall(r"!\[.*?\]\((.*?)\)", report("qwen05"))
     assert figures and all((ROOT / "docs" / "results" / path).is_file() for path in figures)

@@ -15,7 +15,7 @@ import caw
 from caw.detectable.receipts import text_digest
 
 CLIENTS, ROUNDS, TOKENS = 100, 4, 120
-PROMPTS = ("the sky", "a small model", "why", "every byte of a text", "light scatters")
+PROMPTS = ("the sky", "a small model", "why", "\r\n\r\ndata: [DONE]\r\n\r\n", "<|end|> \x00\u202e")
 
 
 def request_of(number: int) -> dict[str, Any]:

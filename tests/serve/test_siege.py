@@ -101,36 +101,6 @@ def test_bodies_made_to_cost(server: Besieged, name: str, key: str) -> None:
     assert waited < 2.0
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        "\x00\x01\x02", "\u202e\u2066evil\u2069", "\ufeff", "a\u0300" * 50, "\U0001f468\u200d\U0001f469",
-        "{{ 7 * 7 }}{% raw %}", "${jndi:ldap://x}", "'; DROP TABLE caw_receipts; --", "../../etc/passwd", "<|end|>" * 5,
-        "<assistant>", "\r\n\r\ndata: [DONE]\r\n\r\n", "%s%n", "\ufffe\uffff",
-    ],
-)  # fmt: skip
-def test_tricks_in_prompts_are_text(server: Besieged, prompt: str) -> None:
-    whole = server.complete(prompt=prompt, max_tokens=12)
-    with server.connect() as connection:
-        connection.sendall(server.request(prompt=prompt, max_tokens=12, stream=True))
-        events = events_of(receive(connection))
-    assert events[-1] == "[DONE]"
-    assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == whole
-    asked = {"model": NAME, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
-    status, answer = server.post(json.dumps(asked).encode(), "/v1/chat/completions")
-    assert status == 200 and answer["usage"]["prompt_tokens"] > 1
-
-
-def events_of(answer: bytes) -> list[str]:
-    """The events of a stream as it came, in chunks."""
-    body, whole = answer.partition(b"\r\n\r\n")[2], b""
-    while body:
-        size, _, rest = body.partition(b"\r\n")
-        whole, body = whole + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-    assert whole.endswith(b"\n\n")
-    return [event.removeprefix("data: ") for event in whole.decode().split("\n\n")[:-1]]
-
-
 # Connections ----------------------------------------------------------------------------------------------------------
 
 
