@@ -227,7 +227,6 @@ def test_arguments_without_effect_are_named(model: Any) -> None:
 
 
 def spoiled(model: Any, length: int) -> Any:
-    """A copy of the model with infinite embeddings at position `length`."""
     positions, model = [], copy.deepcopy(model)
 
     def look(module: Any, given: Any, named: dict[str, Any]) -> None:

@@ -107,9 +107,6 @@ def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: 
     assert cases <= 1
 
 
-# Where texts end -----------------------------------------------------------------------------------------------------
-
-
 def ends_of(model: Any, *ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.generation_config, "eos_token_id", list(ends))
 
@@ -145,9 +142,6 @@ def test_stop_string_over_several_tokens(model: Any) -> None:
     assert out.sequences[0] == tokens[: first + 3]
     assert out.texts[0] == text_of(tokens[:first])
     assert out.sequences[1:] == [s for s in free.sequences[1:] if stop not in text_of(s)]
-
-
-# What generate does to the model -------------------------------------------------------------------------------------
 
 
 def test_model_is_left_as_it_was(model: Any) -> None:
@@ -255,9 +249,6 @@ def test_train_mode_is_back_whatever_happens() -> None:
     handle.remove()
     assert seen == [False] * 3
     assert modes(model) == before
-
-
-# Streams, errors and interruptions -----------------------------------------------------------------------------------
 
 
 def test_streamer_gets_prompt_tokens_and_end(model: Any) -> None:

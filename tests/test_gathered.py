@@ -11,7 +11,6 @@ import bench_guard
 import bench_universal
 
 
-# ---- the guard -------------------------------------------------------------------------------------------------------
 def guard_file(path: Path, found: list[bool], *, key: int = 0, **settings: Any) -> Path:
     head = {"what": "gsm8k", "model": "folder/m.gguf", "evaluator": "e", "quantization": None, "split": "test",
             "level": 0.01, "edits": 0.0, "guard": "{}", "batch": 8, "key": key, **settings}  # fmt: skip
@@ -26,7 +25,6 @@ def guard_file(path: Path, found: list[bool], *, key: int = 0, **settings: Any) 
 
 
 def guarded(output: Path) -> dict[float, tuple[int, float]]:
-    """(texts, share found) of each level."""
     runs = json.loads(output.read_text())["runs"]
     rows = {run["level"]: row for run in runs for row in run["rows"] if row["way"] == "guard" and row["texts"] == "all"}
     assert len(rows) == len(runs)
@@ -55,7 +53,6 @@ def test_runs_of_a_guard_are_added(tmp_path: Path) -> None:
     assert again[0]["commit"] == "c0ffee", "a run keeps the commit that it was made with"
 
 
-# ---- evaluators of every model ---------------------------------------------------------------------------------------
 ANSWERS = {  # by policy and key: p, answer, right of questions 0 to 3; unmarked answers are 1
     ("none", 0): [(0.5, "1", True), (0.5, "1", True), (0.5, "1", False), (0.5, "1", False)],
     ("universal", 0): [(0.001, "1", True), (0.001, "1", True), (0.5, "1", False), (0.001, "2", False)],

@@ -40,7 +40,6 @@ def sources(built: Path, tmp_path: Path) -> Path:
 
 
 def check(folder: Path) -> subprocess.CompletedProcess[str]:
-    """What `lint-imports` says of the package in a folder."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     return subprocess.run([*command, "--no-cache"], cwd=folder, env=environment, capture_output=True, text=True)

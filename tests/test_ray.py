@@ -38,7 +38,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def expected(model: str) -> dict[str, str]:
-    """Texts by id, as one call makes them."""
     network, tokenizer = load_model(model, dtype="float32")
     out = caw.generate(network, tokenizer, [p["prompt"] for p in PROMPTS], watermark=caw.KGW(key=11), **OPTIONS)
     return {p["id"]: text for p, text in zip(PROMPTS, out.texts, strict=True)}

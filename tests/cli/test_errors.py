@@ -89,9 +89,6 @@ def test_traceback_on_request(model: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(generate(model, "--prompt", "").exception, ValueError)
 
 
-# Keys, and options that commands share -------------------------------------------------------------------------------
-
-
 def test_a_key_that_is_no_text_shows_nothing_of_itself(model: str) -> None:
     """CAW_KEY of other bytes reaches Python as halves of surrogate pairs; its own error shows one of them."""
     for arguments in (["generate", "--model", model, "--prompt", "x"], ["detect", "--tokenizer", model, "--text", "x"]):

@@ -105,7 +105,6 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_speculate(model: str) -> None:
-    """The texts stay the same."""
     text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in ("auto", "own", "none", "3")]
     assert len(set(text)) == 1 and text[0]
     refused = {"": "--speculate must be auto, own, none or a number, got ''", "small": "--speculate must be",

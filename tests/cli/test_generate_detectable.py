@@ -22,7 +22,6 @@ MARK = caw.KGW(key=KEY, delta=2.0)
 
 
 def make(model: str, folder: Path, *more: str, count: int = 6) -> tuple[Path, list[dict[str, Any]], str]:
-    """(file, its lines, stderr) of a run."""
     source, out = write_prompts(folder / "prompts.jsonl", count), folder / "out.jsonl"
     result = generate(model, "-i", str(source), "-o", str(out), *FOUND, *more)
     assert result.exit_code == 0, result.stderr

@@ -31,8 +31,6 @@ def write(path: Path, prompts: Sequence[Prompt]) -> Path:
 
 
 class Run:
-    """One output, resumed with other inputs."""
-
     def __init__(self, model: str, folder: Path, *options: str) -> None:
         self.model, self.folder, self.options, self.out = model, folder, options, folder / "out.jsonl"
 

@@ -10,7 +10,6 @@ from docs.test_pages import ROOT, blocks
 
 @pytest.mark.slow(seconds=30)
 def test_the_first_example_is_detected_and_kept(demo: object) -> None:
-    """As it stands on the page, with all of its tokens."""
     page: dict[str, Any] = {}
     exec(next(blocks(ROOT / "docs" / "guard.md", {"python"})), page)
     receipt = page["receipt"]

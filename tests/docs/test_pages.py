@@ -30,7 +30,6 @@ SHELL = {"bash", "sh", "console", ""}
 
 
 def blocks(page: Path, languages: set[str]) -> Iterator[str]:
-    """The fenced blocks of a page in one of the languages."""
     for _, language, code in FENCE.findall(page.read_text(encoding="utf-8")):
         if language in languages:
             yield code
@@ -145,7 +144,6 @@ def test_decimals_have_their_zero() -> None:
 
 
 def nav(entries: Any) -> Iterator[str]:
-    """Paths in a navigation of mkdocs."""
     for entry in entries:
         [(_, value)] = entry.items()
         yield from [value] if isinstance(value, str) else nav(value)

@@ -29,19 +29,16 @@ def results(name: str) -> Any:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Rows of the tables of a Markdown text."""
     rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
 
 
 def measured() -> dict[str, str]:
-    """Result of each measured row, by what was measured."""
     [table] = re.findall(r"## Measured\n(.*?)\n## ", README, re.DOTALL)
     return {what: result for what, result, _ in cells(table)[1:]}
 
 
 def short(number: float, digits: int = 3) -> str:
-    """Without the zero before the point."""
     return f"{number:.{digits}f}".removeprefix("0")
 
 

@@ -24,7 +24,6 @@ def markers() -> list[tuple[str, str]]:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Rows of the tables in a text, headings included."""
     return [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
 
 

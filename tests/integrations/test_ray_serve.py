@@ -36,9 +36,6 @@ def test_the_name_for_command_lines() -> None:
     assert short.app is ray_serve.app
 
 
-# The file ---------------------------------------------------------------------------------------------------------
-
-
 def written(folder: Path, said: Any) -> Path:
     path = folder / "service.json"
     path.write_text(json.dumps(said))
@@ -103,9 +100,6 @@ def _part() -> Any:
     from caw.serve.continuing import Part
 
     return Part((1, 2), 0, "digest", 3, 7, 0, "receipt", int(time.time()) + 60)
-
-
-# A real Ray -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +172,6 @@ class Cluster:
         return found
 
     def _is_ours(self, process: int) -> bool:
-        """Whether it descends from this cluster."""
         while process > 1:
             if process == self.process.pid:
                 return True

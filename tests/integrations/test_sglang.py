@@ -47,15 +47,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 class Abort:
-    """`FINISH_ABORT`."""
-
     def __init__(self, message: str, status_code: int, err_type: str) -> None:
         self.message, self.status_code, self.err_type = message, status_code, err_type
 
 
 class Req:
-    """A request in the scheduler."""
-
     def __init__(self, ids: list[int], given: Any, **own: Any) -> None:
         usual = {
             "temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0, "sampling_seed": None, "max_new_tokens": 14,
@@ -134,7 +130,6 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 
 
 def by_caw(model: Any, number: int, profile: str, own: dict[str, Any]) -> list[int]:
-    """The ids that `caw.generate` makes of a request."""
     policy = make_policy(**PROFILES[profile].get("policy", {"name": "fixed"}))
     sampling = {name.replace("sampling_", ""): value for name, value in own.items()}
     return caw.generate(model, tokenizer(), [PROMPTS[number]], watermark=MARKS[profile], policy=policy,

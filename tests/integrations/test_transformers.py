@@ -44,7 +44,6 @@ def llama() -> Any:
 
 
 def processed(model: Any, watermark: Any, policy: Any = None, own: dict[str, Any] | None = None, **options: Any) -> Any:
-    """New ids by generate with our processor, without what follows an end."""
     rows = caw.RowSettings(max_new_tokens=NEW, **(own or {}))
     inputs = padded()
     processor = LogitsProcessor(model, watermark, policy, settings=rows, attention_mask=inputs["attention_mask"])
@@ -145,9 +144,6 @@ def test_processors_of_generate_come_before(llama: Any) -> None:
     assert not {token for [token] in banned} & {token for row in made for token in row}
 
 
-# What cannot be marked --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "asked",
     [{"num_beams": 2}, {"penalty_alpha": 0.6, "top_k": 4}, {"dola_layers": "low"}, {"prompt_lookup_num_tokens": 3}],
@@ -202,9 +198,6 @@ def test_scores(llama: Any) -> None:
     marked = LogitsProcessor(llama, MARKS["exp"])(padded()["input_ids"], scores)
     assert torch.equal(scores, kept) and (marked == scores).sum(1).tolist() == [1, 1]
     assert marked.isneginf().sum(1).tolist() == [VOCAB - 1] * 2
-
-
-# The folder -------------------------------------------------------------------------------------------------------
 
 
 class Recorder(BaseStreamer):

@@ -53,7 +53,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def parameters(**own: Any) -> SimpleNamespace:
-    """vLLM's SamplingParams, greedy unless told otherwise."""
     profile = own.pop("profile", None)
     usual = {
         "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None, "max_tokens": 14,
@@ -64,7 +63,6 @@ def parameters(**own: Any) -> SimpleNamespace:
 
 
 def engine(**own: Any) -> SimpleNamespace:
-    """vLLM's VllmConfig."""
     model = SimpleNamespace(
         max_model_len=64, seed=0, enable_prompt_embeds=False, get_vocab_size=lambda: own.pop("vocab", VOCAB)
     )
@@ -74,7 +72,6 @@ def engine(**own: Any) -> SimpleNamespace:
 
 
 def by_caw(model: Any, number: int, profile: str | None, own: dict[str, Any]) -> list[int]:
-    """The ids that `caw.generate` makes of a request."""
     watermark, policy = None, None
     if profile is not None:
         said = dict(PROFILES[profile])
@@ -243,9 +240,6 @@ def test_v1_a_request_without_ids_is_an_error() -> None:
         processor.apply(torch.randn(1, VOCAB))
 
 
-# V2 ---------------------------------------------------------------------------------------------------------------
-
-
 class V2:
     """The V2 runner: slots, ids on the device, rows in any order."""
 
@@ -314,9 +308,6 @@ def test_v2_refuses_drafts_and_other_ids(llama: Any) -> None:
     runner.states.all_token_ids.gpu[1, 9] += 1
     with pytest.raises(ValueError, match="must be the one that was chosen"):
         runner.step([1])
-
-
-# Requests and engines that cannot be marked ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VL
 
 
 def detected(asked: dict[str, Any]) -> list[float]:
-    """p-values of texts by vLLM's detector of its own watermark."""
     from vllm.v1.watermarking import GumbelWatermarkDetector
 
     detector = GumbelWatermarkDetector(
@@ -28,7 +27,6 @@ def detected(asked: dict[str, Any]) -> list[float]:
 
 
 def watched() -> dict[str, int]:
-    """Counts of what the processor meets, from here on."""
     from caw.integrations.vllm import LogitsProcessor
 
     counts, update, apply = {"resumed": 0, "chunks": 0}, LogitsProcessor.update_state, LogitsProcessor.apply

@@ -84,7 +84,6 @@ class Server:
         return f"postgresql+psycopg://caw@/{name}?host={self.folder}"
 
     def fresh(self) -> str:
-        """The URL of an empty database."""
         name = f"t{uuid.uuid4().hex}"
         engine = sa.create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:

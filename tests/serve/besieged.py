@@ -27,8 +27,6 @@ FAULTS = re.compile("Traceback|Fatal error|Exception|never retrieved")
 
 @dataclass
 class Keep:
-    """A registry of two tenants, and their tokens."""
-
     url: str
     master: str
     tokens: dict[str, str] = field(repr=False)
@@ -95,12 +93,9 @@ class Besieged:
         self.check_log()
 
     def check_log(self) -> None:
-        """No fault of its own, and no secret."""
         log = "".join(self.said)
         assert not FAULTS.search(log), log
         assert not any(token in log for token in self.keep.tokens.values()) and self.keep.master not in log
-
-    # What an attacker does ------------------------------------------------------------------------------------------
 
     def connect(self, seconds: float = 60) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=seconds)
@@ -118,13 +113,11 @@ class Besieged:
     def request(
         self, *, key: str = "acme", path: str = "/v1/completions", close: bool = True, **settings: Any
     ) -> bytes:
-        """A whole request for a text."""
         asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
         body = json.dumps(asked).encode()
         return self.head(len(body), path=path, key=key, more="connection: close\r\n" if close else "") + body
 
     def post(self, body: bytes, path: str = "/v1/completions", *, key: str = "acme", **headers: str) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         token = self.keep.tokens.get(key, key)
         sent = {"authorization": f"Bearer {token}", "content-type": "application/json", **headers}
@@ -135,7 +128,6 @@ class Besieged:
         return found
 
     def complete(self, **settings: Any) -> str:
-        """A text, as any client gets it."""
         key = settings.pop("key", "acme")
         asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
         status, answer = self.post(json.dumps(asked).encode(), key=key)
@@ -151,11 +143,8 @@ class Besieged:
         connection.close()
         return time.monotonic() - started
 
-    # What it costs ---------------------------------------------------------------------------------------------------
-
     @property
     def resident(self) -> int:
-        """Bytes of its memory."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @property
@@ -167,7 +156,6 @@ class Besieged:
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
     def metric(self, name: str) -> float:
-        """A number of /metrics, without labels."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
@@ -176,7 +164,6 @@ class Besieged:
         return value
 
     def idle(self, seconds: float = 60) -> None:
-        """Wait until no text is under way."""
         end = time.monotonic() + seconds
         while self.metric("caw_active_texts") or self.metric("caw_waiting_texts"):
             assert time.monotonic() < end, "texts of nobody go on"
@@ -184,7 +171,6 @@ class Besieged:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):

@@ -27,7 +27,6 @@ MARK = caw.KGW(key=1)
 
 @functools.cache
 def parts() -> tuple[Any, Any]:
-    """A model and its tokenizer, which several servers share."""
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -102,8 +101,6 @@ DIRECTORY = Directory(
 
 @dataclass
 class Running:
-    """A server at work."""
-
     service: Service
     server: QuietServer
     log: Kept
@@ -121,7 +118,6 @@ class Running:
         return self.client(key).completions.create(prompt=prompt, **asked)
 
     def idle(self) -> None:
-        """Wait until nothing is under way and all receipts are closed."""
         engine = self.service.engine
         until(lambda: engine.inbox.under_way == engine.active == 0 and len(self.log.closed) == len(self.log.begun))
 
@@ -148,7 +144,6 @@ def running(
 
 
 def until(reached: Any, seconds: float = 60) -> None:
-    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < end, "waited in vain"
@@ -162,7 +157,6 @@ def alone(prompt: Any, *, count: int = 1, key: Any = KEY, **settings: Any) -> li
 
 
 def chat_ids(*messages: dict[str, str]) -> list[int]:
-    """The prompt that a conversation becomes."""
     _, tokenizer = parts()
     text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])

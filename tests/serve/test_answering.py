@@ -29,7 +29,6 @@ SENT = {"authorization": "Bearer one", "content-type": "application/json"}
 
 
 def post(port: int, body: bytes, path: str = "/v1/completions", **headers: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a raw request."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     sent = {**SENT, **headers}
     connection.request("POST", path, body, sent)
@@ -50,7 +49,6 @@ def raw_stream(port: int, **settings: Any) -> tuple[socket.socket, bytes]:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
     parts = []
     while part := connection.recv(65536):
         parts.append(part)
@@ -303,9 +301,6 @@ def test_a_server_out_of_patience_ends_what_is_under_way() -> None:
     assert len(log.closed) == 8 and [one.ending for one in log.closed].count("complete") < 6
     for connection in connections:
         connection.close()
-
-
-# What is to be expected is a line of the log, no traceback -----------------------------------------------------------
 
 
 LOG = logging.getLogger("caw.serve")

@@ -39,7 +39,6 @@ class Demo:
     receipts: Path
 
     def closed(self) -> list[dict[str, Any]]:
-        """The closing lines so far."""
         lines = [json.loads(line) for line in self.receipts.read_text().splitlines()]
         return [line for line in lines if line["event"] == "closed"]
 
@@ -75,7 +74,6 @@ def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> Any:
-    """A run of lm-eval over a task of QUESTIONS questions; option: one more of `model_args`, or of its own."""
     sums = [{"question": f"What is {n} plus 2?", "answer": str(n + 2)} for n in range(QUESTIONS)]
     (folder / "sums.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in sums))
     (folder / "sums.yaml").write_text(TASK)

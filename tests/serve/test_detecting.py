@@ -35,7 +35,6 @@ class Keys(Directory):
 
 @pytest.fixture(scope="module")
 def marked() -> dict[str, str]:
-    """A text of each key."""
     keys = {"k1": KEY, "k2": OTHER, "old": "an older key"}
     return {name: alone("the sky", key=key, max_new_tokens=200)[0] for name, key in keys.items()}
 

@@ -30,7 +30,6 @@ def request_of(number: int) -> dict[str, Any]:
 
 
 def expected(asked: dict[str, Any]) -> str:
-    """The same request by itself, from the library."""
     sampling = {name: asked[name] for name in ("temperature", "top_p", "seed")}
     ours = {"do_sample": True, **sampling} if asked["temperature"] else {}
     key = {"one": KEY, "two": OTHER}[asked["key"]]
@@ -46,7 +45,6 @@ async def answer_of(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> str:
 
 
 async def all_clients(served: Running, count: int, rounds: int) -> list[tuple[dict[str, Any], str]]:
-    """Every client's requests one after the other, all clients together."""
     async with contextlib.AsyncExitStack() as stack:
         clients = {
             key: await stack.enter_async_context(

@@ -37,7 +37,6 @@ def marked() -> str:
 
 
 def ask(served: Running, method: str = "POST", body: str | bytes = b"", **headers: str) -> tuple[int, Any, str]:
-    """Status, headers and page."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     connection.request(
         method, "/", body, {**FORM, **{name.replace("_", "-"): value for name, value in headers.items()}}

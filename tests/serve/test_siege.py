@@ -52,8 +52,6 @@ def unharmed(server: Besieged) -> Iterator[None]:
     server.check_log()
 
 
-# Bodies ---------------------------------------------------------------------------------------------------------------
-
 MEGABYTE = 900_000
 BODIES = {
     "nulls": b'{"model":"tiny","prompt":[' + b"null," * (MEGABYTE // 5) + b"null]}",
@@ -99,9 +97,6 @@ def test_bodies_made_to_cost(server: Besieged, name: str, key: str) -> None:
     unread = any(said in answer for said in (b"parsing the body", b"must be JSON in UTF-8")) or not body
     assert status == (b"401" if key != "acme" else b"400") or (status == b"400" and unread), answer[:300]
     assert waited < 2.0
-
-
-# Connections ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,9 +147,6 @@ def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
     server.idle()
 
 
-# Many -----------------------------------------------------------------------------------------------------------------
-
-
 def test_ten_thousand_requests_leave_nothing_behind(server: Besieged) -> None:
     asyncio.run(many(server, MANY * 3 // 4))  # until the caches of SQLite and of memory itself are full
     server.idle()
@@ -168,7 +160,6 @@ def test_ten_thousand_requests_leave_nothing_behind(server: Besieged) -> None:
 
 
 async def many(server: Besieged, count: int) -> None:
-    """Requests of sixteen clients."""
     kinds = [
         server.request(max_tokens=1), server.request(max_tokens=2, stream=True), server.request(max_tokens=0),
         server.request(key="nobody"), server.request(max_tokens=300, stream=True), server.head(3) + b"{]}",

@@ -35,7 +35,6 @@ def served() -> Iterator[Running]:
 
 
 def call(served: Running, tools: Any, choice: Any, *, key: str = "one", **settings: Any) -> Any:
-    """The first choice of an answer."""
     asked = {"temperature": 0, "max_tokens": 220, "messages": ASK, **settings}
     answer: Any = served.client(key).chat.completions.create(model=NAME, tools=tools, tool_choice=choice, **asked)
     return answer if asked.get("stream") else answer.choices[0]

@@ -21,7 +21,6 @@ KEY = "sk-very-secret"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with ten sums."""
     folder = tmp_path / "data"
     (folder / "toy").mkdir(parents=True)
     rows = [

@@ -21,7 +21,6 @@ KEY = "a key for tests"
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The arguments that every run has."""
     folder = tmp_path_factory.mktemp("tune")
     torch.manual_seed(3)
     vocabulary = Vocabulary.of(load_tokenizer(save_tiny(folder / "tiny")))

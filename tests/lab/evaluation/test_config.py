@@ -35,7 +35,6 @@ BASE: dict[str, Any] = {
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """BASE with one entry set (or, for ..., removed)."""
     config = copy.deepcopy(BASE)
     *folders, last = path.split("/")
     place = config

@@ -78,7 +78,6 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
 
 
 def test_real_database() -> None:
-    """Facts of WordNet 3.0 itself."""
     try:
         found = WordNet.open(next((p for p in FOLDERS if Path(p).is_dir()), None))
     except FileNotFoundError as error:

@@ -24,7 +24,6 @@ def pair() -> tuple[Any, Any]:
 
 
 def alone(model: Any, ids: list[int], first: int) -> np.ndarray:
-    """By the definition: one row, float64 softmax."""
     logits = model(torch.tensor([ids])).logits[0].double().log_softmax(1)
     return np.array([logits[i - 1, ids[i]].item() for i in range(first, len(ids))])
 
