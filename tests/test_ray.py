@@ -160,17 +160,6 @@ def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Pa
         scale.begin(replace(made, dtype="auto"))
 
 
-def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
-    made = job(model, tmp_path, options={"max_new_tokens": 12, "do_sample": True, "batch_size": 2})
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    rows = [{"id": name, "prompt": "the sky"} for name in ("a", "b", "c")]
-    write(model, made, whole, rows)
-    assert len({json.loads(line)["text"] for line in whole.read_bytes().splitlines()}) == 3
-    cut.write_bytes(whole.read_bytes().splitlines(keepends=True)[1])
-    write(model, made, cut, rows)
-    assert cut.read_bytes() == whole.read_bytes()
-
-
 def test_prompts_that_cannot_be_continued_are_lines_too(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from cli.running import KEY, generate, read, write_prompts
 from tiny import tiny_tokenizer
 
 import caw
-from caw.cli.generate_prompts import open_output
 from caw.entrance import GenerationResult
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -118,13 +114,6 @@ def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> 
     again = generate(model, *arguments, "--resume")
     assert again.exit_code == 0 and "nothing to do:" in again.stderr
     assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
-
-
-def test_lines_that_are_not_on_the_disk_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-    opened = open_output(tmp_path / "o", Mock(label={}), [], Mock())
-    with pytest.raises(OSError, match="No space left"), opened as out:
-        out.write({"id": 1})
 
 
 def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 from environments import environment
 from registry.test_postgres import Server as Postgres
 from serve.besieged import NAME, Keep
+from serve.serving import until
 from serve.test_siege_receipts import Clients, check_heard, check_texts, receipts_of
 from tiny import save_tiny
 
@@ -187,16 +188,16 @@ def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: P
         before = cluster.replicas()
         assert len(before) == 2, "".join(cluster.said)[-6000:]
         clients: Any = Clients(cluster)  # type: ignore[arg-type]
-        wait_for(lambda: sum(bool(one.receipt) for one in clients.heard) >= 60)
+        until(lambda: sum(bool(one.receipt) for one in clients.heard) >= 60, 300)
         spent = {process: seconds - before[process] for process, seconds in cluster.replicas().items()}
         print(f"processor time of the replicas: {spent}")
         assert min(spent.values()) > 0.2 * sum(spent.values())
-        wait_for(lambda: sum(bool(one.id) and not one.receipt for one in clients.heard) >= 3)
+        until(lambda: sum(bool(one.id) and not one.receipt for one in clients.heard) >= 3, 300)
         gone = max(spent)
         os.kill(gone, signal.SIGKILL)
         so_far = sum(bool(one.receipt) for one in clients.heard)
-        wait_for(lambda: sum(bool(one.receipt) for one in clients.heard) >= so_far + 60)
-        wait_for(lambda: len(cluster.replicas()) == 2)
+        until(lambda: sum(bool(one.receipt) for one in clients.heard) >= so_far + 60, 300)
+        until(lambda: len(cluster.replicas()) == 2, 300)
         heard = clients.end()
         assert gone not in cluster.replicas()
         _, closed = receipts_of(keep)
@@ -212,25 +213,7 @@ def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: P
 @pytest.mark.gate("ray")
 @pytest.mark.timeout(900)
 def test_a_real_ray_writes_a_data_set(python: Path) -> None:
-    command = [
-        str(python),
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-rs",
-        "tests/test_ray.py",
-        "--all-cases",
-        "-k",
-        "two_actors",
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "-rs", "tests/test_ray.py", "--all-cases", "-k", "two_actors"]
+    command = [str(python), "-m", "pytest", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-4000:]
-
-
-def wait_for(reached: Any, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

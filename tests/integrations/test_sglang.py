@@ -205,33 +205,22 @@ def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(
     assert list(right.output_ids) == by_caw(llama, 1, "kgw", {})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("disable_overlap_schedule", False, "overlapped scheduling hides each text's last token"),
-        ("speculative_algorithm", "EAGLE", "must not have speculative decoding"),
-    ],
-)
-def test_servers_that_cannot_mark(llama: Any, server: SimpleNamespace, name: str, value: Any, said: str) -> None:
-    setattr(server, name, value)
-    own = request(0, "kgw")
-    Scheduler(llama).step([own])
-    reason: Any = own.finished_reason
-    assert said in reason.message and reason.status_code == 500
-
-
-def test_another_version_and_no_file(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_cannot_mark(llama: Any, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     for change, said in (
-        (lambda: monkeypatch.delenv("CAW_SGLANG_CONFIG"), "CAW_SGLANG_CONFIG must name the file"),
+        (lambda to: to.delenv("CAW_SGLANG_CONFIG"), "CAW_SGLANG_CONFIG must name the file"),
+        (lambda to: to.setattr(sys.modules["sglang"], "__version__", "0.6.0"), "sglang must be 0.5.23, got 0.6.0"),
         (
-            lambda: monkeypatch.setattr(sys.modules["sglang"], "__version__", "0.6.0"),
-            "sglang must be 0.5.23, got 0.6.0",
+            lambda to: to.setattr(server, "disable_overlap_schedule", False),
+            "overlapped scheduling hides each text's last token",
         ),
+        (lambda to: to.setattr(server, "speculative_algorithm", "EAGLE"), "must not have speculative decoding"),
+        (lambda to: None, "one row a step, got drafts too"),
     ):
-        change()
-        sglang._engine.cache_clear()
-        own = request(0, "kgw")
-        Scheduler(llama).step([own])
+        with monkeypatch.context() as patch:
+            change(patch)
+            sglang._engine.cache_clear()
+            own = request(0, "kgw")
+            Scheduler(llama).step([own], drafts=2 if "drafts" in said else 1)
         reason: Any = own.finished_reason
         assert said in reason.message and reason.status_code == 500
 
@@ -245,13 +234,6 @@ def test_ids_that_are_missing_or_changed_end_the_text(llama: Any) -> None:
     reasons: list[Any] = [own.finished_reason for own in (missing, changed)]
     assert [reason.status_code for reason in reasons] == [500, 500]
     assert "must be the one that was chosen" in reasons[1].message
-
-
-def test_drafts_end_the_text(llama: Any) -> None:
-    own = request(0, "kgw")
-    Scheduler(llama).step([own], drafts=2)
-    reason: Any = own.finished_reason
-    assert "one row a step, got drafts too" in reason.message
 
 
 def test_a_request_without_an_object_is_an_error(llama: Any) -> None:

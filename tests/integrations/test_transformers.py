@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
+from generating import Recorder
 from transformers import GenerationConfig, StopStringCriteria
-from transformers.generation.streamers import BaseStreamer
 
 import caw
 from caw.integrations.transformers import FOLDER, LogitsProcessor
@@ -198,18 +198,6 @@ def test_scores(llama: Any) -> None:
     marked = LogitsProcessor(llama, MARKS["exp"])(padded()["input_ids"], scores)
     assert torch.equal(scores, kept) and (marked == scores).sum(1).tolist() == [1, 1]
     assert marked.isneginf().sum(1).tolist() == [VOCAB - 1] * 2
-
-
-class Recorder(BaseStreamer):
-    def __init__(self) -> None:
-        self.given: list[list[Any]] = []
-        self.ended = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        self.given.append(value.tolist())
-
-    def end(self) -> None:
-        self.ended += 1
 
 
 @pytest.fixture

@@ -100,39 +100,25 @@ class Besieged:
     def connect(self, seconds: float = 60) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=seconds)
 
-    def head(
-        self, length: int, *, path: str = "/v1/completions", key: str = "acme", more: str = "connection: close\r\n"
-    ) -> bytes:
+    def head(self, length: int, *, path: str = "/v1/completions", key: str = "acme") -> bytes:
         """The head of a request, after which the server is to close."""
         token = self.keep.tokens.get(key, key)
         return (
-            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\n{more}"
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\nconnection: close\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
         ).encode()
 
-    def request(
-        self, *, key: str = "acme", path: str = "/v1/completions", close: bool = True, **settings: Any
-    ) -> bytes:
+    def request(self, *, key: str = "acme", path: str = "/v1/completions", **settings: Any) -> bytes:
         asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
         body = json.dumps(asked).encode()
-        return self.head(len(body), path=path, key=key, more="connection: close\r\n" if close else "") + body
-
-    def post(self, body: bytes, path: str = "/v1/completions", *, key: str = "acme", **headers: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        token = self.keep.tokens.get(key, key)
-        sent = {"authorization": f"Bearer {token}", "content-type": "application/json", **headers}
-        connection.request("POST", path, body, sent)
-        answer = connection.getresponse()
-        found = answer.status, json.loads(answer.read())
-        connection.close()
-        return found
+        return self.head(len(body), path=path, key=key) + body
 
     def complete(self, **settings: Any) -> str:
-        key = settings.pop("key", "acme")
-        asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
-        status, answer = self.post(json.dumps(asked).encode(), key=key)
-        assert status == 200, answer
-        return str(answer["choices"][0]["text"])
+        with self.connect(120) as connection:
+            connection.sendall(self.request(**settings))
+            head, _, body = receive(connection).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), body
+        return str(json.loads(body)["choices"][0]["text"])
 
     def patience(self) -> float:
         """Seconds that /health takes."""

@@ -11,10 +11,10 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from serve.besieged import NAME, Besieged, Keep, receive
+from serve.serving import until
 from tiny import save_tiny
 
 pytestmark = pytest.mark.gate("siege")
@@ -120,14 +120,7 @@ def test_what_is_no_request(server: Besieged, sent: bytes) -> None:
             connection.sendall(sent)
         answer = receive(connection)
     assert not answer.startswith(b"HTTP/1.1 2") or b"upgrade: websocket" in sent
-    wait_for(lambda: server.files <= files + 1)
-
-
-def wait_for(reached: Any, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
+    until(lambda: server.files <= files + 1)
 
 
 def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
@@ -143,7 +136,7 @@ def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
         if number % 4 == 1:  # closing sends a reset
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
-    wait_for(lambda: server.files <= files + 2)
+    until(lambda: server.files <= files + 2)
     server.idle()
 
 

@@ -124,15 +124,6 @@ def test_what_one_process_left_another_finishes(made: dict[str, Any], whole: Pat
     assert texts(tmp_path) == texts(whole)
 
 
-def test_limits_and_globs(made: dict[str, Any], tmp_path: Path) -> None:
-    assert runner(made, tmp_path, limit=2, only=("*.none", "*.hard.1")).run() == 4
-    assert {name: len(found) for name, found in texts(tmp_path).items()} == {
-        "tiny.mine.none": 2, "tiny.mine.kgw.hard.1": 2
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=r"--only must match a cell, q\* matches none of tiny.mine.none"):
-        runner(made, tmp_path, only=("q*",)).run()
-
-
 def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_path: Path) -> None:
     """One cell is made again until it is found, chosen by the answers that the task reads; the other is made once."""
     found = {"detectable_at": 0.05, "max_attempts": 3, "best_of": 2, "select": "answer"}

@@ -32,13 +32,6 @@ def write(folder, *rows):
     return path
 
 
-def test_read(data_folder):
-    texts = read_labels(write(data_folder, label(), "", label(1, [[0, 1]])), data_folder)
-    assert [t.name for t in texts] == ["toy/train/0", "toy/train/1"]
-    assert texts[0].solution == SOLUTION and texts[0].spans == ((8, 17),)
-    assert SOLUTION[8:17] == "48/2 = 24" and texts[0].question == "How many?"
-
-
 def test_strip_notes():
     assert strip_notes(ANSWER) == SOLUTION
     assert strip_notes("<<1=1>>1<<2=2>>") == "1" and strip_notes("a << b > c") == "a << b > c"
