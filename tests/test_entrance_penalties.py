@@ -65,14 +65,6 @@ def test_samples_follow_transformers_distribution(model: Any, settings: dict[str
     assert stats.chisquare(*pooled).pvalue > 1e-4
 
 
-def test_seed_and_prompt_decide_the_sample(model: Any) -> None:
-    first = generate(model, do_sample=True, seed=1).sequences
-    assert first == generate(model, do_sample=True, seed=1, batch_size=1).sequences
-    assert first != generate(model, do_sample=True, seed=2).sequences
-    assert first[::-1] == generate(model, PROMPTS[::-1], do_sample=True, seed=1).sequences
-    assert generate(model, do_sample=True, temperature=1e-6, seed=5).sequences == generate(model).sequences
-
-
 @pytest.mark.parametrize("watermark", WATERMARKS)
 @pytest.mark.parametrize("sample", [False, True])
 def test_inside_models_own_generate(model: Any, watermark: str, sample: bool) -> None:

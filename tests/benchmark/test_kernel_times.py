@@ -11,10 +11,6 @@ import step_model
 from bench_step_model import show
 from kernel_times import Kernel, measure
 
-LAUNCHES = ["embedding", "norm_kernel", "product_kernel", "index", "product_kernel"]
-TRACE = [Kernel("void at::native::gather<float>", 2.0), Kernel("_norm_kernel", 1.0), Kernel("_product_kernel", 5.0),
-         Kernel("void at::native::index<long>", 3.0), Kernel("_product_kernel", 7.0)]  # fmt: skip
-
 
 def test_measured_columns_stand_beside_the_model(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """On a CPU with a trace in place of the profiler's; a mode that fails takes none along."""

@@ -10,7 +10,6 @@ from caw.triton_kernels.packed_weights_ref import FORMATS, Format
 
 # launches of a step of Llama-2-7B at batch 1, and what the watermarks add: lower them with what was saved
 PLAIN, MORE = 232, {"kgw": 2, "exp": 1, "kgw+entropy": 8, "kgw+caw": 2, "exp+caw": 1, "synthid": 37}
-PACKING = 32  # of EXP with CAW at batch 32
 # of plain's
 BYTES = {"kgw": 1.0001, "exp": 1.0001, "kgw+entropy": 1.0001, "kgw+caw": 1.01, "exp+caw": 1.01, "synthid": 1.0001}
 # launches that a first draft adds, and each further one

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from cli.running import KEY, assert_refused, run
+from serve.serving import Process
 
 from caw.registry import Registry, open_registry
 from caw.registry.audit import export_lines, verify
@@ -73,24 +70,11 @@ def test_a_key_is_needed() -> None:
 
 @contextlib.contextmanager
 def served(model: str, secrets: dict[str, str], *options: str) -> Iterator[tuple[str, list[str]]]:
-    """A server in a process of its own, which ends well: its address, and what it said, the end of it afterwards."""
-    command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--threads", "1", "--max-length", "128", "--detectable-at", "0.05", *options]  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if name != "CAW_KEY"}
-    server = subprocess.Popen(command, env={**environment, **secrets}, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        said = []
-        for line in server.stderr:
-            said.append(line)
-            if "listening at " in line:
-                break
-        yield f"{said[-1].split('listening at ')[1].strip()}/v1", said
-        server.send_signal(signal.SIGTERM)
-        said.append(server.stderr.read())
-        assert server.wait(60) == 0
-    finally:
-        server.kill()
+    """A server that ends well: its address, and what it said, the end of it afterwards."""
+    given = ("--model", model, "--name", "tiny", "--threads", "1", "--max-length", "128", "--detectable-at", "0.05")
+    with Process(*given, *options, **secrets) as server:
+        yield f"{server.url}/v1", server.said
+        server.stop()
 
 
 @pytest.mark.slow(seconds=12)

@@ -7,21 +7,18 @@ import http.client
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serve.serving import NAME, Process
+
 from caw.registry import Registry, open_registry
 from caw.registry.master_key import MasterKeys, new_master_key
 
-NAME = "tiny"
 FAULTS = re.compile("Traceback|Fatal error|Exception|never retrieved")
 
 
@@ -49,47 +46,23 @@ class Keep:
             registry.close()
 
 
-class Besieged:
-    """A server's process; its log is read all the while.
+class Besieged(Process):
+    """A server that is attacked.
 
     Args:
         model: a folder. options: more of `caw serve`.
     """
 
     def __init__(self, model: Path, keep: Keep, *options: str) -> None:
-        self.keep, self.said = keep, []  # type: Keep, list[str]
-        command = [sys.executable, "-m", "caw.cli", "serve", "--model", str(model), "--name", NAME, "--port", "0",
-                   "--registry", keep.url, "--threads", "1", "--max-length", "512", "--dtype", "float32",
-                   "--policy", "fixed", *options]  # fmt: skip
-        own = {"CAW_MASTER_KEY": keep.master, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
-        self.process = subprocess.Popen(command, env={**inherited, **own}, stderr=subprocess.PIPE, text=True)
-        self.listening = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        assert self.listening.wait(120), "".join(self.said)
-        [line] = [line for line in self.said if "listening at " in line]
-        self.port = int(line.rsplit(":", 1)[1])
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            if "listening at " in line:
-                self.listening.set()
-
-    def __enter__(self) -> Besieged:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait(60)
+        self.keep = keep
+        super().__init__(
+            "--model", str(model), "--name", NAME, "--registry", keep.url, "--threads", "1", "--max-length", "512",
+            "--dtype", "float32", "--policy", "fixed", *options, CAW_MASTER_KEY=keep.master,
+        )  # fmt: skip
+        self.port = int(self.url.rsplit(":", 1)[1])
 
     def stop(self) -> None:
-        """As its operator would; it ends well, and nothing went wrong inside it."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(90) == 0, "".join(self.said)
-        self._reader.join(10)
+        super().stop()
         self.check_log()
 
     def check_log(self) -> None:
