@@ -105,9 +105,8 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
         assert result.exit_code == 1 and result.stderr == f"caw: {said}\n" and result.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
+def test_bad_detect(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, expected in (
         ([], "one of FILE, --text, --input"),
         (["x.txt", "--text", "x"], "FILE and --text"),
         (["none.txt"], "none.txt"),
@@ -119,11 +118,7 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
         (["--text", "x", "--mode", "loose"], "mode"),
         (["--text", "x", "--watermark", "exp", "--gamma", "0.5"], "--gamma"),
         (["--text", "x", "--scores"], "--json"),
-    ],
-)
-def test_bad_detect(
-    arguments: list[str], expected: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff")
-    assert_refused(run("detect", *(model if word == "MODEL" else word for word in arguments)), expected)
+    ):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff")
+        assert_refused(run("detect", *(model if word == "MODEL" else word for word in arguments)), expected)

@@ -21,9 +21,8 @@ from caw.serve.contracts import MarkRules
 pytestmark = pytest.mark.usefixtures("environment")
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
+def test_what_cannot_be_served_is_refused_before_a_model_is_loaded() -> None:
+    for arguments, said in (
         (["--host", "0.0.0.0"], "accepts only local connections"),
         (["--strict"], "strict requires detectable_at"),
         (["--detectable-at", "2"], "detectable_at must be a number in (0, 1)"),
@@ -31,11 +30,9 @@ pytestmark = pytest.mark.usefixtures("environment")
         (["--watermark", "none"], "marks every response"), (["--proxy", "10.0.0.7"], "accepts only local connections"),
         (["--proxy", "me"], "proxies must be addresses or networks"),
         (["--policy", "fixed", "--theta", "0.5"], "only for policy capacity"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(arguments: list[str], said: str) -> None:
-    result = run("serve", "--model", "no-such-model", *arguments)
-    assert_refused(result, said)
+    ):  # fmt: skip
+        result = run("serve", "--model", "no-such-model", *arguments)
+        assert_refused(result, said)
 
 
 def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,8 @@ def written(folder: Path, said: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    for said, message in (
         ([], "expected a JSON object"),
         ({"model": "m"}, "the file must have registry, found none"),
         ({**WHOLE, "modle": 1}, "the file may have model, registry, .*, got 'modle'"),
@@ -60,13 +59,11 @@ def written(folder: Path, said: Any) -> Path:
         ({**WHOLE, "watermark": {"name": "x"}}, "watermark must have a name of recommended, .*, got 'x'"),
         ({**WHOLE, "policy": {"name": "x"}}, "policy must have a name of .*, got 'x'"),
         ({**WHOLE, "threads": 0}, "threads must be an integer"),
-    ],
-)
-def test_files_that_are_refused(tmp_path: Path, said: Any, message: str) -> None:
-    path = written(tmp_path, said)
-    with pytest.raises(ValueError, match=message) as caught:
-        read_service(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    ):
+        path = written(tmp_path, said)
+        with pytest.raises(ValueError, match=message) as caught:
+            read_service(path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

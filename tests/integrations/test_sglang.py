@@ -181,9 +181,8 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
     assert len(held._requests) == 1 and [len(own.started) for own in held.texts.choosers.values()] == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("given", "own", "said"),
-    [
+def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(llama: Any) -> None:
+    for given, own, said in (
         ({"caw_profile": "nope"}, {}, "caw_profile must be one of kgw, exp, race, target, off, got 'nope'"),
         ({"caw_key": 1}, {}, "custom_params must name caw_profile or nothing of caw, got 'caw_key'"),
         ({"caw_profile": "off"}, {}, "caw_profile must not be 'off' beside caw's processor"),
@@ -191,18 +190,14 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
         ({}, {"repetition_penalty": 1.1}, "repetition_penalty must be 1"),
         ({}, {"beam_width": 2}, "beam_width must be None"),
         ({}, {"top_k": WHOLE, "sampling_seed": -4}, "seed must be an integer in"),
-    ],
-)
-def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(
-    llama: Any, given: Any, own: dict[str, Any], said: str
-) -> None:
-    scheduler, wrong, right = Scheduler(llama), Req(PROMPTS[0], given, **own), request(1, "kgw")
-    while not right.finished():
-        scheduler.step([each for each in (wrong, right) if not each.finished()])
-    reason: Any = wrong.finished_reason
-    assert reason.message.startswith(said) and "\n" not in reason.message and KEY not in reason.message
-    assert (reason.status_code, reason.err_type) == (400, "BadRequestError") and list(wrong.output_ids) == [EOS]
-    assert list(right.output_ids) == by_caw(llama, 1, "kgw", {})
+    ):
+        scheduler, wrong, right = Scheduler(llama), Req(PROMPTS[0], given, **own), request(1, "kgw")
+        while not right.finished():
+            scheduler.step([each for each in (wrong, right) if not each.finished()])
+        reason: Any = wrong.finished_reason
+        assert reason.message.startswith(said) and "\n" not in reason.message and KEY not in reason.message
+        assert (reason.status_code, reason.err_type) == (400, "BadRequestError") and list(wrong.output_ids) == [EOS]
+        assert list(right.output_ids) == by_caw(llama, 1, "kgw", {})
 
 
 def test_servers_that_cannot_mark(llama: Any, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,19 +230,16 @@ def test_the_folder_serves_what_transformers_keeps_from_functions(llama: Any, op
     assert again[0, 9:].tolist() == made and config.stop_strings == [word]
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
+def test_what_the_folder_refuses(llama: Any, options: dict[str, Any]) -> None:
+    for asked, said in (
         ({"stop_strings": ["a"]}, "stop_strings need tokenizer=, the model's"),
         ({"assistant_model": 1}, "assistant_model must be None"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha must be off in watermarked decoding, got 0.6"),
         ({"dola_layers": "low"}, "dola_layers must be off in watermarked decoding, got 'low'"),
         ({"num_beams": 3}, "num_beams must be 1"),
         ({"thtea": 0.5}, "thtea"),
-    ],
-)
-def test_what_the_folder_refuses(llama: Any, options: dict[str, Any], asked: dict[str, Any], said: str) -> None:
-    recorder = Recorder()
-    with pytest.raises(ValueError, match=said):
-        llama.generate(torch.tensor(PROMPTS[:1]), **options, watermark=MARKS["kgw"], streamer=recorder, **asked)
-    assert recorder.ended >= 1
+    ):
+        recorder = Recorder()
+        with pytest.raises(ValueError, match=said):
+            llama.generate(torch.tensor(PROMPTS[:1]), **options, watermark=MARKS["kgw"], streamer=recorder, **asked)
+        assert recorder.ended >= 1

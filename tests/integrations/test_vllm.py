@@ -310,9 +310,8 @@ def test_v2_refuses_drafts_and_other_ids(llama: Any) -> None:
         runner.step([1])
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
+def test_requests_that_are_refused() -> None:
+    for own, said in (
         ({"profile": "nope"}, "caw_profile must be one of kgw, exp, target, off, got 'nope'"),
         ({"profile": {"a": 1}}, "caw_profile must be one of"),
         ({"extra_args": {"caw_key": "house"}}, "vllm_xargs must name caw_profile or nothing of caw, got 'caw_key'"),
@@ -324,12 +323,10 @@ def test_v2_refuses_drafts_and_other_ids(llama: Any) -> None:
         ({"max_tokens": 1, "logprobs": 4}, "must not be a step of a beam search"),
         ({"temperature": 1.0, "seed": -4}, "seed must be an integer in"),
         ({"temperature": 1.0, "top_p": "x"}, "top_p must be a number in"),
-    ],
-)
-def test_requests_that_are_refused(own: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
-        vllm.LogitsProcessor.validate_params(parameters(**own))
-    assert KEY not in str(caught.value)
+    ):
+        with pytest.raises(ValueError, match=said) as caught:
+            vllm.LogitsProcessor.validate_params(parameters(**own))
+        assert KEY not in str(caught.value)
 
 
 def test_requests_that_are_served() -> None:
@@ -345,29 +342,25 @@ def test_another_version_of_vllm(monkeypatch: pytest.MonkeyPatch, version: str) 
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
+def test_engines_that_are_refused() -> None:
+    for own, said in (
         ({"speculative_config": object()}, "must not have speculative decoding"),
         ({"watermark_config": object()}, "must not have vLLM's own watermark"),
-    ],
-)
-def test_engines_that_are_refused(own: dict[str, Any], said: str) -> None:
-    with pytest.raises(RuntimeError, match=said):
-        vllm.LogitsProcessor(engine(**own), torch.device("cpu"), False)
-    embedding = engine()
-    embedding.model_config.enable_prompt_embeds = True
-    with pytest.raises(RuntimeError, match="must not have prompts as embeddings"):
-        vllm.LogitsProcessor(embedding, torch.device("cpu"), False)
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            vllm.LogitsProcessor(engine(**own), torch.device("cpu"), False)
+        embedding = engine()
+        embedding.model_config.enable_prompt_embeds = True
+        with pytest.raises(RuntimeError, match="must not have prompts as embeddings"):
+            vllm.LogitsProcessor(embedding, torch.device("cpu"), False)
 
 
 def without(name: str) -> dict[str, Any]:
     return {field: value for field, value in FILE.items() if field != name}
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
+def test_files_that_are_refused(installed: Path) -> None:
+    for said, message in (
         (without("default"), "the file must have default, keys, profiles and may have opt_out, got"),
         ({**FILE, "opt": 1}, "the file must have"),
         ({**FILE, "default": "nope"}, "default must be one of the profiles"),
@@ -383,13 +376,11 @@ def without(name: str) -> dict[str, Any]:
         ({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "watermark": {"name": "kgw", "dleta": 1}}}}, "dleta"),
         ({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": {"name": "x"}}}}, "policy must have a name of"),
         ({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": {"name": "fixed", "x": 1}}}}, "no parameter 'x'"),
-    ],
-)
-def test_files_that_are_refused(installed: Path, said: dict[str, Any], message: str) -> None:
-    installed.write_text(json.dumps(said))
-    with pytest.raises(ValueError, match=message) as caught:
-        vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
-    assert str(installed) in str(caught.value) and KEY not in str(caught.value) and "\n" not in str(caught.value)
+    ):
+        installed.write_text(json.dumps(said))
+        with pytest.raises(ValueError, match=message) as caught:
+            vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
+        assert str(installed) in str(caught.value) and KEY not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Label files and which tokens they make key."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Figures of scores against their definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import expit
 

@@ -1,7 +1,5 @@
 """Spans from segments, documents from files, and the loop that runs a labeler."""
 
-from __future__ import annotations
-
 import json
 import threading
 
