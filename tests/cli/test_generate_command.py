@@ -20,22 +20,19 @@ from caw.cli.generate_command import sampling_settings
 pytestmark = pytest.mark.usefixtures("environment")
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_who_decides_about_ends(model: str, tmp_path: Path) -> None:
+    for options, expected in (
         ((), False),
         (("--format", "transformers", "--seeding", "lefthash"), True),
         (("--mark-eos",), True),
         (("--format", "transformers", "--keep-eos"), False),
         (("--watermark", "synthid"), True),
-    ],
-)
-def test_who_decides_about_ends(model: str, tmp_path: Path, options: tuple[str, ...], expected: bool) -> None:
-    output = tmp_path / "out.jsonl"
-    command = ("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "2", "-o", str(output))
-    result = run(*command, "--key", "5", *options)
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(output.read_text())["settings"]["mark_eos"] is expected
+    ):
+        output = tmp_path / "out.jsonl"
+        command = ("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "2", "-o", str(output))
+        result = run(*command, "--key", "5", *options)
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(output.read_text())["settings"]["mark_eos"] is expected
 
 
 def test_ends_are_a_marks_affair(model: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from docs.test_pages import blocks
 from tiny import tiny_model, tiny_tokenizer
 
 import caw
@@ -90,6 +91,15 @@ def test_ramp() -> None:
     assert strength.tolist() == pytest.approx([0.0, 3 * 0.693147 / 2, 3.0])
     with pytest.raises(ValueError, match="nats must be above 0"):
         POLICY.EntropyRamp(nats=0.0)
+
+
+@pytest.mark.slow(seconds=30)
+def test_the_guards_first_text_is_detected_and_kept(demo: object) -> None:
+    """As it stands on the page, with all of its tokens."""
+    page: dict[str, Any] = {}
+    exec(next(blocks(FOLDER.parent / "guard.md", {"python"})), page)
+    receipt = page["receipt"]
+    assert receipt.detected and receipt.kept and 0 < receipt.changes <= receipt.rollouts
 
 
 @pytest.mark.slow(seconds=20)

@@ -243,15 +243,12 @@ def test_many_large_bodies_at_once_are_refused_and_small_ones_are_not(monkeypatc
         until(lambda: post(served.port, large)[0] == 400)
 
 
-@pytest.mark.parametrize(
-    "host, status",
-    [
+def test_a_local_server_is_asked_under_its_own_names_only(served: Running) -> None:
+    for host, status in (
         ("localhost:80", 200), ("LOCALHOST", 200), ("[::1]:8000", 200), ("evil.example:80", 403),
         ("127.0.0.1.evil.example", 403), ("", 403),
-    ],
-)  # fmt: skip
-def test_a_local_server_is_asked_under_its_own_names_only(served: Running, host: str, status: int) -> None:
-    assert post(served.port, json.dumps({**ASK, "max_tokens": 2}).encode(), host=host)[0] == status
+    ):  # fmt: skip
+        assert post(served.port, json.dumps({**ASK, "max_tokens": 2}).encode(), host=host)[0] == status
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,8 @@ def test_a_chats_own_neutral_values(served: Running) -> None:
     assert ask(served, "/v1/chat/completions", **CHAT, add_special_tokens=True)[0] == 400
 
 
-@pytest.mark.parametrize(
-    ("asked", "defaults", "expected"),
-    [
+def test_what_a_request_says_wins_over_what_the_model_suggests() -> None:
+    for asked, defaults, expected in (
         ({}, {}, {"do_sample": True, "temperature": 1.0}),
         ({}, {"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}),
         ({"temperature": 0.3}, {"temperature": 0.6, "top_p": 0.9}, {"temperature": 0.3, "top_p": 0.9}),
@@ -99,11 +98,9 @@ def test_a_chats_own_neutral_values(served: Running) -> None:
         ({}, {"do_sample": False}, {"do_sample": False}),
         ({"temperature": 0.5}, {"do_sample": False}, {"do_sample": True, "temperature": 0.5}),
         ({"do_sample": True}, {"do_sample": False}, {"do_sample": True, "temperature": 1.0}),
-    ],
-)  # fmt: skip
-def test_what_a_request_says_wins_over_what_the_model_suggests(asked: Any, defaults: Any, expected: Any) -> None:
-    made = CompletionRequest.model_validate({"model": NAME, "prompt": "x", **asked}).sampling(defaults)
-    assert expected.items() <= made.items()
+    ):  # fmt: skip
+        made = CompletionRequest.model_validate({"model": NAME, "prompt": "x", **asked}).sampling(defaults)
+        assert expected.items() <= made.items()
 
 
 def test_the_models_suggestion_is_the_default_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
