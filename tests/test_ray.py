@@ -115,10 +115,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
         ),
         ({"quantization": "int3"}, "quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
         ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights requires detectable_at"),
-        (
-            {"options": {"detectable_at": 1e-3}, "policy": caw.FixedStrength(0.0)},
-            "requires a policy that marks",
-        ),
+        ({"options": {"detectable_at": 1e-3}, "policy": caw.FixedStrength(0.0)}, "requires a policy that marks"),
     ):
         with pytest.raises(ValueError, match=message):
             job(model, tmp_path, **changes)

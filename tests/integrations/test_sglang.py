@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, tokenizer
+from decoding.architectures import EOS, VOCAB, prompt, tokenizer
 
 import caw
 from caw.integrations import sglang
@@ -99,11 +99,6 @@ class Scheduler:
         with torch.no_grad():
             ids = torch.tensor([[*own.origin_input_ids, *own.output_ids]])
             return self.model(ids).logits[0, -1].float()  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def llama() -> Any:
-    return build("llama")
 
 
 @pytest.fixture(autouse=True)

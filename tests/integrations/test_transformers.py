@@ -38,11 +38,6 @@ def padded(prompts: list[list[int]] = PROMPTS) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.fixture
-def llama() -> Any:
-    return build("llama")
-
-
 def processed(model: Any, watermark: Any, policy: Any = None, own: dict[str, Any] | None = None, **options: Any) -> Any:
     rows = caw.RowSettings(max_new_tokens=NEW, **(own or {}))
     inputs = padded()

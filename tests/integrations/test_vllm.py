@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, tokenizer
+from decoding.architectures import EOS, VOCAB, prompt, spread_evaluator, tokenizer
 from tiny import save_tiny, tiny_tokenizer
 
 import caw
@@ -32,11 +32,6 @@ PROFILES: dict[str, Any] = {
 FILE: dict[str, Any] = {
     "keys": {"house": {"env": "HOUSE"}, "other": 11}, "profiles": PROFILES, "default": "kgw", "opt_out": True,
 }  # fmt: skip
-
-
-@pytest.fixture
-def llama() -> Any:
-    return build("llama")
 
 
 @pytest.fixture(autouse=True)
@@ -134,9 +129,6 @@ class V1:
         for request, token in zip(self.batch, self.processor.apply(logits).argmax(1).tolist(), strict=True):
             if request not in discarded:
                 request.output.append(token)
-
-    def free(self) -> int:
-        return sum(self.processor._runner._texts.all.rows - len(own.started) for own in choosers(self.processor))
 
 
 def choosers(processor: Any) -> list[caw.Chooser]:

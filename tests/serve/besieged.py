@@ -47,11 +47,7 @@ class Keep:
 
 
 class Besieged(Process):
-    """A server that is attacked.
-
-    Args:
-        model: a folder. options: more of `caw serve`.
-    """
+    """A server that is attacked; options: more of `caw serve`."""
 
     def __init__(self, model: Path, keep: Keep, *options: str) -> None:
         self.keep = keep

@@ -5,13 +5,7 @@ import threading
 
 import pytest
 
-from caw_lab.training.labelers.base import (
-    LabelError,
-    join_spans,
-    label_documents,
-    locate,
-    read_documents,
-)
+from caw_lab.training.labelers.base import LabelError, join_spans, label_documents, locate, read_documents
 from caw_lab.training.labels import LabelledText
 
 
