@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
+import gpu_check
 import pytest
 import torch
 
-# parts for which there may be no time
-LEFT_OVER = ["steps_drawn", "kernels_drawn", "model_of_step", "steps_fp8", "steps_int4", "steps_3-8b", "steps_2-13b",
-             "generate_b8_others", "generate_b1_drafts", "generate_b1_static", "kernels_flex"]  # fmt: skip
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-
-
-@pytest.fixture
-def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("gpu_check")
 
 
 def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
@@ -37,7 +26,7 @@ def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and "expected parts among build" in wrong.stderr
 
 
-def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None:
+def test_gpu_check_fits_its_time_its_lines_and_its_files() -> None:
     for arch in ("90", None):
         found = gpu_check.parts(gpu_check.Place(Path("out"), arch))
         assert sum(part.seconds for part in found) <= gpu_check.TOTAL - gpu_check.GRACE <= 530  # nine minutes are 540
@@ -54,23 +43,6 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
                 path = word.removeprefix("--ignore=").split("::")[0]
                 if path.startswith("tests/") or path.endswith(".py"):
                     assert (FOLDER.parent / path).exists(), word
-
-
-def test_what_a_first_run_is_for_comes_first(gpu_check: Any) -> None:
-    """The rehearsal has the same parts in the same order, each through the interpreter, and builds nothing in place."""
-    real, rehearsed = (gpu_check.parts(gpu_check.Place(Path("out"), arch)) for arch in ("90", None))
-    names = [part.name for part in real]
-    assert names == [part.name for part in rehearsed]
-    assert names[:5] == ["build", "small_calls", "generate_b1", "steps_b1", "kernels_topk"]
-    assert names.index("tune") < names.index("steps_tuned") < names.index("generate_b8"), "tuned before they are timed"
-    last = ["tests", "memcheck", "racecheck", *LEFT_OVER]
-    assert names[-len(last) :] == last
-    assert [part.name for part in real if part.spare] == LEFT_OVER
-    for part in rehearsed:
-        assert "compute-sanitizer" not in " ".join(part.command)
-        interpreted = part.command[1].endswith("rehearsal.py") or part.environment.get("TRITON_INTERPRET") == "1"
-        assert interpreted or part.name == "build"
-    assert not any("rehearsal" in word for p in real for word in p.command)
 
 
 def test_the_rehearsal_runs_and_measures_no_time(tmp_path: Path) -> None:
@@ -117,7 +89,7 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
         assert found["rows"][0]["step_us"]["median"] == pytest.approx(20e6, abs=10), "launches of a plain step"
 
 
-def test_parts_without_time_or_packages_say_so(gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_without_time_or_packages_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = [sys.executable, "-c", "print('done')"]
     bad = [sys.executable, "-c", "raise SystemExit(7)"]
     crash = [sys.executable, "-c", "import os; print('so far', flush=True); os.abort()"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import demo_picture
 import pytest
 from demo_run import shown
 
@@ -17,15 +16,6 @@ from caw.demo.outputs import Demo, run_demo
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = DOCS / "demo.svg"
-
-
-@pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo_picture", DOCS / "tools" / "demo_picture.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_nothing_is_fetched() -> None:
@@ -36,9 +26,7 @@ def test_nothing_is_fetched() -> None:
 
 
 @pytest.mark.slow(seconds=25)
-def test_it_is_the_demos(
-    script: ModuleType, demo: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_the_demos(demo: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script asks for what the command asks for, and draws what the command showed."""
     made = shown()
 
@@ -49,7 +37,7 @@ def test_it_is_the_demos(
         assert calls[0].arguments == calls[1].arguments
         return made.demo
 
-    monkeypatch.setattr(script, "load_model", lambda name, dtype: demo)
-    monkeypatch.setattr(script, "run_demo", again)
-    script.main(["--out", str(tmp_path / "demo.svg")])
+    monkeypatch.setattr(demo_picture, "load_model", lambda name, dtype: demo)
+    monkeypatch.setattr(demo_picture, "run_demo", again)
+    demo_picture.main(["--out", str(tmp_path / "demo.svg")])
     assert (tmp_path / "demo.svg").read_text(encoding="utf-8") == PICTURE.read_text(encoding="utf-8")

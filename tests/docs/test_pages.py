@@ -79,14 +79,6 @@ def usage(words: list[str]) -> str:
     return f"{' '.join(told[:size])} has no {', '.join(sorted(strangers))}" if strangers else ""
 
 
-def test_usage_sees_what_is_wrong() -> None:
-    assert usage(["caw", "detect", "--tokenizer", "x", "--text", "y"]) == ""
-    assert usage(["caw", "evaluate", "run", "--config=x"]) == ""
-    assert "--tokeniser" in usage(["caw", "detect", "--tokeniser", "x"])
-    assert "find" in usage(["caw", "find", "--text", "y"])
-    assert list(lines_of("KEY=1 caw detect \\\n  --text x | head  # see")) == [["caw", "detect", "--text", "x"]]
-
-
 def test_commands_exist() -> None:
     shown = [words for page in READ for words in typed(page) if words[0] == "caw"]
     assert not [complaint for words in shown if (complaint := usage(words))]
