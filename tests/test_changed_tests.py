@@ -17,7 +17,7 @@ def test_a_file_is_mirrored() -> None:
     for name, expected in (
         ("caw/watermarks/exp.py", ["tests/watermarks/test_exp.py"]),
         ("triton_kernels/topk_softmax_ref.py", ["tests/triton_kernels/test_topk_softmax.py"]),
-        ("caw/entrance.py", ["tests/test_entrance.py", "tests/test_entrance_ends.py"]),
+        ("caw/entrance.py", ["tests/test_entrance.py", "tests/test_entrance_penalties.py"]),
         ("caw_lab/evaluation/metrics/no_such.py", ["tests/lab/evaluation/metrics/test_scoring.py"]),
         ("tests/test_ladder.py", ["tests/test_ladder.py"]),
         ("tests/tiny.py", []),

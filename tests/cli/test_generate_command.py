@@ -33,6 +33,7 @@ def test_who_decides_about_ends(model: str, tmp_path: Path) -> None:
         result = run(*command, "--key", "5", *options)
         assert result.exit_code == 0, result.stderr
         assert json.loads(output.read_text())["settings"]["mark_eos"] is expected
+        output.unlink()
 
 
 def test_ends_are_a_marks_affair(model: str) -> None:
