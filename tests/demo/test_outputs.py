@@ -159,7 +159,8 @@ def test_command(tmp_path: Path) -> None:
     weights, file = tmp_path / "tiny.safetensors", tmp_path / "demo.html"
     Evaluator(FeatureSpec(), hidden=8).save(weights)
     options = ["demo", "--model", str(save_tiny(tmp_path / "model")), "--max-new-tokens", "5"]
-    result = CliRunner().invoke(app, [*options, "--evaluator", str(weights), "--html", str(file), "--theta", "0.4"])
+    options += ["--evaluator", str(weights), "--html", str(file), "--theta", "0.4"]
+    result = CliRunner().invoke(app, options, env={"COLUMNS": "500"})  # a long path breaks lines
     assert result.exit_code == 0, result.stderr
     assert "theta 0.4" in result.stdout and "theta 0.4" in file.read_text(encoding="utf-8")
 
