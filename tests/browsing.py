@@ -30,8 +30,6 @@ return [...document.body.querySelectorAll('*')].filter(own).map(e => {
 
 
 class Browser:
-    """A Chromium of this test's own."""
-
     def __init__(self, profile: Path) -> None:
         from selenium import webdriver
 
@@ -45,7 +43,6 @@ class Browser:
         self.driver.set_page_load_timeout(60)
 
     def look(self, url: str, width: int = 1000, *, scheme: str = "light") -> None:
-        """Open a page on a screen of this width."""
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
@@ -59,7 +56,6 @@ class Browser:
         self.wait()
 
     def wait(self) -> None:
-        """Until there is an answer."""
         from selenium.webdriver.support.ui import WebDriverWait
 
         answered = "return !window.before && document.getElementById('verdict') !== null"

@@ -105,7 +105,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _gate(item: pytest.Item) -> str | None:
-    """`@pytest.mark.gate("cuda")`."""
     mark = item.get_closest_marker("gate")
     return mark.args[0] if mark else None
 
@@ -151,7 +150,6 @@ def _group(item: pytest.Item) -> str:
 
 
 def _seconds(item: pytest.Item) -> float:
-    """About how long a test takes: `@pytest.mark.slow(seconds=20)`."""
     slow = item.get_closest_marker("slow")
     return 0.1 if slow is None else slow.kwargs.get("seconds", 5)
 
@@ -188,7 +186,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(autouse=True)
 def seed() -> int:
-    """Every test starts from the same random state."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

@@ -23,7 +23,6 @@ def text_of(tokens: list[int]) -> str:
 
 
 def stock_greedy(model: Any, ids: list[int], **options: Any) -> list[int]:
-    """What transformers' own generate adds to one prompt."""
     out = model.generate(torch.tensor([ids]), do_sample=False, pad_token_id=0, **options)
     return out[0, len(ids) :].tolist()
 

@@ -36,8 +36,6 @@ class FullFile(io.FileIO):
 
 
 def inject(monkeypatch: pytest.MonkeyPatch, kind: type[io.FileIO]) -> None:
-    """Let the writer of lines open files of this kind."""
-
     def opened(path: Any, mode: str = "r", buffering: int = -1, **options: Any) -> Any:
         if buffering != 0:
             return builtins.open(path, mode, buffering, **options)

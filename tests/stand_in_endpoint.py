@@ -14,7 +14,6 @@ Script = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
 def completion(content: str | None, *, finish: str = "stop", refusal: str | None = None) -> tuple[int, dict[str, Any]]:
-    """A chat completion with this reply."""
     message = {"role": "assistant", "content": content, "refusal": refusal}
     return 200, {
         "id": "x", "object": "chat.completion", "created": 0, "model": "stand-in",
@@ -38,7 +37,6 @@ class Endpoint:
 
 @contextlib.contextmanager
 def serve(script: Script) -> Iterator[Endpoint]:
-    """Run the endpoint while the block runs."""
     endpoint = Endpoint(script)
 
     class Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -131,36 +130,6 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
     assert smoke.small_calls()[0][0] == "sibling_attention float16 T=60 "
 
 
-def test_small_data_is_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 copies of 2 rows of logits would all stay in the second-level cache of the GPUs that this is for: 50 MB."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench, replays = importlib.import_module("bench_kernels"), importlib.import_module("replays")
-    row_of_two = 2 * 128_256 * 2
-    assert len(bench.copies_of(lambda: 0, row_of_two, few=False)) * row_of_two >= replays.CACHE > 2 * 50e6
-    counts: list[int] = []
-    monkeypatch.setattr(bench, "timer", lambda side, count, device, smoke: counts.append(count) or (lambda: 1.0))
-    case = bench.Case("c", 1, {"caw": lambda i: torch.ones(1)}, lambda: torch.ones(1), "exact", copies=500)
-    bench.run(case, 1, 1.0, "cpu", False)
-    assert counts == [500]
-
-
-def test_generate_says_what_spoils_its_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Other libraries' warnings are left out, but not that a run was too short or that memory is missing."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = importlib.import_module("bench_generate")
-
-    def measure(*arguments: Any) -> None:
-        for module in ("caw.benchmark.cases", "transformers.utils"):
-            warnings.warn_explicit(f"of {module}", UserWarning, "file.py", 1, module)
-
-    monkeypatch.setattr(script, "measure", measure)
-    monkeypatch.setattr(script, "show", lambda found: None)
-    monkeypatch.setattr(sys, "argv", ["bench_generate.py", "smoke", "--out", str(tmp_path)])
-    with warnings.catch_warnings(record=True) as caught:
-        assert script.main() == 0
-    assert [str(w.message) for w in caught] == ["of caw.benchmark.cases"]
-
-
 def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every committed SVG has a file it is drawn from, and every such file its SVG."""
     monkeypatch.syspath_prepend(str(FOLDER))
@@ -170,26 +139,3 @@ def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp
     for name in figures.FIGURES:
         shutil.copy(results / f"{name}.json", tmp_path)
     assert [path.stem for path in figures.draw(tmp_path)] == list(figures.FIGURES)
-
-
-def test_the_cost_of_row_invariance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A side whose numbers are others ends the run; the ratio of the whole is that of the parts' times."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_row_invariance")
-    out, options = tmp_path / "r.json", ["--rows", "2", "--prompt", "9", "--rounds", "2", "--megabytes", "0"]
-    monkeypatch.setattr(sys, "argv", ["bench", "--shapes", "tiny", *options, "--out", str(out)])
-    monkeypatch.setattr(bench, "measure", lambda sides, rounds: {
-        name: [2.0 if name == bench.OURS else 1.0 + (name == "reordered")] * rounds for name in sides})  # fmt: skip
-    threads = torch.get_num_threads()
-    bench.main()
-    torch.set_num_threads(threads)
-    found = json.loads(out.read_text())["rows"]
-    assert [(r["dtype"], r["rows"], r["prompt"]) for r in found] == [
-        (dtype, *one) for dtype in ("float32", "bfloat16") for one in ((2, False), (9, True))
-    ]
-    assert {r["ratio"] for r in found} == {2.0} and {r["ms"] for r in found} == {2e3 * (2 * 5 + 1), 2e3 * 2 * 5}
-    assert {part["over"] for r in found for part in r["parts"].values()} == {"linear", "sdpa"}
-    assert all(0 < r["error"] < 1e-2 for r in found)
-    sides = {"exact": lambda: torch.ones(3).double(), "wrong": lambda: torch.tensor([1.0, 1.0, 1.01])}
-    with pytest.raises(ValueError, match=r"^wrong must give the numbers of a case within 2e-05, found 0\.01 off"):
-        bench.check("a case", sides, torch.float32)

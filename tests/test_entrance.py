@@ -79,18 +79,6 @@ def test_one_new_token(model: Any, watermark: str | None) -> None:
     assert one.finish_reasons == ["length"] * 3
 
 
-def test_reference_backend_gives_the_same(model: Any) -> None:
-    options: dict[str, Any] = {"watermark": caw.EXP(key=4), "do_sample": True, "seed": 3,
-                               "policy": caw.CapacityPolicy(spread_evaluator(model), theta=1.0)}  # fmt: skip
-    default, reference = (generate(model, backend=backend, **options) for backend in (None, "reference"))
-    assert default.sequences == reference.sequences
-
-
-@pytest.mark.parametrize("how", ["eager", "sdpa"])
-def test_attention_of_prompts_changes_no_text(model: Any, how: str) -> None:
-    assert generate(model, prefill_attention=how).sequences == generate(model).sequences
-
-
 def test_evaluator_of_fewer_values_is_used(model: Any) -> None:
     evaluator = Evaluator(FeatureSpec(k=7), hidden=4).eval()
     policy = caw.CapacityPolicy(evaluator, theta=1.0)
@@ -98,26 +86,6 @@ def test_evaluator_of_fewer_values_is_used(model: Any) -> None:
     reference = BruteForce(model, caw.KGW(key=1), policy, eos=(2,))
     for ids, tokens in zip(PROMPTS, out.sequences, strict=True):
         agree(tokens, reference.decode(ids, 12), reference, ids, "seven values")
-
-
-def test_repeated_contexts_stay_unmarked(model: Any) -> None:
-    watermark = caw.EXP(key=3, context_width=1, top_k=30)
-    out = generate(model, PROMPTS, watermark=watermark, max_new_tokens=90)
-    assert out.trace is not None
-    repeats = marked = 0
-    for trace in out.trace:
-        seen: set[int] = set()
-        for previous, row in zip([-1, *trace.tokens], trace, strict=False):
-            if previous in seen:
-                assert row.candidates == (row.token,)
-                repeats += 1
-            marked += row.choice > 0
-            seen.add(previous)
-    assert repeats > 10
-    assert marked > 10
-    twice = generate(model, PROMPTS, watermark=caw.EXP(key=3, context_width=1, top_k=30, deduplicate=False),
-                     max_new_tokens=90)  # fmt: skip
-    assert twice.sequences != out.sequences
 
 
 QUESTIONS = ["The capital of France is", "Once",
@@ -139,18 +107,8 @@ def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: 
     assert cases <= 1
 
 
-# Where texts end -----------------------------------------------------------------------------------------------------
-
-
 def ends_of(model: Any, *ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.generation_config, "eos_token_id", list(ends))
-
-
-def test_minimum_is_transformers_minimum(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = stock_greedy(model, PROMPTS[0], max_new_tokens=12)
-    ends_of(model, first[2], first[4], monkeypatch=monkeypatch)
-    for ids, tokens in zip(PROMPTS, generate(model, min_new_tokens=4).sequences, strict=True):
-        assert tokens == stock_greedy(model, ids, max_new_tokens=12, min_new_tokens=4)
 
 
 def test_any_end_token_ends_a_text(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +142,6 @@ def test_stop_string_over_several_tokens(model: Any) -> None:
     assert out.sequences[0] == tokens[: first + 3]
     assert out.texts[0] == text_of(tokens[:first])
     assert out.sequences[1:] == [s for s in free.sequences[1:] if stop not in text_of(s)]
-
-
-# What generate does to the model -------------------------------------------------------------------------------------
 
 
 def test_model_is_left_as_it_was(model: Any) -> None:
@@ -294,9 +249,6 @@ def test_train_mode_is_back_whatever_happens() -> None:
     handle.remove()
     assert seen == [False] * 3
     assert modes(model) == before
-
-
-# Streams, errors and interruptions -----------------------------------------------------------------------------------
 
 
 def test_streamer_gets_prompt_tokens_and_end(model: Any) -> None:

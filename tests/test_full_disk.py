@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli.conftest import environment, model
 from cli.running import KEY, generate, write_prompts
 from small_disks import FullFile, ShortFile, fill, inject, mounted
-from tiny import save_tiny
 
 import caw
 from caw import ray
@@ -23,19 +23,8 @@ from caw.models import load_model
 from caw_lab.training.positions import Positions
 
 pytestmark = pytest.mark.usefixtures("environment")
+__all__ = ["environment", "model"]  # fixtures
 COUNT = 24
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save_tiny(tmp_path_factory.mktemp("full") / "tiny"))
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("CAW_TRACEBACK", raising=False)
 
 
 def by_generate(folder: Path, inputs: Path, model: str) -> Any:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
+import gpu_check
 import pytest
 import torch
-from step_model import DEVICES
 
-# parts for which there may be no time
-LEFT_OVER = ["steps_drawn", "kernels_drawn", "model_of_step", "steps_fp8", "steps_int4", "steps_3-8b", "steps_2-13b",
-             "generate_b8_others", "generate_b1_static", "kernels_flex"]  # fmt: skip
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-
-
-@pytest.fixture
-def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("gpu_check")
 
 
 def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
@@ -41,7 +26,7 @@ def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and "expected parts among build" in wrong.stderr
 
 
-def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None:
+def test_gpu_check_fits_its_time_its_lines_and_its_files() -> None:
     for arch in ("90", None):
         found = gpu_check.parts(gpu_check.Place(Path("out"), arch))
         assert sum(part.seconds for part in found) <= gpu_check.TOTAL - gpu_check.GRACE <= 530  # nine minutes are 540
@@ -58,45 +43,6 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
                 path = word.removeprefix("--ignore=").split("::")[0]
                 if path.startswith("tests/") or path.endswith(".py"):
                     assert (FOLDER.parent / path).exists(), word
-
-
-@pytest.mark.parametrize("gpu, arch, name", [("NVIDIA H100 80GB HBM3", "90", "h100"), ("NVIDIA H200", "90", "h200"),
-                                             ("NVIDIA A100-SXM4-80GB", "80", "a100"), ("NVIDIA GB200", "100", "b200"),
-                                             ("", None, "h200")])  # fmt: skip
-def test_the_model_of_the_step_is_of_the_gpu_at_hand(gpu_check: Any, gpu: str, arch: str | None, name: str) -> None:
-    """An H100 has an H200's compute capability and less bandwidth."""
-    command = gpu_check.model_of_step(gpu_check.Place(Path("out"), arch, gpu)).command
-    assert name in command and tuple(DEVICES) == gpu_check.MODELLED
-
-
-def test_parts_for_spare_time_are_left_out_without_fault(
-    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[str] = []
-    monkeypatch.setattr(gpu_check, "run", lambda part, log, seconds: ran.append(part.name) or {"state": "ok"})
-    chosen = [gpu_check.Part("a", 9, [], 1), gpu_check.Part("b", 0, [], 1, spare=True), gpu_check.Part("c", 9, [], 1)]
-    scale = (gpu_check.SPARE + gpu_check.GRACE - 1) / gpu_check.TOTAL
-    results = gpu_check.run_all(chosen, tmp_path, scale)
-    assert ran == ["a", "c"] and results[1]["state"] == gpu_check.NO_TIME
-    gpu_check.run_all(chosen, tmp_path, 1.0)
-    assert ran[2:] == ["a", "b", "c"]
-
-
-def test_what_a_first_run_is_for_comes_first(gpu_check: Any) -> None:
-    """The rehearsal has the same parts in the same order, each through the interpreter, and builds nothing in place."""
-    real, rehearsed = (gpu_check.parts(gpu_check.Place(Path("out"), arch)) for arch in ("90", None))
-    names = [part.name for part in real]
-    assert names == [part.name for part in rehearsed]
-    assert names[:5] == ["build", "small_calls", "generate_b1", "steps_b1", "kernels_topk"]
-    assert names.index("tune") < names.index("steps_tuned") < names.index("generate_b8"), "tuned before they are timed"
-    last = ["tests", "memcheck", "racecheck", *LEFT_OVER]
-    assert names[-len(last) :] == last
-    assert [part.name for part in real if part.spare] == LEFT_OVER
-    for part in rehearsed:
-        assert "compute-sanitizer" not in " ".join(part.command)
-        interpreted = part.command[1].endswith("rehearsal.py") or part.environment.get("TRITON_INTERPRET") == "1"
-        assert interpreted or part.name == "build"
-    assert not any("rehearsal" in word for p in real for word in p.command)
 
 
 def test_the_rehearsal_runs_and_measures_no_time(tmp_path: Path) -> None:
@@ -143,35 +89,7 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
         assert found["rows"][0]["step_us"]["median"] == pytest.approx(20e6, abs=10), "launches of a plain step"
 
 
-def test_a_part_out_of_time_takes_what_it_started_along(
-    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A child that ignores the interrupt, and writes a line every tenth of a second, is gone afterwards. So it is where
-    interrupts are ignored here, as in a shell's background job."""
-    monkeypatch.setattr(gpu_check, "GRACE", 60)  # a busy machine took more than 5 seconds to print the traceback
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trace = tmp_path / "trace"
-    child = (
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        f"while True:\n open({str(trace)!r}, 'a').write('x')\n time.sleep(0.1)"
-    )
-    parent = (
-        f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\n"
-        "print('begun', flush=True)\ntime.sleep(600)"
-    )
-    part = gpu_check.Part("p", 8, [sys.executable, "-c", parent], 3)
-    try:
-        result = gpu_check.run(part, tmp_path / "log", 8.0)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert result["state"] == "out of time (8 s)" and "begun" in (tmp_path / "log").read_text()
-    assert "KeyboardInterrupt" in result["tail"][-1]
-    size = os.path.getsize(trace)
-    time.sleep(0.5)
-    assert size > 0 and os.path.getsize(trace) == size
-
-
-def test_parts_without_time_or_packages_say_so(gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_without_time_or_packages_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = [sys.executable, "-c", "print('done')"]
     bad = [sys.executable, "-c", "raise SystemExit(7)"]
     crash = [sys.executable, "-c", "import os; print('so far', flush=True); os.abort()"]

@@ -30,9 +30,8 @@ def test_it_is_described_for_json() -> None:
     assert "guard" not in Settings(detectable_at=0.1).tested()
 
 
-@pytest.mark.parametrize(
-    "fields, error, message",
-    [
+def test_wrong_fields() -> None:
+    for fields, error, message in (
         (
             {"keeps": "healed"},
             ValueError,
@@ -53,11 +52,9 @@ def test_it_is_described_for_json() -> None:
         ({"strengths": (1, 1)}, ValueError, "strengths must be ascending and above 0"),
         ({"strengths": (0, 1)}, ValueError, "strengths must be ascending and above 0"),
         ({"strengths": (1, "2")}, TypeError, "strengths must be a number in"),
-    ],
-)
-def test_wrong_fields(fields: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        caw.Guard(**fields)
+    ):
+        with pytest.raises(error, match=message):
+            caw.Guard(**fields)
 
 
 @pytest.mark.parametrize("keeps, name", [
@@ -76,9 +73,8 @@ def test_an_unknown_option_of_a_mapping_is_named() -> None:
         read_guard({"keeps": "results", "tries": 3})
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
+def test_what_a_guard_does_not_go_with() -> None:
+    for options, message in (
         ({"policy": caw.FixedStrength(0.0)}, "detectable_at requires a policy that marks, got FixedStrength"),
         ({"watermark": caw.KGW(key=1, delta=0.0)}, "detectable_at requires a watermark that marks"),
         ({"detectable_at": None}, "guard requires detectable_at; give e.g. detectable_at=1e-3"),
@@ -87,9 +83,7 @@ def test_an_unknown_option_of_a_mapping_is_named() -> None:
         ({"select": "likeliest"}, "a guard changes one text and has nothing to select from, got select='likeliest'"),
         ({"streamer": Recorder()}, "a guard changes the text after it was generated, so it cannot be streamed"),
         ({"watermark": caw.KGW(key=1, payload=5, payload_bits=8)}, "detectable_at does not support payloads"),
-    ],
-)
-def test_what_a_guard_does_not_go_with(options: dict[str, Any], message: str) -> None:
-    given = {"watermark": caw.KGW(key=1), "detectable_at": 0.1, "guard": caw.Guard(), **options}
-    with pytest.raises(ValueError, match=message):
-        caw.generate(build("llama"), tokenizer(), [prompt(4)], **given)
+    ):
+        given = {"watermark": caw.KGW(key=1), "detectable_at": 0.1, "guard": caw.Guard(), **options}
+        with pytest.raises(ValueError, match=message):
+            caw.generate(build("llama"), tokenizer(), [prompt(4)], **given)

@@ -58,7 +58,6 @@ def hidden_modules(package: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def sources() -> dict[str, str]:
-    """The tracked sources by name."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     names = [name for name in done.stdout.split("\0") if name.endswith(SOURCES) and (ROOT / name).is_file()]
     if not names:

@@ -1,12 +1,8 @@
 """The fast tests as other processors would run them: each library is told which instructions it may use.
 
-Libraries choose when they are loaded, so each set has processes of its own. Between them the sets ask each library for
-each of its choices: torch's own loops, oneDNN, MKL (torch's products), OpenBLAS (NumPy's and SciPy's), and this
-library's kernels. What differs between sets is the order of sums and the last bit: no test may depend on it.
-
-Each set takes every case of the kernels chosen here. Of each other test the plainest set, which differs most from a new
-processor, takes two cases; the others take one, each another one, and leave out what starts processes or interprets
-Triton's kernels: those take half of the time and compute with the same ops.
+They choose when they are loaded, so each set has processes of its own. What differs is the order of sums and the last
+bit: no test may depend on it. Each set takes every case of the kernels; of other tests the plainest set takes two
+cases, the others one, without what starts processes or interprets Triton's kernels.
 """
 
 from __future__ import annotations

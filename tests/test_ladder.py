@@ -32,7 +32,6 @@ def repeated(ladder: Ladder, size: int) -> Ladder:
 
 
 def chosen(ladder: Ladder, strengths: list[float]) -> list[int]:
-    """The token that row 0 of the ladder gives at each strength."""
     index = repeated(ladder, len(strengths)).select(torch.tensor(strengths))
     return ladder.candidates[0, index].tolist()
 

@@ -40,7 +40,6 @@ def sources(built: Path, tmp_path: Path) -> Path:
 
 
 def check(folder: Path) -> subprocess.CompletedProcess[str]:
-    """What `lint-imports` says of the package in a folder."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     return subprocess.run([*command, "--no-cache"], cwd=folder, env=environment, capture_output=True, text=True)
@@ -89,15 +88,3 @@ def test_a_new_room_has_to_be_placed(sources: Path) -> None:
     (package / "attic.py").write_text("import caw.cli\n")
     found = check(package.parent)
     assert found.returncode == 1 and "attic" in found.stdout
-
-
-def test_a_format_that_imports_a_watermark_is_found(sources: Path) -> None:
-    """Between watermarks, schemes and payload there is no circle either."""
-    package = sources / "caw"
-    for name in ("formats/native", "payload"):
-        with (package / "watermarks" / f"{name}.py").open("a") as source:
-            source.write("\n\ndef _planted() -> None:\n    from caw.watermarks.kgw import KGW\n")
-    found = check(package.parent)
-    assert found.returncode == 1
-    for name in ("formats", "payload"):
-        assert f"caw.watermarks.{name} is not allowed to import caw.watermarks.kgw" in found.stdout

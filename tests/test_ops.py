@@ -258,7 +258,6 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
 
 
 def registered() -> dict[str, Any]:
-    """The ops of the list, by name."""
     return {
         name: value
         for name, value in vars(ops).items()

@@ -38,7 +38,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def expected(model: str) -> dict[str, str]:
-    """Texts by id, as one call makes them."""
     network, tokenizer = load_model(model, dtype="float32")
     out = caw.generate(network, tokenizer, [p["prompt"] for p in PROMPTS], watermark=caw.KGW(key=11), **OPTIONS)
     return {p["id"]: text for p, text in zip(PROMPTS, out.texts, strict=True)}
@@ -116,10 +115,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
         ),
         ({"quantization": "int3"}, "quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
         ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights requires detectable_at"),
-        (
-            {"options": {"detectable_at": 1e-3}, "policy": caw.FixedStrength(0.0)},
-            "requires a policy that marks",
-        ),
+        ({"options": {"detectable_at": 1e-3}, "policy": caw.FixedStrength(0.0)}, "requires a policy that marks"),
     ):
         with pytest.raises(ValueError, match=message):
             job(model, tmp_path, **changes)
@@ -159,17 +155,6 @@ def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Pa
     scale.begin(made)
     with pytest.raises(ValueError, match="was made with dtype float32, this run has auto"):
         scale.begin(replace(made, dtype="auto"))
-
-
-def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
-    made = job(model, tmp_path, options={"max_new_tokens": 12, "do_sample": True, "batch_size": 2})
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    rows = [{"id": name, "prompt": "the sky"} for name in ("a", "b", "c")]
-    write(model, made, whole, rows)
-    assert len({json.loads(line)["text"] for line in whole.read_bytes().splitlines()}) == 3
-    cut.write_bytes(whole.read_bytes().splitlines(keepends=True)[1])
-    write(model, made, cut, rows)
-    assert cut.read_bytes() == whole.read_bytes()
 
 
 def test_prompts_that_cannot_be_continued_are_lines_too(

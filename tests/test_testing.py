@@ -20,9 +20,8 @@ def test_equal_passes_even_with_infinities_and_nan() -> None:
     assert_close(0.0, 0.0, "exact")
 
 
-@pytest.mark.parametrize(
-    "actual, expected",
-    [
+def test_different_fails() -> None:
+    for actual, expected in (
         ([1.0, 2.0], [1.0, 2.0001]),
         ([1.0, torch.inf], [1.0, -torch.inf]),
         ([1.0, 5.0], [1.0, torch.inf]),
@@ -31,11 +30,9 @@ def test_equal_passes_even_with_infinities_and_nan() -> None:
         ([torch.nan, 1.0], [1.0, torch.nan]),
         ([1.0], [1.0, 1.0]),
         (1e-9, 0.0),
-    ],
-)
-def test_different_fails(actual: object, expected: object) -> None:
-    with pytest.raises(AssertionError):
-        assert_close(actual, expected, "float64")
+    ):
+        with pytest.raises(AssertionError):
+            assert_close(actual, expected, "float64")
 
 
 def test_errors_are_relative_to_the_size_of_what_is_expected() -> None:

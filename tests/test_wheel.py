@@ -31,7 +31,6 @@ print(json.dumps({"at": caw.__file__, "missing": ops.missing_extension(), "versi
 
 
 def said(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Output of a command that must succeed."""
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )

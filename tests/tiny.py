@@ -45,7 +45,6 @@ def tiny_model(vocab_size: int, *, positions: int = 512) -> Any:
 
 
 def save_tiny(folder: Path, *, chat: bool = True, positions: int = 512) -> Path:
-    """Model and tokenizer in `folder`, which `caw.load_model` takes."""
     tokenizer = tiny_tokenizer(chat=chat)
     model = tiny_model(len(tokenizer), positions=positions)
     model.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import time
 
-from stages import OUTSIDE, PREFILL, STAGES, StageClock, breakdown, watching
+from stages import PREFILL, STAGES, StageClock, breakdown, watching
 
 from caw.benchmark.modes import ModeInputs, call_of
 from caw.benchmark.subjects import load_subject, make_prompts
 from caw.decoding import decoder
 from caw.decoding.eager_step import EagerStep
-
-
-def test_what_a_stage_calls_is_not_counted_twice() -> None:
-    now = [0.0]
-
-    def spend(seconds: float) -> None:
-        now[0] += seconds
-
-    watch = StageClock(lambda: now[0])
-    record = watch.timed("record", lambda: spend(3.0))
-    commit = watch.timed("commit", lambda: (spend(1.0), record(), spend(0.5)))
-    step = watch.timed("rest of the step", lambda: (record(), spend(0.25), commit()))
-    watch.run(lambda: (spend(10.0), step(), step()))
-    assert watch.steps == 2
-    assert {name: s for name, s in watch.seconds.items() if s} == {
-        "record": 12.0, "commit": 3.0, "rest of the step": 0.5, OUTSIDE: 10.0,
-    }  # fmt: skip
 
 
 def test_stages_of_a_model_and_nothing_is_left_behind() -> None:

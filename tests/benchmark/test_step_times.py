@@ -11,13 +11,9 @@ import compiled_torch
 import pytest
 import step_times
 import torch
-from compiled_torch import COMPILED, CompiledTorch
+from compiled_torch import COMPILED
 from step_model import model_of_step
 from step_times import StepSettings, run
-
-from caw.benchmark.subjects import random_model
-
-PROMPTS = [[5, 9, 11, 3, 800], [7, 7, 1999, 12, 4]]
 
 
 @pytest.fixture(autouse=True)
@@ -28,25 +24,6 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     compiled_torch.compiled.cache_clear()
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_key_value_heads": 2},
-        {"model_type": "qwen2", "num_key_value_heads": 4},
-        {"model_type": "qwen3", "num_key_value_heads": 1},
-    ],
-    ids=["llama", "qwen2", "qwen3"],
-)
-def test_compiled_torch_gives_the_models_own_greedy_texts(changes: dict[str, Any]) -> None:
-    model = random_model("tiny", "float32", "cpu", **changes)
-    rows = torch.tensor(PROMPTS)
-    expected = model.generate(rows, attention_mask=torch.ones_like(rows), do_sample=False, max_new_tokens=6,
-                              eos_token_id=None, pad_token_id=0)[:, 5:].tolist()  # fmt: skip
-    decoder = CompiledTorch(model, len(PROMPTS), rows.shape[1] + 6)
-    decoder.prepare()
-    assert decoder.generate(rows, 6) == expected
 
 
 def test_steps_are_timed_beside_plain_and_one_that_fails_takes_none_along(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,26 +104,19 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
         assert result.exit_code == 1 and result.stderr == f"caw: {said}\n" and result.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
+def test_bad_detect(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, expected in (
         ([], "one of FILE, --text, --input"),
         (["x.txt", "--text", "x"], "FILE and --text"),
         (["none.txt"], "none.txt"),
+        (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"),
         (["--text", "x"], "--tokenizer"),
         (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"),
         (["--text", "x", "--fpr", "0"], "fpr"),
         (["--text", "x", "--fpr", "2"], "fpr"),
         (["--text", "x", "--mode", "loose"], "mode"),
         (["--text", "x", "--watermark", "exp", "--gamma", "0.5"], "--gamma"),
-    ],
-)
-def test_bad_detect(arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert_refused(run("detect", *arguments), expected)
-
-
-def test_a_file_that_is_no_text(model: str, tmp_path: Path) -> None:
-    file = tmp_path / "photo.jpg"
-    file.write_bytes(b"\xff\xd8\xff")
-    assert_refused(run("detect", str(file), "--tokenizer", model), "UTF-8")
+    ):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff")
+        assert_refused(run("detect", *(model if word == "MODEL" else word for word in arguments)), expected)

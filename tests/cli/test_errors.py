@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from cli.running import KEY, assert_refused, generate, run, write_prompts
 from tiny import save_tiny
 
@@ -67,11 +66,6 @@ def test_no_chat_template(tmp_path: Path) -> None:
     assert_refused(generate(str(save_tiny(tmp_path, chat=False)), "--prompt", "x", "--chat"), "chat template")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has CUDA")
-def test_no_gpu(model: str) -> None:
-    assert_refused(generate(model, "--prompt", "x", "--device", "cuda"), "CUDA")
-
-
 def test_unknown_options_are_usage_errors(model: str) -> None:
     for arguments in (["--colour", "red"], ["--theta", "much"], ["--batch-size", "0"]):
         result = generate(model, "--prompt", "x", *arguments)
@@ -92,9 +86,6 @@ def test_a_bug_of_ours_is_not_dressed_up(model: str, monkeypatch: pytest.MonkeyP
 def test_traceback_on_request(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAW_TRACEBACK", "1")
     assert isinstance(generate(model, "--prompt", "").exception, ValueError)
-
-
-# Keys, and options that commands share -------------------------------------------------------------------------------
 
 
 def test_a_key_that_is_no_text_shows_nothing_of_itself(model: str) -> None:

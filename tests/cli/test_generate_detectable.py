@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from cli.running import KEY, assert_refused, generate, read, run, write_prompts
 
 import caw
@@ -22,7 +21,6 @@ MARK = caw.KGW(key=KEY, delta=2.0)
 
 
 def make(model: str, folder: Path, *more: str, count: int = 6) -> tuple[Path, list[dict[str, Any]], str]:
-    """(file, its lines, stderr) of a run."""
     source, out = write_prompts(folder / "prompts.jsonl", count), folder / "out.jsonl"
     result = generate(model, "-i", str(source), "-o", str(out), *FOUND, *more)
     assert result.exit_code == 0, result.stderr
@@ -182,9 +180,8 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
     assert int(number) in {line["id"] for line in dropped}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options(model: str) -> None:
+    for options, message in (
         (["--detectable-at", "2"], "detectable_at must be a number in (0, 1), got 2.0"),
         (["--detectable-at", "1e-3", "--watermark", "none"], "detectable_at requires a watermark, got None"),
         (["--detectable-at", "1e-3", "--weights", "nowhere"], "or a file, nowhere"),
@@ -193,10 +190,8 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
             "detectable_at=1e-20 requires at least 34 tokens that count, got texts of at most 12",
         ),
         (["--weights", "w"], "--weights requires --detectable-at"),
-    ],
-)
-def test_bad_options(model: str, options: list[str], message: str) -> None:
-    assert_refused(generate(model, "--prompt", "the sky", *options), message)
+    ):
+        assert_refused(generate(model, "--prompt", "the sky", *options), message)
 
 
 def test_a_target_takes_no_payload(model: str) -> None:

@@ -12,8 +12,6 @@ import torch
 from cli.running import assert_refused, generate, read
 from tiny import save_tiny
 
-from caw.cli.generate_prompts import PromptEntry
-from caw.cli.generate_resume import Line, pair
 from caw.decoding.prompts import prompt_digest
 from caw.evaluator import Evaluator
 from caw.models import load_tokenizer
@@ -31,8 +29,6 @@ def write(path: Path, prompts: Sequence[Prompt]) -> Path:
 
 
 class Run:
-    """One output, resumed with other inputs."""
-
     def __init__(self, model: str, folder: Path, *options: str) -> None:
         self.model, self.folder, self.options, self.out = model, folder, options, folder / "out.jsonl"
 
@@ -210,12 +206,3 @@ def test_a_template_that_names_today_gives_the_same_digest_tomorrow(model: str) 
     assert first != second and digest == again != prompt_digest(tokenizer, "the sky")
     tokenizer.chat_template = "<{{ messages[0]['content'] }}>"
     assert prompt_digest(tokenizer, "the sky", chat=True) != digest
-
-
-def test_pairs_never_answer_one_prompt_twice() -> None:
-    jobs = [PromptEntry(i + 1, name, "") for i, name in enumerate("abcd")]
-    lines = [Line(1, "b", "P"), Line(2, "x", "Q"), Line(3, "d", "P"), Line(4, "c", "old"), Line(5, "y", "P")]
-    found = pair(jobs, ["P", "P", "Q", "P"], lines)
-    # b and d kept theirs; c's prompt was answered as x, a's as y; what c answered is asked by nobody
-    assert [(line.id, name) for line, name in found.moved] == [("x", "c"), ("y", "a")]
-    assert (found.todo, [line.id for line in found.wrong], found.strays) == ([], ["c"], [])

@@ -76,15 +76,12 @@ def test_it_reaches_the_loading(
         assert result.exit_code == 2 and result.stderr.splitlines()[-1] == f"caw: {said}"  # serve speaks before
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
+def test_where_nothing_is_loaded_it_is_refused() -> None:
+    for asked, said in (
         (["detection-weights", "--like", "x", "-o", "w.safetensors"], "--quantization require --reader"),
         (["detect", "--text", "x"], "--quantization requires --weights model:NAME; add it"),
-    ],
-)
-def test_where_nothing_is_loaded_it_is_refused(asked: list[str], said: str) -> None:
-    assert_refused(run(*asked, "--quantization", "int8"), said)
+    ):
+        assert_refused(run(*asked, "--quantization", "int8"), said)
 
 
 def test_texts_are_those_of_the_library(model: str) -> None:
@@ -98,9 +95,8 @@ def test_texts_are_those_of_the_library(model: str) -> None:
     assert texts[0].strip() == ours.strip() and texts[0] != texts[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_what_does_not_go_together_is_refused(model: str) -> None:
+    for options, said in (
         (
             ["--quantization", "int3"],
             "--quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'; leave it",
@@ -111,10 +107,8 @@ def test_texts_are_those_of_the_library(model: str) -> None:
             ["--quantization", "int8", "--shapes", "tiny"],
             "weights are those of a model, got 'int8' with shapes; leave one out",
         ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(options: list[str], said: str, model: str) -> None:
-    assert_refused(run("benchmark", "--model", model, "--device", "cpu", *options), said)
+    ):
+        assert_refused(run("benchmark", "--model", model, "--device", "cpu", *options), said)
 
 
 def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,10 +103,3 @@ def test_said_before_anything_is_done(case: str, folder: Path, model: str, monke
     assert_refused(result, f"caw: {package} is required for ")
     assert f"pip install 'caw[{PACKAGES[package][1]}]'" in result.stderr
     assert contents(folder) == before
-
-
-def test_wordnet_is_looked_for_before_a_text_is_attacked(folder: Path) -> None:
-    before = contents(folder)
-    arguments = ["evaluate", "attack", "run", "--attack", "word-d:0.1", "--attack", "word-s:0.1"]
-    assert_refused(run(*arguments, "--wordnet", "nowhere"), "wordnet")
-    assert contents(folder) == before

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from cli.running import KEY, assert_refused, run
+from serve.serving import Process
 
 from caw.registry import Registry, open_registry
 from caw.registry.audit import export_lines, verify
@@ -24,9 +21,8 @@ from caw.serve.contracts import MarkRules
 pytestmark = pytest.mark.usefixtures("environment")
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
+def test_what_cannot_be_served_is_refused_before_a_model_is_loaded() -> None:
+    for arguments, said in (
         (["--host", "0.0.0.0"], "accepts only local connections"),
         (["--strict"], "strict requires detectable_at"),
         (["--detectable-at", "2"], "detectable_at must be a number in (0, 1)"),
@@ -34,11 +30,9 @@ pytestmark = pytest.mark.usefixtures("environment")
         (["--watermark", "none"], "marks every response"), (["--proxy", "10.0.0.7"], "accepts only local connections"),
         (["--proxy", "me"], "proxies must be addresses or networks"),
         (["--policy", "fixed", "--theta", "0.5"], "only for policy capacity"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(arguments: list[str], said: str) -> None:
-    result = run("serve", "--model", "no-such-model", *arguments)
-    assert_refused(result, said)
+    ):  # fmt: skip
+        result = run("serve", "--model", "no-such-model", *arguments)
+        assert_refused(result, said)
 
 
 def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,24 +67,11 @@ def test_a_key_is_needed() -> None:
 
 @contextlib.contextmanager
 def served(model: str, secrets: dict[str, str], *options: str) -> Iterator[tuple[str, list[str]]]:
-    """A server in a process of its own, which ends well: its address, and what it said, the end of it afterwards."""
-    command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--threads", "1", "--max-length", "128", "--detectable-at", "0.05", *options]  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if name != "CAW_KEY"}
-    server = subprocess.Popen(command, env={**environment, **secrets}, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        said = []
-        for line in server.stderr:
-            said.append(line)
-            if "listening at " in line:
-                break
-        yield f"{said[-1].split('listening at ')[1].strip()}/v1", said
-        server.send_signal(signal.SIGTERM)
-        said.append(server.stderr.read())
-        assert server.wait(60) == 0
-    finally:
-        server.kill()
+    """A server that ends well: its address, and what it said, the end of it afterwards."""
+    given = ("--model", model, "--name", "tiny", "--threads", "1", "--max-length", "128", "--detectable-at", "0.05")
+    with Process(*given, *options, **secrets) as server:
+        yield f"{server.url}/v1", server.said
+        server.stop()
 
 
 @pytest.mark.slow(seconds=12)

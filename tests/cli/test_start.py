@@ -40,7 +40,6 @@ def modules_of(script: str) -> set[str]:
 
 
 def modules_after(*arguments: str) -> set[str]:
-    """What the program has imported when it ends."""
     return modules_of(PROGRAM.format(arguments=list(arguments)))
 
 

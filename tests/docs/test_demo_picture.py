@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import demo_picture
 import pytest
 from demo_run import shown
 
-from caw.demo.outputs import Demo, DemoText, DemoToken, run_demo
+from caw.demo.outputs import Demo, run_demo
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = DOCS / "demo.svg"
-
-
-@pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo_picture", DOCS / "tools" / "demo_picture.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_nothing_is_fetched() -> None:
@@ -35,23 +25,8 @@ def test_nothing_is_fetched() -> None:
     assert not re.search(r"url\(|@import|@font-face|<script|href|https?:(?!//www\.w3\.org/2000/svg\")", text)
 
 
-def test_lines_break_at_spaces_and_keep_every_letter(script: ModuleType) -> None:
-    words = ["one ", "two", " three\n\n", "x" * 60, " ", "y" * 60, " <&> end"]
-    tokens = tuple(DemoToken(word, "marked" if i % 2 else "plain", "") for i, word in enumerate(words))
-    lines = script.lines_of(DemoText("t", "s", tokens, None, 1.0, 0, 0, 0.0))
-    assert ["".join(letter for letter, _ in line).rstrip() for line in lines] == [
-        "one two three", "x" * 60, "y" * 60 + " <&> end",
-    ]  # fmt: skip
-    assert all(len(line) <= script.COLUMNS for line in lines)
-    drawing = "".join(script.drawn(0, 0, line) for line in lines)
-    assert drawing.count("<rect") == 3 and "&lt;&amp;&gt;" in drawing
-    ElementTree.fromstring(f"<g>{drawing}</g>")
-
-
 @pytest.mark.slow(seconds=25)
-def test_it_is_the_demos(
-    script: ModuleType, demo: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_the_demos(demo: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script asks for what the command asks for, and draws what the command showed."""
     made = shown()
 
@@ -62,7 +37,7 @@ def test_it_is_the_demos(
         assert calls[0].arguments == calls[1].arguments
         return made.demo
 
-    monkeypatch.setattr(script, "load_model", lambda name, dtype: demo)
-    monkeypatch.setattr(script, "run_demo", again)
-    script.main(["--out", str(tmp_path / "demo.svg")])
+    monkeypatch.setattr(demo_picture, "load_model", lambda name, dtype: demo)
+    monkeypatch.setattr(demo_picture, "run_demo", again)
+    demo_picture.main(["--out", str(tmp_path / "demo.svg")])
     assert (tmp_path / "demo.svg").read_text(encoding="utf-8") == PICTURE.read_text(encoding="utf-8")

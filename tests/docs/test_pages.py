@@ -30,7 +30,6 @@ SHELL = {"bash", "sh", "console", ""}
 
 
 def blocks(page: Path, languages: set[str]) -> Iterator[str]:
-    """The fenced blocks of a page in one of the languages."""
     for _, language, code in FENCE.findall(page.read_text(encoding="utf-8")):
         if language in languages:
             yield code
@@ -78,14 +77,6 @@ def usage(words: list[str]) -> str:
     given = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     strangers = given - names - {"--help", "-h"}
     return f"{' '.join(told[:size])} has no {', '.join(sorted(strangers))}" if strangers else ""
-
-
-def test_usage_sees_what_is_wrong() -> None:
-    assert usage(["caw", "detect", "--tokenizer", "x", "--text", "y"]) == ""
-    assert usage(["caw", "evaluate", "run", "--config=x"]) == ""
-    assert "--tokeniser" in usage(["caw", "detect", "--tokeniser", "x"])
-    assert "find" in usage(["caw", "find", "--text", "y"])
-    assert list(lines_of("KEY=1 caw detect \\\n  --text x | head  # see")) == [["caw", "detect", "--text", "x"]]
 
 
 def test_commands_exist() -> None:
@@ -145,7 +136,6 @@ def test_decimals_have_their_zero() -> None:
 
 
 def nav(entries: Any) -> Iterator[str]:
-    """Paths in a navigation of mkdocs."""
     for entry in entries:
         [(_, value)] = entry.items()
         yield from [value] if isinstance(value, str) else nav(value)

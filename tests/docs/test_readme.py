@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from command_line import commands
 
-from caw.cli import app
 from caw.io.json_files import read_json
 
 ROOT = Path(__file__).parents[2]
@@ -29,19 +26,16 @@ def results(name: str) -> Any:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Rows of the tables of a Markdown text."""
     rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
 
 
 def measured() -> dict[str, str]:
-    """Result of each measured row, by what was measured."""
     [table] = re.findall(r"## Measured\n(.*?)\n## ", README, re.DOTALL)
     return {what: result for what, result, _ in cells(table)[1:]}
 
 
 def short(number: float, digits: int = 3) -> str:
-    """Without the zero before the point."""
     return f"{number:.{digits}f}".removeprefix("0")
 
 
@@ -88,13 +82,6 @@ def test_every_room_is_on_the_map() -> None:
     [layout] = re.findall(r"## Where things are\n(.*?)\n## ", text, re.DOTALL)
     rooms = {f"caw/{path.parent.name}/" for path in ROOT.glob("caw/*/__init__.py")} - {"caw/demo/"}
     assert rooms <= set(re.findall(r"`(caw/\w+/)", layout))
-
-
-def test_the_commands_that_are_named_exist() -> None:
-    known = {" ".join(path) for path, _ in commands(typer.main.get_command(app), ["caw"])}
-    named = set(re.findall(r"`(caw [a-z-]+)", README))
-    groups = {path.rpartition(" ")[0] for path in known}
-    assert len(named) >= 7 and named <= known | groups
 
 
 def test_everyday_texts() -> None:

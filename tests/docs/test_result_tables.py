@@ -24,7 +24,6 @@ def markers() -> list[tuple[str, str]]:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Rows of the tables in a text, headings included."""
     return [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
 
 
@@ -65,11 +64,6 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result_files.read_result.cache_clear()
     assert cells(text)[2] == ["kgw", "once in the corpus", "1.2 % - 1.2 %"]
     assert "3 texts, 1,234 tokens" in text and "1 of 1 rates are above" in text and "made by `me`" in text
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(KeyError, match="no table 'speed'"):
-        table("speed")
 
 
 def test_reports_find_their_figures() -> None:

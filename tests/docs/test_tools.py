@@ -5,7 +5,7 @@ from __future__ import annotations
 from addresses import fetches
 from command_line import command_line
 from docstring_text import split_names, with_section
-from operators import operators, references
+from operators import operators
 
 FETCHING = """<link rel="canonical" href="https://a.example/"><link rel="stylesheet" href="https://b.example/x.css">
 <script src="//c.example/x.js"></script><img src="figures/d.svg"><a href="https://e.example">a link waits</a>"""
@@ -31,25 +31,6 @@ def test_operators_have_their_schemas() -> None:
     assert "Tensor(a!) store" in rows["commit_kv"] and rows["quantized_linear"].endswith("|  |")
 
 
-def test_references_are_found() -> None:
-    assert "::: triton_kernels.topk_softmax_ref\n" in references("triton_kernels")  # the folder, as sources are read
-    assert "::: caw.ops_ref.prefill_layer_ref\n" in references("caw/ops_ref")
-
-
-def test_names_that_share_a_text_get_it_each() -> None:
-    text = "Do.\n\nArgs:\n    a, b: as there,\n        and more.\n    c: other.\nRaises, always: nothing."
-    assert split_names(text) == (
-        "Do.\n\nArgs:\n    a: as there,\n        and more.\n    b: as there,\n        and more.\n    c: other.\n"
-        "Raises, always: nothing."
-    )
-
-
-def test_names_keep_their_shapes() -> None:
-    assert (
-        split_names("    k, v [B, T], n: as there.") == "    k: as there.\n    v: [B, T], as there.\n    n: as there."
-    )
-
-
 def test_types_stand_between_names_and_shapes() -> None:
     assert split_names("    padded int64 [B, W + N], tally int64 [B]: counts.\n    on bool, k: a switch.") == (
         "    padded: int64 [B, W + N], counts.\n    tally: int64 [B], counts.\n    on: bool, a switch.\n"
@@ -70,10 +51,3 @@ def test_fields_come_under_attributes() -> None:
     given = "A thing.\n\nArgs:\n    a: one. b, c [n]: two.\n    d: three. e: no name."
     assert with_section(given, ["a", "b", "c", "d"], "Args:") == given.replace(". b,", ".\n    b,")
     assert with_section(text, ["a"], "Args:") == text, "a sentence with a colon is no field"
-
-
-def test_arguments_stand_between_sentences() -> None:
-    text = "Do it.\n\nOf what is given.\nmuch [n]: how\n    often.\nRaises ValueError for none."
-    assert with_section(text, ["much"], "Args:") == (
-        "Do it.\n\nOf what is given.\n\nArgs:\n    much [n]: how\n        often.\n\nRaises ValueError for none."
-    )

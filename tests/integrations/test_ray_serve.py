@@ -18,6 +18,7 @@ import pytest
 from environments import environment
 from registry.test_postgres import Server as Postgres
 from serve.besieged import NAME, Keep
+from serve.serving import until
 from serve.test_siege_receipts import Clients, check_heard, check_texts, receipts_of
 from tiny import save_tiny
 
@@ -36,18 +37,14 @@ def test_the_name_for_command_lines() -> None:
     assert short.app is ray_serve.app
 
 
-# The file ---------------------------------------------------------------------------------------------------------
-
-
 def written(folder: Path, said: Any) -> Path:
     path = folder / "service.json"
     path.write_text(json.dumps(said))
     return path
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    for said, message in (
         ([], "expected a JSON object"),
         ({"model": "m"}, "the file must have registry, found none"),
         ({**WHOLE, "modle": 1}, "the file may have model, registry, .*, got 'modle'"),
@@ -62,13 +59,11 @@ def written(folder: Path, said: Any) -> Path:
         ({**WHOLE, "watermark": {"name": "x"}}, "watermark must have a name of recommended, .*, got 'x'"),
         ({**WHOLE, "policy": {"name": "x"}}, "policy must have a name of .*, got 'x'"),
         ({**WHOLE, "threads": 0}, "threads must be an integer"),
-    ],
-)
-def test_files_that_are_refused(tmp_path: Path, said: Any, message: str) -> None:
-    path = written(tmp_path, said)
-    with pytest.raises(ValueError, match=message) as caught:
-        read_service(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    ):
+        path = written(tmp_path, said)
+        with pytest.raises(ValueError, match=message) as caught:
+            read_service(path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +98,6 @@ def _part() -> Any:
     from caw.serve.continuing import Part
 
     return Part((1, 2), 0, "digest", 3, 7, 0, "receipt", int(time.time()) + 60)
-
-
-# A real Ray -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +170,6 @@ class Cluster:
         return found
 
     def _is_ours(self, process: int) -> bool:
-        """Whether it descends from this cluster."""
         while process > 1:
             if process == self.process.pid:
                 return True
@@ -194,16 +185,16 @@ def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: P
         before = cluster.replicas()
         assert len(before) == 2, "".join(cluster.said)[-6000:]
         clients: Any = Clients(cluster)  # type: ignore[arg-type]
-        wait_for(lambda: sum(bool(one.receipt) for one in clients.heard) >= 60)
+        until(lambda: sum(bool(one.receipt) for one in clients.heard) >= 60, 300)
         spent = {process: seconds - before[process] for process, seconds in cluster.replicas().items()}
         print(f"processor time of the replicas: {spent}")
         assert min(spent.values()) > 0.2 * sum(spent.values())
-        wait_for(lambda: sum(bool(one.id) and not one.receipt for one in clients.heard) >= 3)
+        until(lambda: sum(bool(one.id) and not one.receipt for one in clients.heard) >= 3, 300)
         gone = max(spent)
         os.kill(gone, signal.SIGKILL)
         so_far = sum(bool(one.receipt) for one in clients.heard)
-        wait_for(lambda: sum(bool(one.receipt) for one in clients.heard) >= so_far + 60)
-        wait_for(lambda: len(cluster.replicas()) == 2)
+        until(lambda: sum(bool(one.receipt) for one in clients.heard) >= so_far + 60, 300)
+        until(lambda: len(cluster.replicas()) == 2, 300)
         heard = clients.end()
         assert gone not in cluster.replicas()
         _, closed = receipts_of(keep)
@@ -219,25 +210,7 @@ def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: P
 @pytest.mark.gate("ray")
 @pytest.mark.timeout(900)
 def test_a_real_ray_writes_a_data_set(python: Path) -> None:
-    command = [
-        str(python),
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-rs",
-        "tests/test_ray.py",
-        "--all-cases",
-        "-k",
-        "two_actors",
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "-rs", "tests/test_ray.py", "--all-cases", "-k", "two_actors"]
+    command = [str(python), "-m", "pytest", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-4000:]
-
-
-def wait_for(reached: Any, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, tokenizer
+from decoding.architectures import EOS, VOCAB, prompt, tokenizer
 
 import caw
 from caw.integrations import sglang
@@ -47,15 +47,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 class Abort:
-    """`FINISH_ABORT`."""
-
     def __init__(self, message: str, status_code: int, err_type: str) -> None:
         self.message, self.status_code, self.err_type = message, status_code, err_type
 
 
 class Req:
-    """A request in the scheduler."""
-
     def __init__(self, ids: list[int], given: Any, **own: Any) -> None:
         usual = {
             "temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0, "sampling_seed": None, "max_new_tokens": 14,
@@ -105,11 +101,6 @@ class Scheduler:
             return self.model(ids).logits[0, -1].float()  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def llama() -> Any:
-    return build("llama")
-
-
 @pytest.fixture(autouse=True)
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """The arguments of a server of the version that was tried, with a file of profiles."""
@@ -134,7 +125,6 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 
 
 def by_caw(model: Any, number: int, profile: str, own: dict[str, Any]) -> list[int]:
-    """The ids that `caw.generate` makes of a request."""
     policy = make_policy(**PROFILES[profile].get("policy", {"name": "fixed"}))
     sampling = {name.replace("sampling_", ""): value for name, value in own.items()}
     return caw.generate(model, tokenizer(), [PROMPTS[number]], watermark=MARKS[profile], policy=policy,
@@ -186,9 +176,8 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
     assert len(held._requests) == 1 and [len(own.started) for own in held.texts.choosers.values()] == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("given", "own", "said"),
-    [
+def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(llama: Any) -> None:
+    for given, own, said in (
         ({"caw_profile": "nope"}, {}, "caw_profile must be one of kgw, exp, race, target, off, got 'nope'"),
         ({"caw_key": 1}, {}, "custom_params must name caw_profile or nothing of caw, got 'caw_key'"),
         ({"caw_profile": "off"}, {}, "caw_profile must not be 'off' beside caw's processor"),
@@ -196,47 +185,32 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
         ({}, {"repetition_penalty": 1.1}, "repetition_penalty must be 1"),
         ({}, {"beam_width": 2}, "beam_width must be None"),
         ({}, {"top_k": WHOLE, "sampling_seed": -4}, "seed must be an integer in"),
-    ],
-)
-def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(
-    llama: Any, given: Any, own: dict[str, Any], said: str
-) -> None:
-    scheduler, wrong, right = Scheduler(llama), Req(PROMPTS[0], given, **own), request(1, "kgw")
-    while not right.finished():
-        scheduler.step([each for each in (wrong, right) if not each.finished()])
-    reason: Any = wrong.finished_reason
-    assert reason.message.startswith(said) and "\n" not in reason.message and KEY not in reason.message
-    assert (reason.status_code, reason.err_type) == (400, "BadRequestError") and list(wrong.output_ids) == [EOS]
-    assert list(right.output_ids) == by_caw(llama, 1, "kgw", {})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("disable_overlap_schedule", False, "overlapped scheduling hides each text's last token"),
-        ("speculative_algorithm", "EAGLE", "must not have speculative decoding"),
-    ],
-)
-def test_servers_that_cannot_mark(llama: Any, server: SimpleNamespace, name: str, value: Any, said: str) -> None:
-    setattr(server, name, value)
-    own = request(0, "kgw")
-    Scheduler(llama).step([own])
-    reason: Any = own.finished_reason
-    assert said in reason.message and reason.status_code == 500
-
-
-def test_another_version_and_no_file(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for change, said in (
-        (lambda: monkeypatch.delenv("CAW_SGLANG_CONFIG"), "CAW_SGLANG_CONFIG must name the file"),
-        (
-            lambda: monkeypatch.setattr(sys.modules["sglang"], "__version__", "0.6.0"),
-            "sglang must be 0.5.23, got 0.6.0",
-        ),
     ):
-        change()
-        sglang._engine.cache_clear()
-        own = request(0, "kgw")
-        Scheduler(llama).step([own])
+        scheduler, wrong, right = Scheduler(llama), Req(PROMPTS[0], given, **own), request(1, "kgw")
+        while not right.finished():
+            scheduler.step([each for each in (wrong, right) if not each.finished()])
+        reason: Any = wrong.finished_reason
+        assert reason.message.startswith(said) and "\n" not in reason.message and KEY not in reason.message
+        assert (reason.status_code, reason.err_type) == (400, "BadRequestError") and list(wrong.output_ids) == [EOS]
+        assert list(right.output_ids) == by_caw(llama, 1, "kgw", {})
+
+
+def test_servers_that_cannot_mark(llama: Any, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, said in (
+        (lambda to: to.delenv("CAW_SGLANG_CONFIG"), "CAW_SGLANG_CONFIG must name the file"),
+        (lambda to: to.setattr(sys.modules["sglang"], "__version__", "0.6.0"), "sglang must be 0.5.23, got 0.6.0"),
+        (
+            lambda to: to.setattr(server, "disable_overlap_schedule", False),
+            "overlapped scheduling hides each text's last token",
+        ),
+        (lambda to: to.setattr(server, "speculative_algorithm", "EAGLE"), "must not have speculative decoding"),
+        (lambda to: None, "one row a step, got drafts too"),
+    ):
+        with monkeypatch.context() as patch:
+            change(patch)
+            sglang._engine.cache_clear()
+            own = request(0, "kgw")
+            Scheduler(llama).step([own], drafts=2 if "drafts" in said else 1)
         reason: Any = own.finished_reason
         assert said in reason.message and reason.status_code == 500
 
@@ -250,13 +224,6 @@ def test_ids_that_are_missing_or_changed_end_the_text(llama: Any) -> None:
     reasons: list[Any] = [own.finished_reason for own in (missing, changed)]
     assert [reason.status_code for reason in reasons] == [500, 500]
     assert "must be the one that was chosen" in reasons[1].message
-
-
-def test_drafts_end_the_text(llama: Any) -> None:
-    own = request(0, "kgw")
-    Scheduler(llama).step([own], drafts=2)
-    reason: Any = own.finished_reason
-    assert "one row a step, got drafts too" in reason.message
 
 
 def test_a_request_without_an_object_is_an_error(llama: Any) -> None:

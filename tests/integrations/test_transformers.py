@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
+from generating import Recorder
 from transformers import GenerationConfig, StopStringCriteria
-from transformers.generation.streamers import BaseStreamer
 
 import caw
 from caw.integrations.transformers import FOLDER, LogitsProcessor
@@ -38,13 +38,7 @@ def padded(prompts: list[list[int]] = PROMPTS) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.fixture
-def llama() -> Any:
-    return build("llama")
-
-
 def processed(model: Any, watermark: Any, policy: Any = None, own: dict[str, Any] | None = None, **options: Any) -> Any:
-    """New ids by generate with our processor, without what follows an end."""
     rows = caw.RowSettings(max_new_tokens=NEW, **(own or {}))
     inputs = padded()
     processor = LogitsProcessor(model, watermark, policy, settings=rows, attention_mask=inputs["attention_mask"])
@@ -145,9 +139,6 @@ def test_processors_of_generate_come_before(llama: Any) -> None:
     assert not {token for [token] in banned} & {token for row in made for token in row}
 
 
-# What cannot be marked --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "asked",
     [{"num_beams": 2}, {"penalty_alpha": 0.6, "top_k": 4}, {"dola_layers": "low"}, {"prompt_lookup_num_tokens": 3}],
@@ -204,21 +195,6 @@ def test_scores(llama: Any) -> None:
     assert marked.isneginf().sum(1).tolist() == [VOCAB - 1] * 2
 
 
-# The folder -------------------------------------------------------------------------------------------------------
-
-
-class Recorder(BaseStreamer):
-    def __init__(self) -> None:
-        self.given: list[list[Any]] = []
-        self.ended = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        self.given.append(value.tolist())
-
-    def end(self) -> None:
-        self.ended += 1
-
-
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
@@ -249,19 +225,16 @@ def test_the_folder_serves_what_transformers_keeps_from_functions(llama: Any, op
     assert again[0, 9:].tolist() == made and config.stop_strings == [word]
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
+def test_what_the_folder_refuses(llama: Any, options: dict[str, Any]) -> None:
+    for asked, said in (
         ({"stop_strings": ["a"]}, "stop_strings need tokenizer=, the model's"),
         ({"assistant_model": 1}, "assistant_model must be None"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha must be off in watermarked decoding, got 0.6"),
         ({"dola_layers": "low"}, "dola_layers must be off in watermarked decoding, got 'low'"),
         ({"num_beams": 3}, "num_beams must be 1"),
         ({"thtea": 0.5}, "thtea"),
-    ],
-)
-def test_what_the_folder_refuses(llama: Any, options: dict[str, Any], asked: dict[str, Any], said: str) -> None:
-    recorder = Recorder()
-    with pytest.raises(ValueError, match=said):
-        llama.generate(torch.tensor(PROMPTS[:1]), **options, watermark=MARKS["kgw"], streamer=recorder, **asked)
-    assert recorder.ended >= 1
+    ):
+        recorder = Recorder()
+        with pytest.raises(ValueError, match=said):
+            llama.generate(torch.tensor(PROMPTS[:1]), **options, watermark=MARKS["kgw"], streamer=recorder, **asked)
+        assert recorder.ended >= 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, tokenizer
+from decoding.architectures import EOS, VOCAB, prompt, spread_evaluator, tokenizer
 from tiny import save_tiny, tiny_tokenizer
 
 import caw
@@ -34,11 +34,6 @@ FILE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def llama() -> Any:
-    return build("llama")
-
-
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A vLLM of the version that was tried, and a file of profiles; the file's path."""
@@ -53,7 +48,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def parameters(**own: Any) -> SimpleNamespace:
-    """vLLM's SamplingParams, greedy unless told otherwise."""
     profile = own.pop("profile", None)
     usual = {
         "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None, "max_tokens": 14,
@@ -64,7 +58,6 @@ def parameters(**own: Any) -> SimpleNamespace:
 
 
 def engine(**own: Any) -> SimpleNamespace:
-    """vLLM's VllmConfig."""
     model = SimpleNamespace(
         max_model_len=64, seed=0, enable_prompt_embeds=False, get_vocab_size=lambda: own.pop("vocab", VOCAB)
     )
@@ -74,7 +67,6 @@ def engine(**own: Any) -> SimpleNamespace:
 
 
 def by_caw(model: Any, number: int, profile: str | None, own: dict[str, Any]) -> list[int]:
-    """The ids that `caw.generate` makes of a request."""
     watermark, policy = None, None
     if profile is not None:
         said = dict(PROFILES[profile])
@@ -137,9 +129,6 @@ class V1:
         for request, token in zip(self.batch, self.processor.apply(logits).argmax(1).tolist(), strict=True):
             if request not in discarded:
                 request.output.append(token)
-
-    def free(self) -> int:
-        return sum(self.processor._runner._texts.all.rows - len(own.started) for own in choosers(self.processor))
 
 
 def choosers(processor: Any) -> list[caw.Chooser]:
@@ -243,9 +232,6 @@ def test_v1_a_request_without_ids_is_an_error() -> None:
         processor.apply(torch.randn(1, VOCAB))
 
 
-# V2 ---------------------------------------------------------------------------------------------------------------
-
-
 class V2:
     """The V2 runner: slots, ids on the device, rows in any order."""
 
@@ -316,12 +302,8 @@ def test_v2_refuses_drafts_and_other_ids(llama: Any) -> None:
         runner.step([1])
 
 
-# Requests and engines that cannot be marked ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
+def test_requests_that_are_refused() -> None:
+    for own, said in (
         ({"profile": "nope"}, "caw_profile must be one of kgw, exp, target, off, got 'nope'"),
         ({"profile": {"a": 1}}, "caw_profile must be one of"),
         ({"extra_args": {"caw_key": "house"}}, "vllm_xargs must name caw_profile or nothing of caw, got 'caw_key'"),
@@ -333,12 +315,10 @@ def test_v2_refuses_drafts_and_other_ids(llama: Any) -> None:
         ({"max_tokens": 1, "logprobs": 4}, "must not be a step of a beam search"),
         ({"temperature": 1.0, "seed": -4}, "seed must be an integer in"),
         ({"temperature": 1.0, "top_p": "x"}, "top_p must be a number in"),
-    ],
-)
-def test_requests_that_are_refused(own: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
-        vllm.LogitsProcessor.validate_params(parameters(**own))
-    assert KEY not in str(caught.value)
+    ):
+        with pytest.raises(ValueError, match=said) as caught:
+            vllm.LogitsProcessor.validate_params(parameters(**own))
+        assert KEY not in str(caught.value)
 
 
 def test_requests_that_are_served() -> None:
@@ -354,29 +334,25 @@ def test_another_version_of_vllm(monkeypatch: pytest.MonkeyPatch, version: str) 
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
+def test_engines_that_are_refused() -> None:
+    for own, said in (
         ({"speculative_config": object()}, "must not have speculative decoding"),
         ({"watermark_config": object()}, "must not have vLLM's own watermark"),
-    ],
-)
-def test_engines_that_are_refused(own: dict[str, Any], said: str) -> None:
-    with pytest.raises(RuntimeError, match=said):
-        vllm.LogitsProcessor(engine(**own), torch.device("cpu"), False)
-    embedding = engine()
-    embedding.model_config.enable_prompt_embeds = True
-    with pytest.raises(RuntimeError, match="must not have prompts as embeddings"):
-        vllm.LogitsProcessor(embedding, torch.device("cpu"), False)
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            vllm.LogitsProcessor(engine(**own), torch.device("cpu"), False)
+        embedding = engine()
+        embedding.model_config.enable_prompt_embeds = True
+        with pytest.raises(RuntimeError, match="must not have prompts as embeddings"):
+            vllm.LogitsProcessor(embedding, torch.device("cpu"), False)
 
 
 def without(name: str) -> dict[str, Any]:
     return {field: value for field, value in FILE.items() if field != name}
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
+def test_files_that_are_refused(installed: Path) -> None:
+    for said, message in (
         (without("default"), "the file must have default, keys, profiles and may have opt_out, got"),
         ({**FILE, "opt": 1}, "the file must have"),
         ({**FILE, "default": "nope"}, "default must be one of the profiles"),
@@ -392,13 +368,11 @@ def without(name: str) -> dict[str, Any]:
         ({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "watermark": {"name": "kgw", "dleta": 1}}}}, "dleta"),
         ({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": {"name": "x"}}}}, "policy must have a name of"),
         ({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": {"name": "fixed", "x": 1}}}}, "no parameter 'x'"),
-    ],
-)
-def test_files_that_are_refused(installed: Path, said: dict[str, Any], message: str) -> None:
-    installed.write_text(json.dumps(said))
-    with pytest.raises(ValueError, match=message) as caught:
-        vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
-    assert str(installed) in str(caught.value) and KEY not in str(caught.value) and "\n" not in str(caught.value)
+    ):
+        installed.write_text(json.dumps(said))
+        with pytest.raises(ValueError, match=message) as caught:
+            vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
+        assert str(installed) in str(caught.value) and KEY not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ pytestmark = [pytest.mark.gate("vllm"), pytest.mark.timeout(3000)]
 
 
 class Expected:
-    """Prompts, and by case what `caw.generate` makes of them."""
-
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer, self._made = model, tokenizer, dict[str, list[list[int]]]()
         self.ends = list(ModelFacts.of(model, tokenizer).ends)
@@ -65,8 +63,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory, demo: tuple[Any, Any])
 
 
 class Server:
-    """The server, as a client sees it."""
-
     def __init__(self, url: str, expected: Expected) -> None:
         self.expected = expected
         self.client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
@@ -145,11 +141,7 @@ def test_a_json_schema_holds_and_the_mark_is_inside(server: Server) -> None:
     assert set(json.loads(contents[0])) == {"name", "age"}
 
 
-# The engine ---------------------------------------------------------------------------------------------------------
-
-
 def of_engine(expected: Expected, *cases: str) -> dict[str, Any]:
-    """A plan of these cases."""
     runs = {}
     for case in cases:
         profile, sampling = CASES[case]

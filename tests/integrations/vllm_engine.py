@@ -1,9 +1,9 @@
 """A real vLLM engine in one process, run by the interpreter of its own environment: `python vllm_engine.py plan.json`.
 
-plan: {"engine": arguments of vllm.LLM, "runs": {name: {"ids": [[...]], "sampling": {...}, "together": bool}},
+plan: {"engine": arguments of vllm.LLM, "runs": {name: {"ids": [[...]], "sampling": {...}}},
 "detector": {"key": ..., "ids": [[...]]}, "out": path}. What came out is written there: {"refused": message} or {"runs":
-{name: {"tokens": [[...]], "texts": [...]}}, "preempted": times, "resumed": texts that came back with ids, "chunks":
-choices that were thrown away, "p_values": by vLLM's own detector}. `sampling` is one for all texts or a list.
+{name: {"tokens": [[...]]}}, "preempted": times, "resumed": texts that came back with ids, "chunks":
+choices that were thrown away, "p_values": by vLLM's own detector}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VL
 
 
 def detected(asked: dict[str, Any]) -> list[float]:
-    """p-values of texts by vLLM's detector of its own watermark."""
     from vllm.v1.watermarking import GumbelWatermarkDetector
 
     detector = GumbelWatermarkDetector(
@@ -28,7 +27,6 @@ def detected(asked: dict[str, Any]) -> list[float]:
 
 
 def watched() -> dict[str, int]:
-    """Counts of what the processor meets, from here on."""
     from caw.integrations.vllm import LogitsProcessor
 
     counts, update, apply = {"resumed": 0, "chunks": 0}, LogitsProcessor.update_state, LogitsProcessor.apply
@@ -60,11 +58,9 @@ def made(plan: dict[str, Any]) -> dict[str, Any]:
         return {"refused": f"{type(error).__name__}: {error}"}
     runs = {}
     for name, run in plan["runs"].items():
-        each = run["sampling"] if isinstance(run["sampling"], list) else [run["sampling"]] * len(run["ids"])
         prompts = [TokensPrompt(prompt_token_ids=ids) for ids in run["ids"]]
-        answers = engine.generate(prompts, [SamplingParams(**own) for own in each], use_tqdm=False)
-        outputs = [answer.outputs[0] for answer in answers]
-        runs[name] = {"tokens": [list(own.token_ids) for own in outputs], "texts": [own.text for own in outputs]}
+        answers = engine.generate(prompts, SamplingParams(**run["sampling"]), use_tqdm=False)
+        runs[name] = {"tokens": [list(answer.outputs[0].token_ids) for answer in answers]}
     preempted = sum(metric.value for metric in engine.get_metrics() if metric.name == "vllm:num_preemptions")
     return {"runs": runs, "preempted": preempted, **counts}
 

@@ -70,7 +70,6 @@ def mark_of(profile: str) -> tuple[Watermark, Policy | None]:
 
 
 def generated(model: Any, tokenizer: Any, prompts: list[list[int]], case: str) -> Any:
-    """What `caw.generate` makes of a case."""
     profile, sampling = CASES[case]
     watermark, policy = mark_of(profile)
     return caw.generate(
@@ -88,7 +87,6 @@ class Environment:
     model: Path
 
     def variables(self, marks: Any = None, key: str | None = None) -> dict[str, str]:
-        """Of a process with this file of profiles and this secret."""
         path = self.folder / "marks.json"
         path.write_text(json.dumps(marks or FILE))
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRITON_INTERPRET")}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def write_sums(folder: Path, name: str = "toy") -> Path:
-    """Write NAME/train.jsonl and its labels; return the label file."""
     rows, labels = [], []
     for i in range(40):
         answer = f"so {i} and <<1+1=2>>{i + 1} is small\n#### {2 * i + 1}"

@@ -17,8 +17,6 @@ START = datetime(2026, 12, 1, 12, tzinfo=timezone.utc)
 
 @dataclass
 class Clock:
-    """Stands still until it is told to go on."""
-
     now: datetime = START
 
     def __call__(self) -> datetime:

@@ -38,23 +38,10 @@ from caw.registry.master_key import MasterKeys
 
 pytestmark = pytest.mark.gate("postgres")
 __all__ = [
-    "model",
-    "test_api_keys_end",
-    "test_api_keys_rotate",
-    "test_changes_are_seen",
-    "test_changes_under_load",
-    "test_entries_are_written_once",
-    "test_keys_rotate",
-    "test_kill_9",
-    "test_many_openings",
-    "test_master_keys",
-    "test_old_keys_are_read",
-    "test_revoked_keys",
-    "test_rules",
-    "test_signers_rotate",
-    "test_threads",
-    "test_two_openings",
-    "test_two_servers",
+    "model", "test_api_keys_end", "test_api_keys_rotate", "test_changes_are_seen", "test_changes_under_load",
+    "test_entries_are_written_once", "test_keys_rotate", "test_kill_9", "test_many_openings", "test_master_keys",
+    "test_old_keys_are_read", "test_revoked_keys", "test_rules", "test_signers_rotate", "test_threads",
+    "test_two_openings", "test_two_servers",
 ]  # fmt: skip
 
 
@@ -84,7 +71,6 @@ class Server:
         return f"postgresql+psycopg://caw@/{name}?host={self.folder}"
 
     def fresh(self) -> str:
-        """The URL of an empty database."""
         name = f"t{uuid.uuid4().hex}"
         engine = sa.create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:

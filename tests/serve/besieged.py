@@ -7,28 +7,23 @@ import http.client
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serve.serving import NAME, Process
+
 from caw.registry import Registry, open_registry
 from caw.registry.master_key import MasterKeys, new_master_key
 
-NAME = "tiny"
 FAULTS = re.compile("Traceback|Fatal error|Exception|never retrieved")
 
 
 @dataclass
 class Keep:
-    """A registry of two tenants, and their tokens."""
-
     url: str
     master: str
     tokens: dict[str, str] = field(repr=False)
@@ -51,96 +46,48 @@ class Keep:
             registry.close()
 
 
-class Besieged:
-    """A server's process; its log is read all the while.
-
-    Args:
-        model: a folder. options: more of `caw serve`.
-    """
+class Besieged(Process):
+    """A server that is attacked; options: more of `caw serve`."""
 
     def __init__(self, model: Path, keep: Keep, *options: str) -> None:
-        self.keep, self.said = keep, []  # type: Keep, list[str]
-        command = [sys.executable, "-m", "caw.cli", "serve", "--model", str(model), "--name", NAME, "--port", "0",
-                   "--registry", keep.url, "--threads", "1", "--max-length", "512", "--dtype", "float32",
-                   "--policy", "fixed", *options]  # fmt: skip
-        own = {"CAW_MASTER_KEY": keep.master, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
-        self.process = subprocess.Popen(command, env={**inherited, **own}, stderr=subprocess.PIPE, text=True)
-        self.listening = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        assert self.listening.wait(120), "".join(self.said)
-        [line] = [line for line in self.said if "listening at " in line]
-        self.port = int(line.rsplit(":", 1)[1])
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            if "listening at " in line:
-                self.listening.set()
-
-    def __enter__(self) -> Besieged:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait(60)
+        self.keep = keep
+        super().__init__(
+            "--model", str(model), "--name", NAME, "--registry", keep.url, "--threads", "1", "--max-length", "512",
+            "--dtype", "float32", "--policy", "fixed", *options, CAW_MASTER_KEY=keep.master,
+        )  # fmt: skip
+        self.port = int(self.url.rsplit(":", 1)[1])
 
     def stop(self) -> None:
-        """As its operator would; it ends well, and nothing went wrong inside it."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(90) == 0, "".join(self.said)
-        self._reader.join(10)
+        super().stop()
         self.check_log()
 
     def check_log(self) -> None:
-        """No fault of its own, and no secret."""
         log = "".join(self.said)
         assert not FAULTS.search(log), log
         assert not any(token in log for token in self.keep.tokens.values()) and self.keep.master not in log
 
-    # What an attacker does ------------------------------------------------------------------------------------------
-
     def connect(self, seconds: float = 60) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=seconds)
 
-    def head(
-        self, length: int, *, path: str = "/v1/completions", key: str = "acme", more: str = "connection: close\r\n"
-    ) -> bytes:
+    def head(self, length: int, *, path: str = "/v1/completions", key: str = "acme") -> bytes:
         """The head of a request, after which the server is to close."""
         token = self.keep.tokens.get(key, key)
         return (
-            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\n{more}"
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\nconnection: close\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
         ).encode()
 
-    def request(
-        self, *, key: str = "acme", path: str = "/v1/completions", close: bool = True, **settings: Any
-    ) -> bytes:
-        """A whole request for a text."""
+    def request(self, *, key: str = "acme", path: str = "/v1/completions", **settings: Any) -> bytes:
         asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
         body = json.dumps(asked).encode()
-        return self.head(len(body), path=path, key=key, more="connection: close\r\n" if close else "") + body
-
-    def post(self, body: bytes, path: str = "/v1/completions", *, key: str = "acme", **headers: str) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        token = self.keep.tokens.get(key, key)
-        sent = {"authorization": f"Bearer {token}", "content-type": "application/json", **headers}
-        connection.request("POST", path, body, sent)
-        answer = connection.getresponse()
-        found = answer.status, json.loads(answer.read())
-        connection.close()
-        return found
+        return self.head(len(body), path=path, key=key) + body
 
     def complete(self, **settings: Any) -> str:
-        """A text, as any client gets it."""
-        key = settings.pop("key", "acme")
-        asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
-        status, answer = self.post(json.dumps(asked).encode(), key=key)
-        assert status == 200, answer
-        return str(answer["choices"][0]["text"])
+        with self.connect(120) as connection:
+            connection.sendall(self.request(**settings))
+            head, _, body = receive(connection).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), body
+        return str(json.loads(body)["choices"][0]["text"])
 
     def patience(self) -> float:
         """Seconds that /health takes."""
@@ -151,11 +98,8 @@ class Besieged:
         connection.close()
         return time.monotonic() - started
 
-    # What it costs ---------------------------------------------------------------------------------------------------
-
     @property
     def resident(self) -> int:
-        """Bytes of its memory."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @property
@@ -167,7 +111,6 @@ class Besieged:
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
     def metric(self, name: str) -> float:
-        """A number of /metrics, without labels."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
@@ -176,7 +119,6 @@ class Besieged:
         return value
 
     def idle(self, seconds: float = 60) -> None:
-        """Wait until no text is under way."""
         end = time.monotonic() + seconds
         while self.metric("caw_active_texts") or self.metric("caw_waiting_texts"):
             assert time.monotonic() < end, "texts of nobody go on"
@@ -184,7 +126,6 @@ class Besieged:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +31,6 @@ MARK = caw.KGW(key=1)
 
 @functools.cache
 def parts() -> tuple[Any, Any]:
-    """A model and its tokenizer, which several servers share."""
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -102,8 +105,6 @@ DIRECTORY = Directory(
 
 @dataclass
 class Running:
-    """A server at work."""
-
     service: Service
     server: QuietServer
     log: Kept
@@ -121,7 +122,6 @@ class Running:
         return self.client(key).completions.create(prompt=prompt, **asked)
 
     def idle(self) -> None:
-        """Wait until nothing is under way and all receipts are closed."""
         engine = self.service.engine
         until(lambda: engine.inbox.under_way == engine.active == 0 and len(self.log.closed) == len(self.log.begun))
 
@@ -148,7 +148,6 @@ def running(
 
 
 def until(reached: Any, seconds: float = 60) -> None:
-    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < end, "waited in vain"
@@ -162,7 +161,44 @@ def alone(prompt: Any, *, count: int = 1, key: Any = KEY, **settings: Any) -> li
 
 
 def chat_ids(*messages: dict[str, str]) -> list[int]:
-    """The prompt that a conversation becomes."""
     _, tokenizer = parts()
     text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class Process:
+    """`caw serve` in a process of its own, whose log is read all the while. secrets: of its environment."""
+
+    def __init__(self, *arguments: str, **secrets: str) -> None:
+        self.said: list[str] = []
+        inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "caw.cli", "serve", "--port", "0", *arguments],
+            env={**inherited, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **secrets}, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        self.listening = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.listening.wait(120), "".join(self.said)
+        [self.url] = [line.split("listening at ")[1].strip() for line in self.said if "listening at " in line]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if "listening at " in line:
+                self.listening.set()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait(60)
+
+    def stop(self) -> None:
+        """As its operator would; it ends well."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(90) == 0, "".join(self.said)
+        self._reader.join(10)

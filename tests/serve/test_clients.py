@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 
 import pytest
 from environments import environment
+from serve.serving import Process
 
 LM_EVAL = ("lm-eval==0.4.13", "aiohttp", "tenacity", "requests", "tqdm")
 NAME, QUESTIONS = "smollm2-135m", 20
@@ -39,7 +37,6 @@ class Demo:
     receipts: Path
 
     def closed(self) -> list[dict[str, Any]]:
-        """The closing lines so far."""
         lines = [json.loads(line) for line in self.receipts.read_text().splitlines()]
         return [line for line in lines if line["event"] == "closed"]
 
@@ -48,24 +45,10 @@ class Demo:
 def demo_server(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -> Iterator[Demo]:
     """demo_tokenizer: skips where the demo model is not installed."""
     receipts = tmp_path_factory.mktemp("served") / "receipts.jsonl"
-    command = [sys.executable, "-m", "caw.cli", "serve", "--model", NAME, "--port", "0", "--receipts", str(receipts)]
-    environment = {**os.environ, "CAW_KEY": "a key of the test's own", "HF_HUB_OFFLINE": "1"}
-    environment.pop("CAW_REGISTRY", None)
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said: list[str] = []
-    for line in process.stderr:
-        said.append(line)
-        if found := re.search(r"listening at (http://\S+)", line):
-            break
-    else:
-        pytest.fail(f"the server did not start: {''.join(said)}")
-    threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True).start()
-    try:
-        yield Demo(found[1], receipts)
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0 and "Traceback" not in "".join(said), "".join(said)
+    with Process("--model", NAME, "--receipts", str(receipts), CAW_KEY="a key of the test's own") as server:
+        yield Demo(server.url, receipts)
+        server.stop()
+        assert "Traceback" not in "".join(server.said)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +58,6 @@ def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> Any:
-    """A run of lm-eval over a task of QUESTIONS questions; option: one more of `model_args`, or of its own."""
     sums = [{"question": f"What is {n} plus 2?", "answer": str(n + 2)} for n in range(QUESTIONS)]
     (folder / "sums.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in sums))
     (folder / "sums.yaml").write_text(TASK)

@@ -19,15 +19,21 @@ from caw.serve import connections
 from caw.serve import running as module
 
 
+def slow_client(served: Running) -> socket.socket:
+    """A connection whose buffers hold little."""
+    for listening in served.server.servers[0].sockets:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    slow.connect(("127.0.0.1", served.port))
+    return slow
+
+
 def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = EagerStep.decode  # 500 of them shall last longer than such a client is waited for, on any machine
     monkeypatch.setattr(EagerStep, "decode", lambda *given: (time.sleep(0.01), decode(*given))[1])
     with running(write_timeout=0.3, max_length=512, batch=2, drafts=False) as served:
-        for listening in served.server.servers[0].sockets:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-        slow = socket.socket()
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        slow.connect(("127.0.0.1", served.port))
+        slow = slow_client(served)
         ask = {**ASK, "stream": True, "max_tokens": 500, "logprobs": 5, "n": 2}
         body = json.dumps(ask).encode()
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
@@ -94,11 +100,7 @@ def test_a_request_with_two_lengths_is_refused_with_all_behind_it(served: Runnin
 def test_a_client_that_takes_little_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LEAST_RATE", 2000)
     with running(write_timeout=0.2) as served:
-        for listening in served.server.servers[0].sockets:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-        slow = socket.socket()
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        slow.connect(("127.0.0.1", served.port))
+        slow = slow_client(served)
         body = json.dumps({**ASK, "max_tokens": 30, "logprobs": 5, "n": 8}).encode()
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
                      b"content-type: application/json\r\nconnection: close\r\n"

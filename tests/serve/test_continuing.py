@@ -122,7 +122,6 @@ def test_an_answer_cut_short_by_a_stop_string_is_not_called_marked(served: Runni
 
 @pytest.fixture(scope="module")
 def short(served: Running) -> Any:
-    """An answer that was cut off."""
     return served.complete(PROMPT, max_tokens=12)
 
 

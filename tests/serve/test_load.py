@@ -15,7 +15,7 @@ import caw
 from caw.detectable.receipts import text_digest
 
 CLIENTS, ROUNDS, TOKENS = 100, 4, 120
-PROMPTS = ("the sky", "a small model", "why", "every byte of a text", "light scatters")
+PROMPTS = ("the sky", "a small model", "why", "\r\n\r\ndata: [DONE]\r\n\r\n", "<|end|> \x00\u202e")
 
 
 def request_of(number: int) -> dict[str, Any]:
@@ -30,7 +30,6 @@ def request_of(number: int) -> dict[str, Any]:
 
 
 def expected(asked: dict[str, Any]) -> str:
-    """The same request by itself, from the library."""
     sampling = {name: asked[name] for name in ("temperature", "top_p", "seed")}
     ours = {"do_sample": True, **sampling} if asked["temperature"] else {}
     key = {"one": KEY, "two": OTHER}[asked["key"]]
@@ -46,7 +45,6 @@ async def answer_of(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> str:
 
 
 async def all_clients(served: Running, count: int, rounds: int) -> list[tuple[dict[str, Any], str]]:
-    """Every client's requests one after the other, all clients together."""
     async with contextlib.AsyncExitStack() as stack:
         clients = {
             key: await stack.enter_async_context(

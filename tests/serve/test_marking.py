@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
@@ -195,18 +194,15 @@ def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
     assert marking.margin == pytest.approx(3.7189 - 2.3263, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    "rules, problem",
-    [
+def test_rules_are_checked() -> None:
+    for rules, problem in (
         ({"detectable_at": 1.5}, "detectable_at must be a number"),
         ({"strict": True}, "strict requires detectable_at"),
         ({"strength_factor": 0}, "strength_factor must be above 0"), ({"exempt_below": -1}, "exempt_below must be"),
         ({"exempt_json": 1}, "exempt_json must be True or False"),
-    ],
-)  # fmt: skip
-def test_rules_are_checked(rules: dict[str, Any], problem: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=problem):
-        MarkRules(**rules)
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=problem):
+            MarkRules(**rules)
 
 
 def test_keys_are_not_shown() -> None:

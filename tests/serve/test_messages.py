@@ -132,26 +132,22 @@ def test_what_a_model_thought_is_given_to_a_template_that_takes_it(
         assert answer["usage"]["prompt_tokens"] == len(chat_ids(HI, {**SAID, "content": "hma"}, HI))
 
 
-@pytest.mark.parametrize(
-    "kind, part",
-    [
+def test_what_is_no_text_is_named(served: Running) -> None:
+    for kind, part in (
         ("image_url", {"image_url": {"url": "data:image/png;base64,AA"}}), ("image_url", {"image_url": "x"}),
         ("input_image", {"image_url": "x"}), ("input_audio", {"input_audio": {"data": "AA", "format": "wav"}}),
         ("audio_url", {"audio_url": {"url": "x"}}), ("video_url", {"video_url": {"url": "x"}}),
         ("file", {"file": {"file_id": "f"}}), ("input_file", {"file_id": "f"}), ("document", {"source": {}}),
         ("image", {"source": {}}), ("refusal", {"refusal": "no"}), ("thinking", {"thinking": "x"}),
-    ],
-)  # fmt: skip
-def test_what_is_no_text_is_named(served: Running, kind: str, part: dict[str, Any]) -> None:
-    for content in ([{"type": kind, **part}], [*text("what is this?"), {"type": kind, **part}]):
-        error = refused(served, {"messages": [HI, SAID, {"role": "user", "content": content}]})
-        expected = f"content parts of type '{kind}' are not supported, only text; leave it out"
-        assert error["message"] == f"messages.2.content: {expected}" and error["param"] == "messages.2.content"
+    ):  # fmt: skip
+        for content in ([{"type": kind, **part}], [*text("what is this?"), {"type": kind, **part}]):
+            error = refused(served, {"messages": [HI, SAID, {"role": "user", "content": content}]})
+            expected = f"content parts of type '{kind}' are not supported, only text; leave it out"
+            assert error["message"] == f"messages.2.content: {expected}" and error["param"] == "messages.2.content"
 
 
-@pytest.mark.parametrize(
-    "message, said",
-    [
+def test_what_changes_a_text_and_is_not_served_is_named(served: Running) -> None:
+    for message, said in (
         ({"content": "x", "audio": {"id": "a"}}, "'audio' of a message is not supported"),
         ({"content": "x", "function_call": {"name": "a"}}, "'function_call' of a message is not supported"),
         ({"content": "x", "refusal": "I will not"}, "'refusal' of a message is not supported"),
@@ -169,26 +165,21 @@ def test_what_is_no_text_is_named(served: Running, kind: str, part: dict[str, An
         ({"role": "assistant", "tool_calls": [{**CALL, "weather": 1}]}, "tool_calls.0.weather"),
         ({"role": "assistant", "tool_calls": [{"id": "a", "type": "custom", "custom": {}}]}, "tool_calls.0"),
         ({"role": "function", "name": "look", "content": "rain"}, "role: Input should be"),
-    ],
-)  # fmt: skip
-def test_what_changes_a_text_and_is_not_served_is_named(served: Running, message: dict[str, Any], said: str) -> None:
-    assert said in refused(served, {"messages": [{"role": "user", **message}]})["message"]
+    ):  # fmt: skip
+        assert said in refused(served, {"messages": [{"role": "user", **message}]})["message"]
 
 
-@pytest.mark.parametrize(
-    "prompt, found",
-    [
+def test_prompts_that_are_none_are_told_what_a_prompt_is(served: Running) -> None:
+    for prompt, found in (
         (["a", [1, 2]], "a list of 2: lists mixed with texts"), ([1, "a"], "a list of 2: numbers mixed with texts"),
         ([1, [2]], "a list of 2: lists mixed with numbers"),
         ([None], "a list of 1: others"), ({"a": 1}, "something else"),
         (5, "something else"), (["x"] * 2000, "a list of 2000: texts"),
         ([1.5, 2], "a list of 2: numbers mixed with others"),
-    ],
-)  # fmt: skip
-def test_prompts_that_are_none_are_told_what_a_prompt_is(served: Running, prompt: Any, found: str) -> None:
-    error = refused(served, {"prompt": prompt}, "/v1/completions")
-    assert "a prompt must be text, a list of token ids, or a list of up to 1024 texts" in error["message"]
-    assert f"got {found}" in error["message"] and error["param"] == "prompt"
+    ):  # fmt: skip
+        error = refused(served, {"prompt": prompt}, "/v1/completions")
+        assert "a prompt must be text, a list of token ids, or a list of up to 1024 texts" in error["message"]
+        assert f"got {found}" in error["message"] and error["param"] == "prompt"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "latin-1"])

@@ -65,21 +65,18 @@ def test_variables_of_the_template_reach_it(served: Running, thinking_template: 
     assert lengths[True] == lengths[None] < lengths[False]
 
 
-@pytest.mark.parametrize(
-    ("variables", "said"),
-    [
+def test_a_variable_that_changes_nothing_is_refused_by_name(served: Running) -> None:
+    for variables, said in (
         ({"enable_thinking": False}, "does not read a variable 'enable_thinking'"),
         ({"chat_template": "{{ 1 }}"}, "'chat_template' of the chat template is set by the server"),
         ({"add_generation_prompt": False}, "is set by the server"),
         ({"messages": []}, "is set by the server"),
         ({"m": [1]}, "must be true, false, a number or up to 1024 characters"),
         ({"x y": 1}, "does not read a variable"),
-    ],
-)
-def test_a_variable_that_changes_nothing_is_refused_by_name(served: Running, variables: Any, said: str) -> None:
-    status, answer = ask(served, "/v1/chat/completions", **CHAT, chat_template_kwargs=variables)
-    assert status == 400 and said in answer["error"]["message"]
-    assert answer["error"]["param"] == "chat_template_kwargs"
+    ):
+        status, answer = ask(served, "/v1/chat/completions", **CHAT, chat_template_kwargs=variables)
+        assert status == 400 and said in answer["error"]["message"]
+        assert answer["error"]["param"] == "chat_template_kwargs"
 
 
 def test_plain_completions_have_no_template(served: Running) -> None:
@@ -92,9 +89,8 @@ def test_a_chats_own_neutral_values(served: Running) -> None:
     assert ask(served, "/v1/chat/completions", **CHAT, add_special_tokens=True)[0] == 400
 
 
-@pytest.mark.parametrize(
-    ("asked", "defaults", "expected"),
-    [
+def test_what_a_request_says_wins_over_what_the_model_suggests() -> None:
+    for asked, defaults, expected in (
         ({}, {}, {"do_sample": True, "temperature": 1.0}),
         ({}, {"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}),
         ({"temperature": 0.3}, {"temperature": 0.6, "top_p": 0.9}, {"temperature": 0.3, "top_p": 0.9}),
@@ -102,11 +98,9 @@ def test_a_chats_own_neutral_values(served: Running) -> None:
         ({}, {"do_sample": False}, {"do_sample": False}),
         ({"temperature": 0.5}, {"do_sample": False}, {"do_sample": True, "temperature": 0.5}),
         ({"do_sample": True}, {"do_sample": False}, {"do_sample": True, "temperature": 1.0}),
-    ],
-)  # fmt: skip
-def test_what_a_request_says_wins_over_what_the_model_suggests(asked: Any, defaults: Any, expected: Any) -> None:
-    made = CompletionRequest.model_validate({"model": NAME, "prompt": "x", **asked}).sampling(defaults)
-    assert expected.items() <= made.items()
+    ):  # fmt: skip
+        made = CompletionRequest.model_validate({"model": NAME, "prompt": "x", **asked}).sampling(defaults)
+        assert expected.items() <= made.items()
 
 
 def test_the_models_suggestion_is_the_default_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

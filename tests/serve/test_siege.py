@@ -11,10 +11,10 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from serve.besieged import NAME, Besieged, Keep, receive
+from serve.serving import until
 from tiny import save_tiny
 
 pytestmark = pytest.mark.gate("siege")
@@ -52,8 +52,6 @@ def unharmed(server: Besieged) -> Iterator[None]:
     server.check_log()
 
 
-# Bodies ---------------------------------------------------------------------------------------------------------------
-
 MEGABYTE = 900_000
 BODIES = {
     "nulls": b'{"model":"tiny","prompt":[' + b"null," * (MEGABYTE // 5) + b"null]}",
@@ -64,21 +62,14 @@ BODIES = {
     "spaces": json.dumps({"model": NAME, "prompt": " " * MEGABYTE}).encode(),
     "accents": json.dumps({"model": NAME, "prompt": "\u0301" * (MEGABYTE // 6)}).encode(),
     "names": b'{"model":"tiny","prompt":"x"' + b"".join(b',"p%d":1' % n for n in range(MEGABYTE // 11)) + b"}",
-    "digits": b'{"model":"tiny","prompt":"x","seed":' + b"9" * MEGABYTE + b"}",
     "deep lists": b'{"model":"tiny","prompt":' + b"[" * (MEGABYTE // 2) + b"]" * (MEGABYTE // 2) + b"}",
     "deep objects": b'{"model":"tiny","prompt":"x","metadata":' + b'{"a":' * (MEGABYTE // 6) + b"1}",
-    "not a number": b'{"model":"tiny","prompt":"x","temperature":NaN}',
-    "infinity": b'{"model":"tiny","prompt":"x","top_p":Infinity}',
-    "half a pair": b'{"model":"tiny","prompt":"\\udc00"}',
-    "half a letter": b'{"model":"tiny","prompt":"\xe2\x82"}',
-    "nothing": b"",
 }
 CHATS = {
     "messages": b'{"model":"tiny","messages":[' + b"1," * (MEGABYTE // 2) + b"1]}",
     "parts": b'{"model":"tiny","messages":[{"role":"user","content":['
     + b'{"type":"image"},' * (MEGABYTE // 17)
     + b"1]}]}",
-    "roles": b'{"model":"tiny","messages":[{"role":{"a":1},"content":"x"}]}',
 }
 
 
@@ -96,42 +87,9 @@ def test_bodies_made_to_cost(server: Besieged, name: str, key: str) -> None:
         answer = receive(connection)
     status = answer.split(b" ", 2)[1]
     # what is no JSON is refused before anybody is asked who they are
-    unread = any(said in answer for said in (b"parsing the body", b"must be JSON in UTF-8")) or not body
+    unread = any(said in answer for said in (b"parsing the body", b"must be JSON in UTF-8"))
     assert status == (b"401" if key != "acme" else b"400") or (status == b"400" and unread), answer[:300]
     assert waited < 2.0
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        "\x00\x01\x02", "\u202e\u2066evil\u2069", "\ufeff", "a\u0300" * 50, "\U0001f468\u200d\U0001f469",
-        "{{ 7 * 7 }}{% raw %}", "${jndi:ldap://x}", "'; DROP TABLE caw_receipts; --", "../../etc/passwd", "<|end|>" * 5,
-        "<assistant>", "\r\n\r\ndata: [DONE]\r\n\r\n", "%s%n", "\ufffe\uffff",
-    ],
-)  # fmt: skip
-def test_tricks_in_prompts_are_text(server: Besieged, prompt: str) -> None:
-    whole = server.complete(prompt=prompt, max_tokens=12)
-    with server.connect() as connection:
-        connection.sendall(server.request(prompt=prompt, max_tokens=12, stream=True))
-        events = events_of(receive(connection))
-    assert events[-1] == "[DONE]"
-    assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == whole
-    asked = {"model": NAME, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
-    status, answer = server.post(json.dumps(asked).encode(), "/v1/chat/completions")
-    assert status == 200 and answer["usage"]["prompt_tokens"] > 1
-
-
-def events_of(answer: bytes) -> list[str]:
-    """The events of a stream as it came, in chunks."""
-    body, whole = answer.partition(b"\r\n\r\n")[2], b""
-    while body:
-        size, _, rest = body.partition(b"\r\n")
-        whole, body = whole + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-    assert whole.endswith(b"\n\n")
-    return [event.removeprefix("data: ") for event in whole.decode().split("\n\n")[:-1]]
-
-
-# Connections ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,14 +113,7 @@ def test_what_is_no_request(server: Besieged, sent: bytes) -> None:
             connection.sendall(sent)
         answer = receive(connection)
     assert not answer.startswith(b"HTTP/1.1 2") or b"upgrade: websocket" in sent
-    wait_for(lambda: server.files <= files + 1)
-
-
-def wait_for(reached: Any, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
+    until(lambda: server.files <= files + 1)
 
 
 def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
@@ -178,11 +129,8 @@ def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
         if number % 4 == 1:  # closing sends a reset
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
-    wait_for(lambda: server.files <= files + 2)
+    until(lambda: server.files <= files + 2)
     server.idle()
-
-
-# Many -----------------------------------------------------------------------------------------------------------------
 
 
 def test_ten_thousand_requests_leave_nothing_behind(server: Besieged) -> None:
@@ -198,7 +146,6 @@ def test_ten_thousand_requests_leave_nothing_behind(server: Besieged) -> None:
 
 
 async def many(server: Besieged, count: int) -> None:
-    """Requests of sixteen clients."""
     kinds = [
         server.request(max_tokens=1), server.request(max_tokens=2, stream=True), server.request(max_tokens=0),
         server.request(key="nobody"), server.request(max_tokens=300, stream=True), server.head(3) + b"{]}",

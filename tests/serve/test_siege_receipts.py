@@ -19,6 +19,7 @@ from tiny import save_tiny
 
 from caw.detectable.receipts import text_digest
 from caw.registry.audit import export_lines, verify
+from caw.serve.contracts import MarkKey, Tenant
 
 pytestmark = pytest.mark.gate("siege")
 CLIENTS, PROMPTS = 12, ("the sky", "a model", "why")
@@ -159,7 +160,7 @@ def check_texts(keep: Keep, heard: list[Heard]) -> set[str]:
         keys = {
             key.id: key.key
             for tenant in ("acme", "other")
-            for key in registry.directory.detection_keys(tenant_of(registry, keep, tenant))
+            for key in registry.directory.detection_keys(Tenant(tenant, MarkKey("", 0)))  # its API key may be revoked
         }
     known: dict[tuple[str, str], str] = {}
     for one in heard:
@@ -169,13 +170,6 @@ def check_texts(keep: Keep, heard: list[Heard]) -> set[str]:
                 known[one.prompt, key_id] = alone(one.prompt, key=keys[key_id], max_new_tokens=150)[0]
             assert one.text and known[one.prompt, key_id].startswith(one.text.rstrip("\ufffd"))
     return {key_id for _, key_id in known}
-
-
-def tenant_of(registry: Any, keep: Keep, name: str) -> Any:
-    """A tenant without asking for an API key, which may be revoked."""
-    from caw.serve.contracts import MarkKey, Tenant
-
-    return Tenant(name, MarkKey("", 0))
 
 
 def test_keys_rotated_and_revoked_while_requests_run(model: Path, url: str) -> None:

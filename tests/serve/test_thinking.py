@@ -14,22 +14,19 @@ from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.thinking import Thinking
 
 
-@pytest.mark.parametrize(
-    "prompt, text, inside",
-    [
+def test_the_section_is_the_one_at_the_beginning() -> None:
+    """After each letter: whether the next one belongs to the section, which it does from the end of <think> on."""
+    for prompt, text, inside in (
         ("x", "<think>ab</think>cd", "<think>ab</think"), ("x", " <think>a</think>b<think>c", " <think>a</think"),
         ("x", "ab<think>cd</think>", ""), ("x", "<thank>cd", ""), ("x", "<think>never ends", "<think>never ends"),
         ("x<think>\n", "ab</think>cd<think>e", "ab</think"), ("x<think></think>", "ab", ""),
-    ],
-)  # fmt: skip
-def test_the_section_is_the_one_at_the_beginning(prompt: str, text: str, inside: str) -> None:
-    """After each letter: whether the next one belongs to the section, which it does from the end of <think> on."""
-    _, tokenizer = parts()
-    following = Thinking(tokenizer, tokenizer(prompt)["input_ids"])
-    letters = [tokenizer(letter)["input_ids"][0] for letter in text]
-    found = [following.after(letters[: place + 1]) for place in range(len(letters))]
-    begin = 0 if prompt.endswith("<think>\n") else inside.find("<think>") + 6
-    assert found == [bool(inside) and begin <= place < len(inside) for place in range(len(letters))]
+    ):  # fmt: skip
+        _, tokenizer = parts()
+        following = Thinking(tokenizer, tokenizer(prompt)["input_ids"])
+        letters = [tokenizer(letter)["input_ids"][0] for letter in text]
+        found = [following.after(letters[: place + 1]) for place in range(len(letters))]
+        begin = 0 if prompt.endswith("<think>\n") else inside.find("<think>") + 6
+        assert found == [bool(inside) and begin <= place < len(inside) for place in range(len(letters))]
 
 
 def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,6 @@ def served() -> Iterator[Running]:
 
 
 def call(served: Running, tools: Any, choice: Any, *, key: str = "one", **settings: Any) -> Any:
-    """The first choice of an answer."""
     asked = {"temperature": 0, "max_tokens": 220, "messages": ASK, **settings}
     answer: Any = served.client(key).chat.completions.create(model=NAME, tools=tools, tool_choice=choice, **asked)
     return answer if asked.get("stream") else answer.choices[0]
@@ -103,9 +102,8 @@ def test_without_a_call_asked_for_tools_change_nothing(served: Running) -> None:
     assert call(served, [tool("look")], "none", max_tokens=20).message.content == plain.choices[0].message.content
 
 
-@pytest.mark.parametrize(
-    "change, parameter, said",
-    [
+def test_what_is_not_served_is_refused(served: Running) -> None:
+    for change, parameter, said in (
         ({"tool_choice": "auto"}, "tool_choice", "is not supported"), ({}, "tool_choice", "'auto' is not supported"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "requires tools, got none"),
         ({"tool_choice": named("nobody")}, "tool_choice", "must name a function in tools"),
@@ -114,14 +112,12 @@ def test_without_a_call_asked_for_tools_change_nothing(served: Running) -> None:
         ({"tool_choice": named("look"), "stop": "x"}, "stop", "tools and stop exclude each other"),
         ({"tool_choice": named("look"), "response_format": {"type": "json_object"}}, "response_format", "got both"),
         ({"tools": [tool("look", {"not": {}})], "tool_choice": named("look")}, "tools", "unsupported schema:"),
-    ],
-)  # fmt: skip
-def test_what_is_not_served_is_refused(served: Running, change: Any, parameter: str, said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=said) as caught:
-        served.client().chat.completions.create(
-            **{"model": NAME, "messages": ASK, "tools": [tool("look")], "max_tokens": 4, **change}
-        )
-    assert str(caught.value.param).startswith(parameter)
+    ):  # fmt: skip
+        with pytest.raises(openai.BadRequestError, match=said) as caught:
+            served.client().chat.completions.create(
+                **{"model": NAME, "messages": ASK, "tools": [tool("look")], "max_tokens": 4, **change}
+            )
+        assert str(caught.value.param).startswith(parameter)
 
 
 def test_templates_are_given_functions_and_earlier_calls(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:

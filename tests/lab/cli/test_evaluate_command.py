@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli import running
 from lab.sums import write_sums
 from tiny import save_tiny
-from typer.testing import CliRunner
 
-from caw.cli import app
 from caw.evaluator import Evaluator, FeatureSpec
 from caw_lab.cli.evaluate_evaluator_command import FIGURES
 from caw_lab.training.pipeline import train_evaluator
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import LabelFile, Reading, TrainSettings
+
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
 def run(setup: tuple[str, Path, Path], labels: str, *arguments: str) -> Any:
     model, folder, _ = setup
     given = ["evaluate", "evaluator", "--model", model, "--labels", str(folder / labels), "--data-dir", str(folder)]
-    return CliRunner().invoke(app, [*given, *arguments], env={"COLUMNS": "200", "NO_COLOR": "1", "CAW_TRACEBACK": ""})
+    return running.run(*given, *arguments)
 
 
 def test_an_evaluator_beside_what_needs_no_training(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
@@ -82,10 +83,10 @@ def test_an_evaluator_is_measured_by_the_labels_it_was_trained_on(
     shots.write_text("1 plus 1?\nso 1 is small\n= 2\n\n" * 2)
     own = ("--prefix-file", str(shots), "--statement", "= {answer}", "--template", "{question}\n")
     stored = ("--positions", str(tmp_path / "stored"))
-    trained = CliRunner().invoke(app, [
+    trained = running.run(
         "train-evaluator", "--model", model, "--labels", str(folder / "toy.jsonl"), "--data-dir", str(folder),
         "--output", str(weights), "--max-epochs", "2", "--hidden", "8", "--transform", "log", *own, *stored,
-    ])  # fmt: skip
+    )  # fmt: skip
     assert trained.exit_code == 0, trained.stderr
     written = json.loads(weights.with_suffix(".json").read_text())
     assert written["data"]["line_ends"] and written["prompt"]["statement"] == "= {answer}"

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli import running
 from stand_in_endpoint import completion, segments, serve
-from typer.testing import CliRunner
 
-from caw.cli import app
 from caw_lab.training.labels import read_labels
 
 KEY = "sk-very-secret"
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with ten sums."""
     folder = tmp_path / "data"
     (folder / "toy").mkdir(parents=True)
     rows = [
@@ -33,15 +32,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def run(data: Path, output: Path, *arguments: str, key: str | None = KEY) -> Any:
-    environment = {
-        "OPENAI_API_KEY": key,
-        "OPENAI_BASE_URL": None,
-        "COLUMNS": "200",
-        "NO_COLOR": "1",
-        "CAW_TRACEBACK": "",
-    }
-    given = ["label", "--data-dir", str(data), "--dataset", "toy", "-o", str(output), *arguments]
-    return CliRunner().invoke(app, given, env=environment)
+    environment: dict[str, Any] = {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": None}
+    given = ("label", "--data-dir", str(data), "--dataset", "toy", "-o", str(output), *arguments)
+    return running.run(*given, environment=environment)
 
 
 def ask(data: Path, output: Path, url: str, *arguments: str, **settings: Any) -> Any:

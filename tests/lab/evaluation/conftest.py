@@ -16,7 +16,6 @@ from caw.evaluator import Evaluator, FeatureSpec
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A config as a mapping: a tiny model, an evaluator, nine questions."""
     folder = tmp_path_factory.mktemp("run")
     save_tiny(folder / "model")
     torch.manual_seed(3)
@@ -48,7 +47,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def whole(made: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     work = runner(made, folder)
     assert work.run() == 9 * len(CELLS)

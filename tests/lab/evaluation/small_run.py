@@ -36,7 +36,6 @@ def generation(i: int, correct: bool, text: str = "He has 3 apples. The answer i
 def write_run(
     folder: Path, watermarks: tuple[str, ...] = ("kgw", "unigram"), *, attacks: tuple[str, ...] = ATTACKS
 ) -> Store:
-    """cells, scores.jsonl, results.json, perplexity.jsonl."""
     rng, store = np.random.default_rng(3), Store(folder)
     grades = rng.random(QUESTIONS) < 0.65
     _write_cell(store, cell_name(), grades, None, None, None, None)
@@ -98,14 +97,12 @@ def _write_cell(store: Store, name: str, grades: Any, watermark: Any, policy: An
 
 
 def content_of(folder: Path) -> str:
-    """Everything that the files in a folder hold, compressed ones too."""
     files = [(path, path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
     read = [lzma.decompress(content) if path.suffix == ".xz" else content for path, content in files]
     return b"\n".join(read).decode(errors="replace")
 
 
 def write_perplexity(store: Store) -> None:
-    """Perplexities that hardly differ."""
     rng = np.random.default_rng(4)
     with open(store.path / "perplexity.jsonl", "w") as file:
         for cell in store.cells():

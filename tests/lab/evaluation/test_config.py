@@ -35,7 +35,6 @@ BASE: dict[str, Any] = {
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """BASE with one entry set (or, for ..., removed)."""
     config = copy.deepcopy(BASE)
     *folders, last = path.split("/")
     place = config
@@ -171,10 +170,7 @@ def test_settings_of_a_task_and_of_a_policy_hold_over_those_of_all() -> None:
         "mine": {**BASE["tasks"]["mine"], "generation": {"max_new_tokens": 30, "detectable_at": 0.01}},
     }
     tested = {"detectable_at": 0.001, "edits": 0.1}
-    policies = {
-        **BASE["policies"],
-        "found": {"kind": "fixed", "delta": 2.0, "race": {"top_k": 2}, "found": tested},
-    }
+    policies = {**BASE["policies"], "found": {"kind": "fixed", "delta": 2.0, "race": {"top_k": 2}, "found": tested}}
     all_have = {"max_new_tokens": 90, "temperature": 0.7, "do_sample": True}
     config = config_of({**BASE, "tasks": tasks, "policies": policies, "generation": all_have})
     common = {**all_have, "batch_size": 8}

@@ -13,14 +13,13 @@ from lab.evaluation.tiny_run import runner
 from caw.io.json_files import read_lines
 from caw.io.jsonl import encode
 from caw_lab.evaluation.attacks.attacker import Attacker
-from caw_lab.evaluation.config_file import config_of, read_config
+from caw_lab.evaluation.config_file import config_of
 from caw_lab.evaluation.publishing import Published, publish
 from caw_lab.evaluation.report.data import read_report_data
 from caw_lab.evaluation.report.document import write_report
 from caw_lab.evaluation.results import Results
 from caw_lab.evaluation.run import Runner
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 COUNT = 6
 CELLS = ["tiny.short.none", "tiny.short.kgw.soft.0", "tiny.short.kgw.found.0", "tiny.drawn.none"]
 
@@ -105,31 +104,3 @@ def test_texts_without_answers_cannot_be_chosen_by_them(free: dict[str, Any]) ->
     says = "policy found with watermark kgw: select must not be answer, task short has no answers; leave it out"
     with pytest.raises(ValueError, match=says):
         config_of({**free, "policies": policies}).check()
-
-
-def test_everyday_prompts() -> None:
-    """A hundred different ones, of ten kinds that take turns, so that the first of them are of all kinds."""
-    lines = read_lines(BENCHMARKS / "evaluation" / "everyday.jsonl")
-    assert [line["id"] for line in lines] == list(range(1, 101))
-    assert len({line["prompt"] for line in lines}) == 100
-    assert all(len({line["kind"] for line in lines[at : at + 10]}) == 10 for at in range(0, 100, 10))
-    assert all("300 words" in line["prompt"] and line["prompt"].isascii() for line in lines)
-
-
-def test_everyday_configs_differ_in_the_model_alone() -> None:
-    seen = []
-    for path in sorted((BENCHMARKS / "evaluation").glob("everyday-*.yaml")):
-        config = read_config(path)
-        [model] = config.models
-        plans = [
-            plan for plan in config.plan() if plan.policy != "found-self"
-        ]  # only the demo model has such an evaluator
-        assert len(plans) == 42 and plans[0].name == f"{model}.greedy-300.none"
-        settings = [config.settings(plan) for plan in plans]
-        assert {(s.max_new_tokens, s.do_sample) for s in settings} == {
-            (n, sampled) for n in (200, 300, 400) for sampled in (False, True)
-        }
-        assert {s.temperature for s in settings if s.do_sample} == {0.7}
-        assert {(s.detectable_at, s.edits) for s in settings} == {(None, 0.0), (0.001, 0.0), (0.001, 0.1)}
-        seen.append([(plan.task, plan.policy) for plan in plans])
-    assert len(seen) == 3 and seen[0] == seen[1] == seen[2]

@@ -61,7 +61,6 @@ def test_two_at_once_as_torchrun_starts_them_and_one_killed(
 
 
 def lines_of_first(folder: Path) -> dict[tuple[str, str], str]:
-    """The whole lines of rank 0, by cell and id."""
     return {
         (cell.name, line["id"]): line["text"]
         for cell in Store(folder).cells()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caw_lab.evaluation.store import Generation, Score, Store, natural
+from caw_lab.evaluation.store import Generation, Score, Store
 
 LINE = Generation("task/test/1", (3, 1), "a text", "eos", "18", True, "a text", 0.5, 0.25, "stated", "run")
 SCORE = Score("m.t.kgw.soft.0", "t/1", "kgw", 0, "none", 1, "model", 0.25, 0.7, 3, 4)
@@ -87,11 +87,6 @@ def test_runs_are_named_by_their_content(tmp_path: Path) -> None:
     first = store.keep_run({"a": 1, "b": 2})
     assert store.keep_run({"b": 2, "a": 1}) == first != store.keep_run({"a": 2})
     assert store.run(first) == {"a": 1, "b": 2} and store.run("unknown") == {}
-
-
-def test_numbers_in_names_sort_as_numbers() -> None:
-    names = ["a/10", "a/9", "a", "10", "9", "a/b", "\u00b2", ""]
-    assert sorted(names, key=natural) == ["", "9", "10", "a", "a/9", "a/10", "a/b", "\u00b2"]
 
 
 def test_scores_of_ids_that_are_alike_as_numbers_are_all_kept(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Label files and which tokens they make key."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -30,13 +28,6 @@ def write(folder, *rows):
     path = folder / "labels.jsonl"
     path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
     return path
-
-
-def test_read(data_folder):
-    texts = read_labels(write(data_folder, label(), "", label(1, [[0, 1]])), data_folder)
-    assert [t.name for t in texts] == ["toy/train/0", "toy/train/1"]
-    assert texts[0].solution == SOLUTION and texts[0].spans == ((8, 17),)
-    assert SOLUTION[8:17] == "48/2 = 24" and texts[0].question == "How many?"
 
 
 def test_strip_notes():

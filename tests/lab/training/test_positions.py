@@ -1,7 +1,5 @@
 """Stored positions: windows, parts, reading back, refusals."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Stored records: those of a plain forward of the model at the same positions, and of decoding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Training: learns what can be learnt, nothing from shuffled labels, the same weights from the same seed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -84,7 +84,6 @@ def test_targets_are_checked():
 
 @pytest.fixture(scope="module")
 def real():
-    """A tuner on a tiny model."""
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     torch.manual_seed(3)

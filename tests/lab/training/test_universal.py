@@ -1,7 +1,5 @@
 """One evaluator for several models: sets count alike, documents and families are held out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

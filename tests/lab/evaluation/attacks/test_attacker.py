@@ -59,7 +59,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy to write into."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 

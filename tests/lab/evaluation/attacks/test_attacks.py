@@ -9,7 +9,7 @@ import pytest
 from lab.evaluation.small_wordnet import write_wordnet
 
 from caw.detection.edits import WordD, draw_count
-from caw_lab.evaluation.attacks import ATTACKS, AttackSetup, parse_attack
+from caw_lab.evaluation.attacks import AttackSetup, parse_attack
 from caw_lab.evaluation.attacks.copy_paste import CopyPaste
 from caw_lab.evaluation.attacks.rankers import Ranker, Slot
 from caw_lab.evaluation.attacks.wordnet import WordNet
@@ -146,14 +146,6 @@ def test_copy_paste_does_not_hide_a_text_in_itself() -> None:
     assert out.text.split().count("Third") == 1
     with pytest.raises(ValueError, match="other than the text itself"):
         CopyPaste(0.5, HUMAN[2:])(HUMAN[2], "q")
-
-
-def test_names() -> None:
-    setup = AttackSetup(human=HUMAN)
-    assert parse_attack("word-d:0.10").name == "word-d-0.1"
-    assert parse_attack("copy-paste:.25x3", setup).name == "copy-paste-0.25x3"
-    assert set(ATTACKS) == {"word-d", "word-s", "word-s-context", "copy-paste", "paraphrase"}
-    assert parse_attack("word-d:0.1").describe() == {"kind": "word-d", "seed": 0, "rate": 0.1}
 
 
 def test_bad_specs() -> None:

@@ -24,7 +24,6 @@ SLOTS = [
 
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT on the tiny tokenizer."""
     folder = tmp_path_factory.mktemp("encoder")
     tokenizer = tiny_tokenizer(chat=False)
     torch.manual_seed(5)

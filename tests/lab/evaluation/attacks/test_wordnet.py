@@ -1,4 +1,4 @@
-"""The reader of WordNet's files: on a small database of the same format, and on the real one where it is installed."""
+"""The reader of WordNet's files, on a small database of the same format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lab.evaluation.small_wordnet import write_wordnet
 
-from caw_lab.evaluation.attacks.wordnet import FOLDERS, WordNet, find_folder, inflect
+from caw_lab.evaluation.attacks.wordnet import WordNet, find_folder, inflect
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +75,3 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     (folder / "data.noun").write_text("x" + (folder / "data.noun").read_text())
     with pytest.raises(ValueError, match="expected a synset at byte"):
         WordNet.open(folder).synonyms("apple")
-
-
-def test_real_database() -> None:
-    """Facts of WordNet 3.0 itself."""
-    try:
-        found = WordNet.open(next((p for p in FOLDERS if Path(p).is_dir()), None))
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    counts = {part: len(lemmas) for part, lemmas in found.index.items()}
-    assert counts == {"noun": 117_798, "verb": 11_529, "adj": 21_479, "adv": 4_481}  # WordNet's own wnstats page
-    assert "purchased" in found.synonyms("bought")
-    assert "halted" in found.synonyms("stopped")
-    assert "large" in found.synonyms("big")
-    for word in ("buy", "dollars", "total", "running", "children"):
-        assert found.synonyms(word) and word not in found.synonyms(word)

@@ -61,7 +61,6 @@ def test_auroc_counts_pairs_ties_half() -> None:
 
 
 def test_resampled_aurocs_are_those_of_brute_force() -> None:
-    """Every resample's AUROC, by counting pairs of the texts drawn."""
     from caw_lab.evaluation.metrics.accuracy import resampled
 
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import torch
 from tiny import tiny_model, tiny_tokenizer
 
 from caw.testing import assert_close
-from caw_lab.evaluation.metrics.perplexity import box, compare_accuracy, compare_perplexity, perplexities
+from caw_lab.evaluation.metrics.perplexity import compare_accuracy, compare_perplexity, perplexities
 
 TEXTS = ["the sky is blue", "a", "", "light and more light because the air scatters it, which a few words say", "words"]
 PROMPTS = ["a small text", "the", "sky", "a small model and its small tokenizer", "b"]
@@ -24,7 +24,6 @@ def pair() -> tuple[Any, Any]:
 
 
 def alone(model: Any, ids: list[int], first: int) -> np.ndarray:
-    """By the definition: one row, float64 softmax."""
     logits = model(torch.tensor([ids])).logits[0].double().log_softmax(1)
     return np.array([logits[i - 1, ids[i]].item() for i in range(first, len(ids))])
 
@@ -96,8 +95,3 @@ def test_compare_accuracy() -> None:
     assert compare_accuracy(plain, plain).mcnemar == 1.0
     several = {q: (i % 5) / 5 for i, q in enumerate(ids)}
     assert compare_accuracy(plain, several).mcnemar is None and 0 <= compare_accuracy(plain, several).wilcoxon <= 1
-
-
-def test_box() -> None:
-    assert box([]) == {}
-    assert box(list(range(101))) == {"low": 5.0, "q1": 25.0, "median": 50.0, "q3": 75.0, "high": 95.0}

@@ -47,7 +47,6 @@ def config(folder: Path, weights: str | None) -> Config:
 
 
 def stored(folder: Path, settings: Config) -> Store:
-    """Texts as if they had been generated, in a new store."""
     store = Store(folder)
     for plan in settings.plan():
         cell = store.cell(plan.name)

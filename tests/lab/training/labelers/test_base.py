@@ -1,19 +1,11 @@
 """Spans from segments, documents from files, and the loop that runs a labeler."""
 
-from __future__ import annotations
-
 import json
 import threading
 
 import pytest
 
-from caw_lab.training.labelers.base import (
-    LabelError,
-    join_spans,
-    label_documents,
-    locate,
-    read_documents,
-)
+from caw_lab.training.labelers.base import LabelError, join_spans, label_documents, locate, read_documents
 from caw_lab.training.labels import LabelledText
 
 

@@ -1,7 +1,5 @@
 """The labeler that asks a model, against a stand-in endpoint of the tests' own."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Numbers, operators, currency, names and answer letters, and how well they agree with a strong model's segments."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
