@@ -12,8 +12,8 @@ from caw_lab.training.labels import LabelledText
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*|(?<!\d)\.\d+")
 NUMBER_WORDS = re.compile(
-    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|half|halves|thirds?|quarters?|fourths?"
+    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    r"|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|half|halves|thirds?|quarters?|fourths?"
     r"|fifths?|once|twice|thrice|double[ds]?|triple[ds]?|dozens?)\b",
     re.IGNORECASE,
 )
