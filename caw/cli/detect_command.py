@@ -85,7 +85,7 @@ def detect(
     format: opt.FormatName = None,
     vocab_size: opt.VocabSize = None,
     payload_bits: opt.PayloadBits = None,
-    variants: opt.Variants = None,
+    subkeys: opt.Subkeys = None,
     config: Annotated[Path | None, opt.panel(opt.MARK, "YAML file of watermarks to test for.", "--config")] = None,
     registry: deployed.RegistryUrl = None,
     tenant: deployed.Tenant = None,
@@ -188,7 +188,7 @@ def detect(
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         reads.check(given)
         options = {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-                   "vocab-size": vocab_size, "payload-bits": payload_bits, "variants": variants, **of_mark}  # fmt: skip
+                   "vocab-size": vocab_size, "payload-bits": payload_bits, "subkeys": subkeys, **of_mark}  # fmt: skip
         if registry is not None or tenant is not None:
             others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
                       "regions": regions, "scores": scores, "html": html, "null-report": null,

@@ -224,7 +224,8 @@ def generate(
     format: opt.FormatName = None,
     payload: opt.Payload = None,
     payload_bits: opt.PayloadBits = None,
-    variants: opt.Variants = None,
+    free: opt.Free = None,
+    subkeys: opt.Subkeys = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     policy: opt.PolicyName = None,
@@ -322,7 +323,7 @@ def generate(
         check_paths(read, {"--output": output})
         of_mark = {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
                    "top-k-exp": top_k_exp, "strength-exp": strength_exp, "payload": payload,
-                   "payload-bits": payload_bits, "variants": variants}  # fmt: skip
+                   "payload-bits": payload_bits, "free": free, "subkeys": subkeys}  # fmt: skip
         of_policy = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta,
                      "evaluator": evaluator, "target": target}  # fmt: skip
         mark = opt.build_watermark(

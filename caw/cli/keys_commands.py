@@ -59,7 +59,8 @@ def create(
     vocab_size: opt.VocabSize = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
-    variants: opt.Variants = None,
+    free: opt.Free = None,
+    subkeys: opt.Subkeys = None,
     target: Annotated[
         float | None,
         opt.panel(opt.MARK, "recommended: p-value at which the marking of a greedy text may stop.", "--target"),
@@ -88,7 +89,8 @@ def create(
         window = read_time("--from", begin), read_time("--until", until)
         options = {
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
+            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "free": free,
+            "subkeys": subkeys,
         }  # fmt: skip
         of_greedy = {"target": target, "evaluator": evaluator}
         others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
@@ -266,7 +268,8 @@ def upgrade(
     vocab_size: opt.VocabSize = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
-    variants: opt.Variants = None,
+    free: opt.Free = None,
+    subkeys: opt.Subkeys = None,
 ) -> None:
     """Upgrade the registry of an earlier version. Back it up and stop its servers first.
 
@@ -281,7 +284,8 @@ def upgrade(
     with user_errors():
         options = {
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
+            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "free": free,
+            "subkeys": subkeys,
         }  # fmt: skip
         url, mark = named(registry), _made_with(watermark, options)
         from caw.registry.upgrade import upgrade_registry

@@ -38,7 +38,8 @@ def serve(
     format: opt.FormatName = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
-    variants: opt.Variants = None,
+    free: opt.Free = None,
+    subkeys: opt.Subkeys = None,
     policy: opt.PolicyName = None,
     strength: opt.Strength = None,
     nats: opt.Nats = None,
@@ -117,7 +118,7 @@ def serve(
             key = serving.check_registry(key, receipts)
         of_mark = {
             "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "top-k-exp": top_k_exp, "strength-exp": strength_exp, "variants": variants,
+            "top-k-exp": top_k_exp, "strength-exp": strength_exp, "free": free, "subkeys": subkeys,
         }  # fmt: skip
         kept = None if registry is None else opened(registry)
         assert key is not None

@@ -44,6 +44,25 @@ def check_untargeted(watermark: Watermark | None, policy: Policy) -> None:
         )
 
 
+def check_beginning(watermark: Watermark | None, policy: Policy | None, *, sampled: bool) -> None:
+    """Raise ValueError for nats of a free beginning where there can be none."""
+    asked = getattr(watermark, "free", None)
+    if not asked:
+        return
+    assert watermark is not None
+    why = (
+        "a text that is not sampled" if not sampled
+        else "a policy that does not race at full strength" if not runs_full_race(watermark, policy)
+        else "this strength, format or payload" if not watermark.may_begin_freely
+        else ""
+    )  # fmt: skip
+    if why:
+        raise ValueError(
+            f"a free beginning needs sampled text and EXP(strength='scale') at full strength in its native format, got "
+            f"free={asked:g} with {why}; leave free out"
+        )
+
+
 def check_factor(watermark: Watermark | None, policy: Policy, factor: float) -> None:
     """Raise ValueError for a text that would race at less than full strength; factor 0 leaves it unmarked."""
     if runs_full_race(watermark, policy) and factor not in (0, 1):

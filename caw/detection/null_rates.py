@@ -151,7 +151,7 @@ def _once_of_each(
     if mark.family == 1:
         return _once_under_a_key(ids, detector, rng)
     several = len(mark.parts) > 1
-    tried = mark.parts if several else [mark.variant(number) for number in range(mark.family)]
+    tried = mark.parts if several else [mark.under_subkey(number) for number in range(mark.family)]
     least, tests = np.full((2, len(ids)), np.nan), np.zeros(len(ids))
     for each in tried:
         weights = detector.weights

@@ -225,12 +225,7 @@ class Service:
 
     def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int, part: Part | None) -> RowSettings:
         seed = secrets.randbits(63) if part is None else part.seed
-        mark = self.planned.watermark
-        if part is not None and mark is not None and mark.family > 1:
-            if asked.seed not in (None, part.seed):  # one text has one variant: pieces of others would hide each other
-                said = "a continued text must keep its seed, which decides its variant, got another; leave seed out"
-                raise ApiError(BAD, said, parameter="seed")
-        elif asked.seed is not None:
+        if asked.seed is not None:
             seed = asked.seed
         sampling = asked.sampling(self.planned.sampling)
         factor = self.planned.factor_of(marking, raced=self._races(asked))
