@@ -1,4 +1,4 @@
-# make demo | serve | test | test-fast | gates | gates-stale | gate NAME=… | benchmark NAME=… | lint | format | docs |
+# make demo | serve | test | test-all | coverage | gate NAME=… | gates | benchmark NAME=… | lint | format | docs |
 # docs-serve | cuda-compile | aot-all | gpu-check | gpu-rehearsal | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
@@ -21,7 +21,7 @@ comma := ,
 export GOMP_SPINCOUNT ?= 3000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test test-fast lint audit format docs docs-serve clean distclean
+.PHONY: help demo serve setup test test-all test-changed coverage gate gates lint audit format docs docs-serve clean distclean
 
 help:
 	@sed -n '1,4s/^# //p' Makefile
@@ -40,30 +40,36 @@ setup: $(TEST_STAMP)
 # Tests load models from disk only: offline mode turns a forgotten hub id into an error.
 define suite
 	@export HF_HUB_OFFLINE=1; many=0; alone=0; \
-	$(BIN)/pytest -m "not serial$(1)" $(2) -n auto --dist loadgroup --no-loadscope-reorder $(ARGS) || many=$$?; \
+	$(BIN)/pytest -m "not serial" $(1) -n auto --dist loadgroup --no-loadscope-reorder $(ARGS) || many=$$?; \
 	case $$many in 0|1|5) ;; *) exit $$many;; esac; \
-	$(BIN)/pytest -m "serial$(1)" $(2) $(ARGS) || alone=$$?; \
+	$(BIN)/pytest -m serial $(1) $(ARGS) || alone=$$?; \
 	case $$many-$$alone in 0-0|0-5|5-0) ;; *) exit 1;; esac
 endef
 
+# the quick tests: of each parametrised one two cases, and no slow one (tests/conftest.py)
 test: $(TEST_STAMP)
 	$(call suite,)
 
-# every test that is not slow, with two of its cases: the cases are two thirds of the time
-test-fast: $(TEST_STAMP)
-	$(call suite, and not slow,--cases 2)
+test-all: $(TEST_STAMP)
+	$(call suite,--all-cases)
 
-# What takes too long for every run (gates/table.py): a gate passes for the contents of its inputs, and its receipt in
-# gates/receipts.jsonl says so until they change.
-.PHONY: gates gate gates-stale
-gates: $(TEST_STAMP)
-	$(BIN)/python -m gates run
+# every case of the tests that mirror the files of the last changes, while they fit
+MINUTES ?= 5
+test-changed: $(TEST_STAMP)
+	@files=$$($(BIN)/python .ci/changed_tests.py) && test -z "$$files" || HF_HUB_OFFLINE=1 $(BIN)/pytest $$files \
+		-m "not serial" --all-cases --minutes $(MINUTES) -q -n auto --dist loadgroup --no-loadscope-reorder
 
+# statements that `make test` runs; all of them: make coverage ARGS=--all-cases
+coverage: $(TEST_STAMP)
+	$(BIN)/coverage erase
+	$(call suite,--cov --cov-append --cov-report=)
+	$(BIN)/coverage report --skip-covered
+
+# what takes too long for every run; CONTRIBUTING.md has the names
+gates: NAME = all
+gates: gate
 gate: $(TEST_STAMP)
-	$(BIN)/python -m gates run $(NAME) $(ARGS)
-
-gates-stale: $(TEST_STAMP)
-	$(BIN)/python -m gates list --stale
+	HF_HUB_OFFLINE=1 $(BIN)/pytest --gate "$(NAME)" --timeout 3600 $(ARGS)
 
 # types and imports are checked on the tree as it is installed, where the kernels lie inside of the package
 lint: $(TEST_STAMP)
@@ -120,8 +126,8 @@ $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 # the stamps go too: what was compiled is gone, so the next call must install again
 clean:
 	rm -f $(DEMO_STAMP) $(SERVE_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find caw csrc tests benchmarks gates docs -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf build dist site .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find caw csrc tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

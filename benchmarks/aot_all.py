@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--capability", type=int, nargs="+", default=[90], help="compute capabilities, e.g. 80 90 100")
     parser.add_argument("--checked", action="store_true", help="only the configurations that the tests compile")
     parser.add_argument("--few", action="store_true", help="the dozen of those that differ most between cards")
-    parser.add_argument("--trials", action="store_true", help="the tiles that caw benchmark --tune tries on such cards")
+    parser.add_argument("--trials", action="store_true", help="the tiles that tune_products.py tries on such cards")
     options = parser.parse_args()
     if os.environ.pop("TRITON_INTERPRET", None):
         print("TRITON_INTERPRET is ignored: this compiles", file=sys.stderr)

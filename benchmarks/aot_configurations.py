@@ -26,7 +26,6 @@ from caw.triton_kernels.packed_weights import unpack_weight
 from caw.triton_kernels.packed_weights_ref import FORMATS, INT8, Format
 from caw.triton_kernels.penalise_logits import penalise_logits
 from caw.triton_kernels.race_ladder import race_ladder
-from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import drafted_attention, sibling_attention, sibling_attention_paged
 from caw.triton_kernels.small_linear import product, small_linear
@@ -249,7 +248,6 @@ def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
     def call() -> None:
         green_argmax(empty(2, vocab_size), context, key, 1 << 22, selfhash, empty(2, dtype=torch.bool))
         record = [empty(2, 100), empty(2, 100, dtype=I64)]
-        race_values(*record, empty(2, 100), context, key)
         race_ladder(*record, empty(2, 100, dtype=torch.float64), 1.0 if selfhash else 20.0, 1.0, selfhash)
 
     return Configuration(f"prf w{width}{' selfhash' if selfhash else ''}", call)

@@ -6,7 +6,7 @@
 MODELS is a folder with the .gguf files of `SUBJECTS`. One text of at most 400 tokens for each everyday prompt and key;
 its beginnings give the shorter ones. A chunk is a model, a temperature, a method, a key and up to 100 prompts;
 finished chunks are skipped, so a run can be continued, and `PLAN` lists them by worth. Prompts of
-`caw_lab/training/everyday_prompts.jsonl` from the 41st on, without those of bench_detection.py, which V was chosen
+`caw_lab/training/everyday_prompts.jsonl` from the 41st on, without `CHOSEN_WITH`, the ones that V was chosen
 with.
 
 Of each text are kept (no words):
@@ -35,14 +35,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_detection import PROMPTS
 
 import caw
 from caw.benchmark.machine import about
 from caw.io.files import write_text
 from caw.models.teacher import log_probs, teacher_forced
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 
+CHOSEN_WITH = (
+    "Tell me about the history of tea.",
+    "Describe how bread is made, from grain to loaf.",
+    "Write a short letter to a friend about a week in the mountains.",
+    "Explain to a child why the sky is blue.",
+    "Give advice to someone who is moving to a new city.",
+    "What can I do in Rome in three days?",
+    "Write a story about a lighthouse keeper who finds a message in a bottle.",
+    "How does a bicycle stay upright?",
+    "Describe a typical day of a farmer in spring.",
+    "What are the benefits of learning a second language?",
+    "Explain how a library organises its books.",
+    "Write a product description of a wooden chair.",
+    "How do I prepare for a job interview?",
+    "Tell me about the life of bees.",
+    "Describe the water cycle.",
+    "What should I consider before adopting a dog?",
+    "Write a speech for a school's opening day.",
+    "Why do leaves change colour in autumn?",
+    "Explain what inflation is.",
+    "Describe a train journey through the Alps.",
+    "How can a small shop attract more customers?",
+    "Tell me about the invention of the printing press.",
+    "Write a diary entry of a sailor at sea.",
+    "What makes a good friend?",
+)
 TOKENS, LENGTHS, FIRST, GRAM = 400, (50, 100, 200, 300), 200, 4
 USED, SHARE = 40, 100  # prompts that earlier trials used, and prompts of a chunk
 JUDGED, LEVEL = 20, 1e-3
@@ -118,7 +143,7 @@ PLAN = [
 def prompts_of(chunk: Chunk) -> list[str]:
     lines = [json.loads(line)["prompt"] for line in EVERYDAY.read_text(encoding="utf-8").splitlines()]
     half = USED + chunk.number % 2 * SHARE
-    return [prompt for prompt in lines[half : half + SHARE] if prompt not in PROMPTS][: chunk.texts]
+    return [prompt for prompt in lines[half : half + SHARE] if prompt not in CHOSEN_WITH][: chunk.texts]
 
 
 class Loaded:

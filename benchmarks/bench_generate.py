@@ -27,7 +27,7 @@ LOOK_AHEAD = ("kgw+caw", "exp+caw")
 DRAWN = ("synthid", "synthid+caw", "plain/drawn", "kgw/drawn", "kgw+caw/drawn", "exp/drawn", "synthid/drawn")
 CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=10, memory=False)
 GPU = BenchmarkSettings(
-    dtype="float16", tokens=200, rounds=10, batches=(1, 4, 8, 32), prompts=(128, 1024, 4096), candidates=(2, 4, 8),
+    dtype="float16", tokens=200, rounds=10, batches=(1, 4, 8, 32), prompts=(128, 1024, 4096),
     modes=("default", "transformers-static"),
 )  # fmt: skip
 SETS: dict[str, dict[str, BenchmarkSettings]] = {
@@ -55,13 +55,12 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
         **{name: replace(GPU, shapes=name) for name in ("llama-2-7b", "llama-2-13b", "llama-3-8b", "qwen2.5-1.5b")},
         "llama-2-7b_quick": replace(
             GPU, shapes="llama-2-7b", modes=LOOK_AHEAD, batches=(1, 8, 32), prompts=(1024,), tokens=96, rounds=5,
-            candidates=(),
         ),
     },
     "smoke": {
         "smoke": BenchmarkSettings(
             shapes="tiny", dtype="float32", device="cpu", threads=1, tokens=3, rounds=2, prompts=(9,), memory=False,
-            modes=("kgw+caw", "transformers"), candidates=(),
+            modes=("kgw+caw", "transformers"),
         )
     },
 }  # fmt: skip

@@ -1,23 +1,21 @@
-"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "healed".
+"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "content".
 
     python benchmarks/bench_guard.py gsm8k runs/guard-1e2.jsonl --model MODEL.gguf --data DATA --split test --alone
     python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
     python benchmarks/bench_guard.py json runs/guard-json.jsonl --model MODEL.gguf --alone
-    python benchmarks/bench_guard.py unspliced runs/guard-unspliced.json --model MODEL.gguf --data DATA
     python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json.xz
 
 For each batch of prompts: the unmarked texts without drafts, the guarded ones, and with --alone those of
-`detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an
-answer, `Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU
-seconds on one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the
-library. "json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Beside everyday
-texts are those of a fixed strength and of CAW with a target; all are read by another model, and with `wordllama`
-installed, their likeness to the unmarked text is the cosine of its sentence vectors. "unspliced" lets changes that
-rejoined go on without the copied tail. "same" is what evaluation reads, not the guard: whether the graded answers are
-equal. Results are appended batch by batch, so a run can be stopped and continued; they hold no text. Runs that differ
-in their keys alone are gathered as one; --add leaves the runs in OUTPUT whose settings no given file has. Gathered runs
-keep, beside the means of all texts, what marks cost where the guard succeeds (`equal_texts`) and what unmarked and
-guarded texts show under other keys (`other_keys`).
+`detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an answer,
+`Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU seconds on
+one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the library.
+"json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Beside everyday texts
+are those of a fixed strength and of CAW with a target; all are read by another model, and with `wordllama` installed,
+their likeness to the unmarked text is the cosine of its sentence vectors. "same" is what evaluation reads, not the
+guard: whether the graded answers are equal. Results are appended batch by batch, so a run can be stopped and continued;
+they hold no text. Runs that differ in their keys alone are gathered as one; --add leaves the runs in OUTPUT whose
+settings no given file has. Gathered runs keep, beside the means of all texts, what unmarked and guarded texts show
+under other keys (`other_keys`).
 """
 
 from __future__ import annotations
@@ -39,15 +37,14 @@ from json_tasks import FIELDS, json_tasks
 
 import caw
 from caw.benchmark.machine import about
-from caw.detectable.search import Search
 from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
 from caw.io.json_files import compress, opened
-from caw.keeps import ANY_NUMBER, answer_of, same_number
 from caw_lab.evaluation.metrics.accuracy import interval, resampled, wilson
 from caw_lab.evaluation.metrics.style import style_of
+from caw_lab.evaluation.tasks.grading import ANY_NUMBER, answer_of, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
 
 LONG = 90  # tokens
 OTHER_KEYS = 20
@@ -63,11 +60,11 @@ SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "le
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
-    for name in ("gsm8k", "json", "everyday", "unspliced"):
+    for name in ("gsm8k", "json", "everyday"):
         own = commands.add_parser(name)
         own.add_argument("out", type=Path, help="JSONL of results, continued if it exists")
         own.add_argument("--model", required=True)
-        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b-cot")
+        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b")
         own.add_argument("--quantization")
         own.add_argument("--first", type=int, default=0)
         own.add_argument("--count", type=int, default=100)
@@ -82,9 +79,9 @@ def main() -> None:
         own.add_argument(
             "--plain", action="store_true", help="the prompt as it is, for a model without a chat template"
         )
-        if name in ("gsm8k", "unspliced"):
+        if name == "gsm8k":
             own.add_argument("--data", help="folder with gsm8k/SPLIT.jsonl")
-            own.add_argument("--weights", default="qwen2.5-coder-0.5b-cot")
+            own.add_argument("--weights", default="qwen2.5-coder-0.5b")
             own.add_argument("--split", default="train")
             own.add_argument("--shots", type=int, default=5)
         else:
@@ -97,8 +94,6 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "gather":
         gather(asked.files, asked.output, add=asked.add)
-    elif asked.what == "unspliced":
-        unspliced(asked)
     else:
         run(asked)
 
@@ -110,7 +105,7 @@ class Setting:
         torch.set_num_threads(1)
         options = {"quantization": asked.quantization} if asked.quantization else {}
         self.model, self.tokenizer = caw.load_model(asked.model, device="cpu", **options)
-        self.what = "gsm8k" if asked.what == "unspliced" else asked.what
+        self.what = asked.what
         everyday, weighted = self.what == "everyday", getattr(asked, "weights", None)
         asked.level = asked.level or (0.001 if everyday else 0.01)
         key = int.from_bytes(hashlib.sha256(f"caw/guard/{asked.key}".encode()).digest()[:8], "big")
@@ -125,7 +120,7 @@ class Setting:
             "watermark": mark, "policy": policy, "detector": self.detector, "detectable_at": asked.level,
             "edits": asked.edits,
         }  # fmt: skip
-        keeps = {"gsm8k": "results", "everyday": "healed", "json": KEEPS["json"]}[self.what]
+        keeps = {"gsm8k": "results", "everyday": "content", "json": KEEPS["json"]}[self.what]
         self.guard = caw.Guard(**{"keeps": keeps, **json.loads(asked.guard)})
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:
@@ -295,52 +290,6 @@ def _shorten(cache: Any, tokens: int) -> None:
         cache.crop(-more)
 
 
-def unspliced(asked: Any) -> None:
-    """Let changes that rejoined go on unspliced: how often the text ends in the same answer, and in the same results.
-
-    One change of each text and size of `rejoin`, the first that is kept.
-    """
-    its = Setting(asked)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    sizes, changed = (4, 8), list[tuple[int, int, str, list[int]]]()
-    seen = Search._rolled
-
-    def rolled(self: Search, base: Any, choice: Any, sequence: Any) -> Any:
-        one = seen(self, base, choice, sequence)
-        if one is not None and not any(row[:2] == (size, id(self)) for row in changed):
-            held.append(self)  # so that its id stays its own
-            changed.append((size, id(self), base.text, [*self.request.ids, *sequence.tokens]))
-        return one
-
-    held: list[Any] = []
-    Search._rolled = rolled  # type: ignore[method-assign]
-    prompts = [prompt for _, prompt, _ in its.prompts]
-    cache = caw.PromptCache()
-    given = {**its.limits, "batch_size": asked.batch, "prompt_cache": cache, "progress": False}
-    for size in sizes:
-        guard = caw.Guard(keeps="results", rejoin=size, rollouts=12)
-        caw.generate(its.model, its.tokenizer, prompts, **its.ways["guard"] | {"guard": guard}, **given)
-    Search._rolled = seen  # type: ignore[method-assign]
-    made = caw.generate(its.model, its.tokenizer, [ids for *_, ids in changed], **given)
-    found: dict[int, list[tuple[bool, bool]]] = {}
-    begun = {tuple(its.tokenizer(prompt)["input_ids"]) for prompt in prompts}
-    for (size, _, old, ids), text in zip(changed, made.texts, strict=True):
-        start = next(len(each) for each in begun if tuple(ids[: len(each)]) == each)
-        whole = its.tokenizer.decode(ids[start:], skip_special_tokens=True) + text
-        found.setdefault(size, []).append((caw.keeps.number()(old, whole), caw.keeps.results()(old, whole)))
-    rows = [
-        {
-            "rejoin": size,
-            "count": len(some),
-            "answer": sum(one for one, _ in some),
-            "results": sum(two for _, two in some),
-        }
-        for size, some in found.items()
-    ]
-    asked.out.write_text(json.dumps({**vars(asked), "out": None, "data": None, "rows": rows}, default=str) + "\n")
-    print(rows)
-
-
 def report(rows: Sequence[dict[str, Any]]) -> None:
     for line in summaries(rows):
         print(json.dumps(line), flush=True)
@@ -389,38 +338,6 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def equal_texts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a guard and another way cost the same texts, for each way that tests its texts as the guard does.
-
-    Of the texts that the guard detected and kept, so that the share found is equal where `found`, the share of these
-    that the other way detected, is 1. nats, judged: the mean rise over the unmarked text under the model itself and
-    under the judge, of the guard and of the other way; ratio: of these two, with a 95 % bootstrap interval over
-    prompts, left out where some resamples have no rise to divide by. rises: both rises of each text, under the model
-    itself.
-    """
-    made = []
-    for way in WAYS[2:]:
-        some = [row for row in rows if way in row and _success(row["guard"])]
-        if not some or "attempts" not in some[0][way]:
-            continue
-        line: dict[str, Any] = {"way": way, "count": len(some)}
-        line["found"] = round(fmean(row[way]["found"] for row in some), 4)
-        for what in ("nats", "judged"):
-            if what not in some[0]:
-                continue
-            risen = np.array([[row[each][what] - row[what] for each in ("guard", way)] for row in some])
-            mean = risen.mean(axis=0)
-            drawn = resampled(len(some)) @ risen
-            line[what] = [round(float(each), 4) for each in mean]
-            if (drawn[:, 1] > 0).all() and (ends := interval(drawn[:, 0] / drawn[:, 1])) is not None:
-                line[f"{what}_ratio"] = round(float(mean[0] / mean[1]), 4)
-                line[f"{what}_ratio_ci"] = [round(end, 4) for end in ends]
-            if what == "nats":
-                line["rises"] = [[round(float(each), 3) for each in pair] for pair in risen]
-        made.append(line)
-    return made
-
-
 def other_keys(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares of p-values under other keys that are at most .01, .1 and .5, of unmarked and of guarded texts.
 
@@ -447,14 +364,8 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
     others, the rows of the ways to mark that no file has stay, with their commit.
     """
     read: dict[str, dict[tuple[int, str], dict[str, Any]]] = {}
-    apart: list[dict[str, Any]] = []
     for path in files:
         settings, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-        if settings["what"] == "unspliced":
-            for row in settings["rows"]:
-                ends = {what: wilson(row[what], row["count"]) for what in ("answer", "results")}
-                apart.append(row | {f"{what}_ci": [round(end, 4) for end in pair] for what, pair in ends.items()})
-            continue
         if not rows:  # a run that has just begun
             continue
         key = settings["key"]
@@ -469,7 +380,6 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
             old = json.load(file)
         its = {name: old[name] for name in made_by if old.get(name, made_by[name]) != made_by[name]}
         runs = {setting_of(run): its | run for run in old["runs"]}
-        apart = apart or old["unspliced"]
     for name, known in read.items():
         rows = list(known.values())
         texts = [[row["tokens"], row["guard"]["rollouts"], int(_success(row["guard"]))] for row in rows]
@@ -477,12 +387,10 @@ def gather(files: Sequence[Path], output: Path | None, *, add: bool = False) -> 
         ways, made = {row["way"] for row in fresh}, {"commit": before.get("commit", made_by["commit"])}
         fresh += [made | row for row in before.get("rows", ()) if row["way"] not in ways]
         runs[name] = {**json.loads(name), "rows": fresh, "texts": texts, "null": other_keys(rows)}
-        if equal := equal_texts(rows):
-            runs[name]["equal"] = equal
         report(rows)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        found = {**made_by, "runs": list(runs.values()), "unspliced": apart}
+        found = {**made_by, "runs": list(runs.values())}
         content = (json.dumps(found, separators=(",", ":")) + "\n").encode()
         output.write_bytes(compress(content) if output.suffix == ".xz" else content)
 

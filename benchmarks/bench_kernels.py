@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 from kernel_smoke import Made, flat, moved, small_calls
+from replays import CALLS, Call, copies_of, copy_bandwidth, timer
 
 from caw import ops
-from caw.benchmark.replays import CALLS, Call, copies_of, copy_bandwidth, timer
 from caw.decoding.forward import flash_decoding
 from caw.io.show import in_a_line
 from caw.testing import assert_close

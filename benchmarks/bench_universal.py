@@ -1,43 +1,113 @@
-"""One evaluator for every model: its labels, its training, and what it is worth in whole texts.
+"""One evaluator for every model: its training on key segments, and what evaluators are worth in whole texts.
 
-    python benchmarks/bench_universal.py labels runs/universal --data DATA --models FOLDER
-    python benchmarks/bench_universal.py train runs/universal --models FOLDER --label healing --act-as 0.7 5
-    python benchmarks/bench_universal.py train runs/universal --models FOLDER --label key --name universal \\
+    python benchmarks/bench_universal.py train runs/universal --models FOLDER --name universal \\
         --positions MODEL=POSITIONS ...
     python benchmarks/bench_universal.py texts runs/universal/texts.jsonl --data DATA --models FOLDER
     python benchmarks/bench_universal.py gather --trained runs/universal/*.json --texts runs/universal/texts.jsonl \\
         --output benchmarks/results/universal.json
 
-FOLDER holds the GGUF files that `universal_labels.py` names. Labels are made there, evaluators in
-`universal_training.py`. Every part can be stopped and continued. Results hold numbers and no texts.
-`gather --add` leaves what stands in the output and is not among what is gathered.
+FOLDER holds the GGUF files of `SUBJECTS`, POSITIONS what `caw train-evaluator --positions` stored for a model. `texts`
+can be stopped and continued. Results hold numbers and no texts. `gather --add` leaves what stands in the output and is
+not among what is gathered.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from universal_combinations import combine
-from universal_labels import KINDS, LABELLED, SHOTS, STOP, SUBJECTS, Subject, answers, labels
-from universal_training import LABELS, train
+import transformers
 
 import caw
-from caw.keeps import answer_of, same_number
+from caw.evaluator import FeatureSpec
+from caw.evaluator.token_classes import CLASSES, class_table_of
+from caw.models import load_tokenizer
 from caw.models.teacher import log_probs
-from caw_lab.evaluation.tasks.grading import grade_number
+from caw_lab.evaluation.tasks.grading import answer_of, grade_number, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
-from caw_lab.training.own_texts import EVERYDAY
+from caw_lab.training.everyday import EVERYDAY
+from caw_lab.training.pipeline import protect_line_ends
+from caw_lab.training.positions import Positions
+from caw_lab.training.settings import TrainSettings
+from caw_lab.training.universal import Examples, train_network
 
 OTHERS = Path(__file__).parent / "evaluation" / "everyday.jsonl"  # prompts that nothing was chosen on
+LABELLED = 128  # everyday prompts that are left to labels; the others are for choices by whole texts
+SHOTS, STOP = 5, "Question:"
 KINDS_OF_TEXTS = {"maths": 0.01, "everyday": 0.001}  # level of the test, which is the target too
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """source: of the model, a file in the folder of models unless it is the demo model. family: its relatives are held
+    out with it. chat: whether everyday prompts are asked; otherwise they are continued."""
+
+    source: str
+    family: str
+    chat: bool
+
+    def path(self, folder: Path) -> str:
+        return str(folder / self.source) if self.source.endswith(".gguf") else self.source
+
+    def load(self, folder: Path) -> tuple[Any, Any]:
+        fast = "file-fast" if self.source.endswith(".gguf") else None
+        return caw.load_model(self.path(folder), device="cpu", quantization=fast)
+
+
+SUBJECTS = {
+    "smollm2-135m": Subject("smollm2-135m", "smollm2", chat=True),
+    "gemma3-270m": Subject("gemma3-270m.Q4_K_M.gguf", "gemma3", chat=False),
+    "qwen2.5-coder-0.5b": Subject("qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", "qwen2.5", chat=True),
+    "qwen2.5-coder-1.5b": Subject("qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf", "qwen2.5", chat=True),
+}
+
+SPEC = FeatureSpec(k=10, transform="gap", classes=len(CLASSES), line_ends=True)
+NETWORK = TrainSettings(hidden=64, learning_rate=3e-3, max_epochs=40, patience=6)
+
+
+def train(asked: argparse.Namespace) -> None:
+    """Train the universal evaluator on key segments of several models, and write it with its figures."""
+    torch.set_num_threads(1)
+    spec = dataclasses.replace(SPEC, previous=asked.previous, next=asked.next)
+    sets = key_sets(asked, spec)
+    network, scored = train_network(sets, spec, NETWORK)
+    positions = " ".join(f"{each.partition('=')[0]}=POSITIONS" for each in asked.positions)
+    window = f" --previous {asked.previous} --next {asked.next}" * ((asked.previous, asked.next) != (1, 1))
+    network.provenance = {
+        "models": sorted({each.model for each in sets}),
+        "trained_on": "key segments of GSM8K's train answers",
+        # `caw evaluate evaluator` leaves out documents that an evaluator was trained on
+        "data": {"examples": sum(len(each.key) for each in sets), "datasets": ["gsm8k/train"], "line_ends": True,
+                 "licence": ["GSM8K: MIT, (c) 2021 OpenAI, grade-school-math; no text is stored"]},
+        "features": spec.to_dict(),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "metrics": {"settings": dataclasses.asdict(NETWORK), "sets": [each.row() for each in scored]},
+        "command": f"python benchmarks/bench_universal.py train FOLDER --models MODELS --name {asked.name} "
+        f"--positions {positions}{window}",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }  # fmt: skip
+    path = asked.out / f"{asked.name}.safetensors"
+    network.save(path)
+    path.with_suffix(".json").write_text(json.dumps(network.provenance, indent=1) + "\n")
+
+
+def key_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
+    """Key segments, from the positions that `caw train-evaluator --positions` stored for each model."""
+    found = []
+    for said in asked.positions:
+        name, _, folder = said.partition("=")
+        subject = SUBJECTS[name]
+        table = class_table_of(load_tokenizer(subject.path(asked.models)), spec.line_ends)
+        positions = protect_line_ends(Positions.open(folder), subject.path(asked.models))
+        found.append(Examples.of_positions(name, subject.family, "maths", positions, spec, table))
+    return found
 
 
 def texts(asked: argparse.Namespace) -> None:
@@ -182,21 +252,13 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-GRID = re.compile(r"t(?P<theta>[\d.]+)b(?P<beta>[\d.]+)")  # policies of a grid of strengths
 OWN = ("own", "own1", "own-cot")  # own1: at beta 1, the default of the demo model's
 PAIRS = (  # unseen: `universal-answers` trained without the model's family
     *((one, other) for one in ("answers", "answers3", "unseen") for other in ("universal", *OWN, "fixed")),
     *((one, other) for one in ("universal", "universal3") for other in (*OWN, "fixed")),
     *((one, "fixed") for one in OWN),
-    *(("universal", other) for other in ("window10", "window00")),
+    ("universal", "window00"),
 )
-
-
-def grid(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of every model and pair of theta and beta: the share found and the rise in nats."""
-    names = ("model", "kind", "split", "policy", "texts", "found", "found_ci", "rise", "rise_ci")
-    some = [row for row in rows if row["policy"] == "none" or GRID.match(row["policy"])]
-    return [{name: line[name] for name in names} for line in summaries(some) if line["policy"] != "none"]
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -286,7 +348,7 @@ def ratio_of(above: np.ndarray, below: np.ndarray, ids: list[str]) -> tuple[floa
 
 
 def gather(asked: argparse.Namespace) -> None:
-    """Write what the pages show: the figures of each training, and of whole texts the summaries, pairs and grid.
+    """Write what the pages show: the figures of each training, and of whole texts the summaries and pairs.
 
     With --add, what the output has of other trainings, policies and pairs stays.
     """
@@ -297,10 +359,8 @@ def gather(asked: argparse.Namespace) -> None:
     found = {
         "trained": old.get("trained", {}) | trained,
         "policies": old.get("policies", {}) | dict(said.split("=", 1) for said in asked.policies),
-        "texts": _added(old.get("texts", []), summaries([row for row in rows if not GRID.match(row["policy"])])),
+        "texts": _added(old.get("texts", []), summaries(rows)),
         "pairs": _added(old.get("pairs", []), pairs(rows)),
-        "grid": _added(old.get("grid", []), grid(rows)),
-        "combinations": json.loads(asked.combined.read_text()) if asked.combined else old.get("combinations", {}),
         "command": "python benchmarks/bench_universal.py gather",
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
@@ -319,37 +379,20 @@ def _added(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    loading, sources, changes = (argparse.ArgumentParser(add_help=False) for _ in range(3))
-    loading.add_argument("out", type=Path, help="folder of the labels, or JSONL of texts")
+    loading, sources = (argparse.ArgumentParser(add_help=False) for _ in range(2))
+    loading.add_argument("out", type=Path, help="folder of the evaluator, or JSONL of texts")
     loading.add_argument("--models", type=Path, required=True)
     sources.add_argument("--data", type=Path, required=True)
-    changes.add_argument("--texts", type=int, default=32, help="of a round")
-    changes.add_argument("--batch", type=int, default=48)
-    changes.add_argument("--only", nargs="*", choices=SUBJECTS)
     commands = parser.add_subparsers(dest="what", required=True)
-    own = commands.add_parser("labels", parents=[loading, sources, changes])
-    own.add_argument("--rounds", type=int, default=4)
-    own.add_argument("--places", type=int, default=24, help="the most changes of a text")
-    own.set_defaults(run=labels)
-    own = commands.add_parser(
-        "answers", parents=[loading, sources, changes], help="of the labels in maths: does the answer stay?"
-    )
-    own.add_argument("--tokens", type=int, default=160)
-    own.set_defaults(run=answers)
-    own = commands.add_parser("combine", parents=[loading], help="key segments, harm and healing alone and together")
-    own.set_defaults(run=combine)
     own = commands.add_parser("train", parents=[loading])
-    own.add_argument("--label", choices=LABELS, default="healing")
-    own.add_argument("--positions", nargs="*", default=[], help="MODEL=FOLDER of stored positions")
+    own.add_argument("--positions", nargs="+", required=True, help="MODEL=FOLDER of stored positions")
     own.add_argument("--previous", type=int, default=1)
     own.add_argument("--next", type=int, default=1)
-    own.add_argument("--name", help="of the file")
-    own.add_argument("--act-as", type=float, nargs=2, help="theta and beta that the defaults shall act as")
-    own.add_argument("--beside", nargs="*", default=["smollm2-135m", "qwen2.5-coder-0.5b"])
+    own.add_argument("--name", default="universal", help="of the file")
     own.set_defaults(run=train)
     own = commands.add_parser("texts", parents=[loading, sources])
     own.add_argument("--model", default="qwen2.5-coder-0.5b")
-    own.add_argument("--kind", choices=KINDS, default="maths")
+    own.add_argument("--kind", choices=KINDS_OF_TEXTS, default="maths")
     own.add_argument("--split", choices=("train", "test"), default="train")
     own.add_argument("--policies", nargs="+", required=True)
     own.add_argument("--judge", choices=SUBJECTS)
@@ -363,7 +406,6 @@ def main() -> None:
     own.add_argument("--trained", type=Path, nargs="*", default=[], help="JSON files that `train` wrote")
     own.add_argument("--texts", type=Path, nargs="*", default=[], help="files that `texts` wrote")
     own.add_argument("--policies", nargs="*", default=[], help="as for `texts`, to say what the names mean")
-    own.add_argument("--combined", type=Path, help="the JSON file that `combine` wrote")
     own.add_argument("--output", type=Path, required=True)
     own.add_argument("--add", action="store_true", help="keep what OUTPUT has and is not gathered")
     own.set_defaults(run=gather)

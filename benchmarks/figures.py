@@ -2,8 +2,8 @@
 
     python benchmarks/figures.py [--results FOLDER]
 
-generate_*.json (`caw benchmark`), scaling.json (bench_scaling.py) and evaluator_ablation_*.json
-(`caw evaluate evaluator`); the figures of evaluation_*/ are drawn by `caw evaluate report`.
+generate_*.json (`caw benchmark`); the figures of
+evaluation_*/ are drawn by `caw evaluate report`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_scaling import plot as plot_scaling
-
 from caw.benchmark.plot import plot as plot_benchmark
-from caw_lab.training.ablation import plot as plot_ablation
 
 FIGURES: dict[str, Callable[[dict[str, Any], Path], None]] = {
     "generate_*.json": plot_benchmark,
-    "scaling.json": lambda found, path: plot_scaling(found["rows"], found["slopes"], path),
-    "evaluator_ablation_*.json": plot_ablation,
 }
 
 

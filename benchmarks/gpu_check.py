@@ -3,14 +3,14 @@
     python benchmarks/gpu_check.py [--out FOLDER] [--arch 90] [--scale 1.0] [--only PART ...] [--rehearsal]
 
 Needs torch with CUDA, nvcc and what this library depends on (transformers, Triton, NumPy, SciPy, safetensors, rich,
-typer); no network, no model file; nothing is installed: parts find the library in this folder. Parts that need a
+typer); no network, no model file; nothing is installed: parts find the library in FOLDER/installed. Parts that need a
 package which is not there (those, or pytest and hypothesis) say so and are left out.
 
 Each part is a process of its own, so that the crash of one leaves the others a sound device, in order of worth: build,
 one small call of every kernel against its reference (which asks for no pytest), generation at batch 1 against this
 library's unwatermarked decode, captured steps alone over prefixes of 128 to 16384 tokens beside compiled torch,
 kernels against bandwidth and torch, the tuner of products, and with its tiles (`CAW_CACHE` is FOLDER/cache) steps and
-generation at batch 8 and 32; generation by compiled torch and transformers on the same weights; tests of the kernels
+generation at batch 8 and 32; generation by transformers on the same weights; tests of the kernels
 and of the captured step, compute-sanitizer on every kernel; what each kernel of a step takes, weights of fewer bits,
 shapes of 8B and 13B. A part gets 1.3 times what it should take, or what those
 before it left over, and is then interrupted with all that it started; transformers' compiled cache and flex_attention,
@@ -50,7 +50,7 @@ ASIDES = ("not counted", "brackets:", "caw: wrote")  # what a benchmark says bel
 NO_TIME = "left out, no time"
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 COMMAND_LINE = (*LIBRARY, "rich", "typer")
-MODELLED = ("a100", "h100", "h200", "b200")  # as `--model-of-step` has them
+MODELLED = ("a100", "h100", "h200", "b200")  # as step_model.py has them
 GREEDY = "plain,kgw+caw,exp+caw"  # modes of steps
 DRAWN = "plain,plain/drawn,kgw/drawn,kgw+caw/drawn,exp/drawn,synthid/drawn"
 QUIET = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
@@ -101,7 +101,7 @@ def parts(place: Place) -> list[Part]:
         build(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY), generate(place, "1", 1024, 50),
         steps(place, "b1", "1", "1024,128,4096,16384", 36), first, timed[0], tune(place), *timed[1:],
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
-        generate(place, "1", 1024, 39, "compiled-torch,transformers", "others"), tests(place), *sanitizers(place),
+        generate(place, "1", 1024, 39, "transformers", "others"), tests(place), *sanitizers(place),
         *[replace(part, seconds=0, spare=True) for part in [
             steps(place, "drawn", "1,8,16", "1024", 36, modes=DRAWN), drawn, model_of_step(place),
             *[steps(place, form, "1", "1024", 35, form) for form in ("fp8", "int4")],
@@ -114,12 +114,11 @@ def parts(place: Place) -> list[Part]:
 
 
 def build(place: Place) -> Part:
-    """In place. If the GPU's part fails, the CPU's stays, and Triton's kernels need neither."""
-    folder = str(place.out / "build")
-    where = place.choose("--inplace", rehearsed=("--build-lib", folder, "--build-temp", folder))
+    """The library as it is installed, kernels inside. If the GPU's part fails, the CPU's stays."""
+    command = [PYTHON, "setup.py", "-q", "build", "--build-base", str(place.out / "build")]
     environment = {"CAW_EXT": "require", "CAW_BUILD_CUDA": "1" if place.arch else "0", "MAX_JOBS": "16"}
     environment |= {"CAW_CUDA_ARCHITECTURES": place.arch} if place.arch else {}
-    return Part("build", 75, [PYTHON, "setup.py", "-q", "build_ext", *where], 1, environment)
+    return Part("build", 75, [*command, "--build-lib", str(place.out / "installed")], 1, environment)
 
 
 def smoke(place: Place) -> list[str]:
@@ -131,7 +130,8 @@ def smoke(place: Place) -> list[str]:
 def tests(place: Place) -> Part:
     """The tests that run kernels on a GPU; those of the step under fake tensors say the same without one."""
     found = [PYTHON, "-m", "pytest", "-q", "-rfE", "-m", "not slow", "-p", "no:cacheprovider", "--maxfail", "30"]
-    found += place.choose(*(["-n", "8"] if importlib.util.find_spec("xdist") else []), rehearsed=("--cases", "1"))
+    workers = ["-n", "8"] if importlib.util.find_spec("xdist") else []
+    found += place.choose("--all-cases", *workers, rehearsed=("--cases", "1"))
     found += ["--timeout", "100"] if importlib.util.find_spec("pytest_timeout") else []
     files = [
         "tests/triton_kernels", "--ignore=tests/triton_kernels/test_aot.py", "tests/csrc/test_cuda.py",
@@ -174,13 +174,11 @@ def model_of_step(place: Place) -> Part:
     like = {"80": "a100", "100": "b200"}.get(place.arch or "", "h200")
     words = re.findall(r"[a-z0-9]+", place.gpu.lower())  # a GH200 is no H200
     name = next((name for name in MODELLED if name in words), like)
-    command = place.python("-m", "caw.cli", "benchmark", "--model-of-step", name, "--modes", "plain,kgw+caw,exp+caw")
+    command = place.python("bench_step_model.py", name)
     command += place.choose(
-        "--shapes", "llama-2-7b", "--dtype", "float16", "--device", "cuda",
-        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--prompt", "9", "--device", "cpu"),
-    )  # fmt: skip
-    return Part("model_of_step", 35, [*command, "--json", str(place.out / "model_of_step.json")], 3, QUIET,
-                COMMAND_LINE)  # fmt: skip
+        "--device", "cuda", rehearsed=("--shapes", "tiny", "--dtype", "float32", "--prompt", "9", "--device", "cpu")
+    )
+    return Part("model_of_step", 35, [*command, "--json", str(place.out / "model_of_step.json")], 3, QUIET, LIBRARY)
 
 
 def steps(
@@ -188,25 +186,25 @@ def steps(
     shapes: str = "llama-2-7b", modes: str = GREEDY,
 ) -> Part:  # fmt: skip
     """Captured steps alone, by events, most important cases first. weights: of 4 or 8 bits."""
-    command = place.python("-m", "caw.cli", "benchmark", "--steps", *(["--quantization", weights] if weights else []))
+    command = place.python("bench_steps.py", *(["--quantization", weights] if weights else []))
     # compiled torch is compiled anew for each length, some ten seconds, so it stands beside one only
-    command += ["--modes", modes + (",compiled-torch" if name == "tuned" else "")]
+    command += ["--modes", *modes.split(","), *(["compiled-torch"] if name == "tuned" else [])]
     command += place.choose(
-        "--shapes", shapes, "--dtype", "float16", "--batch", batches, "--prompt", prefixes,
+        "--shapes", shapes, "--dtype", "float16", "--batch", *batches.split(","), "--prompt", *prefixes.split(","),
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),
         rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", "1" if name == "b1" else "2", "--prompt", "9",
                    "--rounds", "1", "--device", "cpu"),
     )  # fmt: skip
     command += ["--json", str(place.out / f"steps_{name}.json")]
-    return Part(f"steps_{name}", seconds, command, 6, QUIET, COMMAND_LINE)
+    return Part(f"steps_{name}", seconds, command, 6, QUIET, LIBRARY)
 
 
 def tune(place: Place) -> Part:
-    """Products by several tiles, by torch and others; what is chosen is what later parts run by."""
-    command = place.python("-m", "caw.cli", "benchmark", "--tune", "--max-seconds", "30")
+    """Products by several tiles and by torch; what is chosen is what later parts run by."""
+    command = place.python("tune_products.py", "--max-seconds", "30")
     command += place.choose("--shapes", "llama-2-7b", "--dtype", "float16",
                             rehearsed=("--shapes", "tiny", "--dtype", "float32"))  # fmt: skip
-    return Part("tune", 38, [*command, "--json", str(place.out / "tune.json")], 6, QUIET, COMMAND_LINE)
+    return Part("tune", 38, [*command, "--json", str(place.out / "tune.json")], 6, QUIET, LIBRARY)
 
 
 def generate(
@@ -253,7 +251,9 @@ def run(part: Part, log: Path, seconds: float) -> dict[str, Any]:
     started = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **part.environment}
     environment["CAW_CACHE"] = str(log.parent / "cache")  # neither what a user has tuned, nor a change of it
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    places = [log.parent / "installed", ROOT / "benchmarks", ROOT]
+    environment["PYTHONPATH"] = os.pathsep.join([*map(str, places), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment["PYTHONSAFEPATH"] = "1"  # the library as built, not the checkout's folders
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
             code = in_group(part.command, output, environment, seconds)

@@ -32,7 +32,6 @@ from caw.triton_kernels.packed_weights_ref import (
 )
 from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
-from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
@@ -279,13 +278,11 @@ def known_race(full: float, scale: bool) -> Made:
 def draws() -> list[Made]:
     """What needs the PRF alone, and what a sampler does to logits."""
     scores, key = torch.randn(2, 2500), torch.tensor([KEY, ~KEY])
-    values, ids, _, _ = topk_softmax_ref(scores, 100)
     context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
     found: list[Made] = [
         (f"green_argmax selfhash={own}", ops.green_argmax, green_argmax_ref,
          [scores, context, key, RARE, own, wanted], "exact") for own in (False, True)
     ]  # fmt: skip
-    found.append(("race_values", ops.race_values, race_values_ref, [values, ids, values, context, key], "margin/race"))
     found.append(("race_winner", ops.race_winner, race_winner_ref, [scores, context, key, 0.7], "exact"))
     kept = [torch.tensor([True, True]), torch.tensor([0.7, 1.0]), torch.tensor([0, 40]), torch.tensor([0.05, 0.1]),
             torch.tensor([0.0, 0.02])]  # fmt: skip

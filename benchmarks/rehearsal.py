@@ -1,7 +1,7 @@
 """Runs a script or module as on a GPU, without one: kernels interpreted, steps as a graph holds them, no clock.
 
     python benchmarks/rehearsal.py benchmarks/bench_kernels.py --smoke --device cpu
-    python benchmarks/rehearsal.py -m caw.cli benchmark --shapes tiny --device cpu --tokens 3 --no-memory
+    python benchmarks/rehearsal.py -m caw.cli benchmark --shapes tiny --device cpu --tokens 3
 
 Operators that have a Triton kernel take it on CPU tensors too, layers and products are those of a GPU, and the clocks
 count kernel launches, so that no figure can be mistaken for a time.
@@ -50,7 +50,7 @@ def kernels() -> Iterator[tuple[Any, str]]:
     from caw import ops
 
     operators = [name for name, op in vars(ops).items() if isinstance(op, torch._ops.OpOverload)]
-    for path in sorted((ROOT / "caw" / "triton_kernels").glob("*.py")):
+    for path in sorted((ROOT / "triton_kernels").glob("*.py")):
         module = importlib.import_module(f"caw.triton_kernels.{path.stem}")
         for name in operators:
             if getattr(getattr(module, name, None), "__module__", "") == module.__name__:
@@ -59,10 +59,12 @@ def kernels() -> Iterator[tuple[Any, str]]:
 
 def as_on_a_gpu(clock: Launches) -> Any:
     """Change this process; what must be kept for as long as it is to stay so."""
+    import kernel_times
+    import product_tuner
     import torch
 
     from caw import _ext, ops
-    from caw.benchmark import kernel_times, modes, product_tuner, timing
+    from caw.benchmark import modes, timing
     from caw.decoding import plan
     from caw.decoding.forward import fused_layers, fused_stack
     from caw.triton_kernels import tuned
@@ -93,8 +95,8 @@ def as_on_a_gpu(clock: Launches) -> Any:
 
 def launched(step: Any, replays: int) -> Any:
     """In place of a profiler's trace: what one call of the step launches, each kernel for one microsecond."""
-    from caw.benchmark.kernel_times import Kernel
-    from caw.benchmark.step_model import Launches
+    from kernel_times import Kernel
+    from step_model import Launches
 
     step.reset()
     with Launches() as launches:

@@ -9,14 +9,12 @@ import pytest
 import torch
 from bench_generate import SETS, measure
 
-from caw.benchmark.cases import Variant
-
 
 @functools.cache
-def rows_of(kind: str, name: str, results: Any) -> dict[tuple[str, int | None, int, int], dict[str, Any]]:
+def rows_of(kind: str, name: str, results: Any) -> dict[tuple[str, int, int], dict[str, Any]]:
     """All modes of a run, measured in turns by the first test that asks."""
     found = measure(name, SETS[kind][name], results)
-    return {(row["mode"], row["slots"], row["batch"], row["prompt"]): row for row in found["rows"]}
+    return {(row["mode"], row["batch"], row["prompt"]): row for row in found["rows"]}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,16 +28,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for batch in settings.batches:
             for prompt in settings.prompts:
                 for mode in settings.modes:
-                    for slots in (None, *(settings.candidates if mode == "exp+caw" else ())):
-                        label = f"{name}-{Variant(mode, slots).name}-b{batch}-p{prompt}"
-                        cases.append(pytest.param(kind, name, (mode, slots, batch, prompt), id=label))
+                    label = f"{name}-{mode}-b{batch}-p{prompt}"
+                    cases.append(pytest.param(kind, name, (mode, batch, prompt), id=label))
     metafunc.parametrize(("kind", "name", "case"), cases)
 
 
-def test_generate(benchmark: Any, replay: Any, kind: str, name: str, case: tuple[str, int | None, int, int]) -> None:
+def test_generate(benchmark: Any, replay: Any, kind: str, name: str, case: tuple[str, int, int]) -> None:
     row = rows_of(kind, name, replay.results)[case]
     if "error" in row:
         pytest.skip(f"does not work here: {row['error']}")
-    group = f"a token: {name}, batch {case[2]}, prompt {case[3]}"
+    group = f"a token: {name}, batch {case[1]}, prompt {case[2]}"
     extra = {key: value for key, value in row.items() if key != "rounds_ms"}
     replay.play(benchmark, group, [ms / 1e3 for ms in row["rounds_ms"]], **extra)

@@ -40,7 +40,7 @@ from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Branching, Settings
+from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Recommended, Watermark
 
 FORGETFUL = (
@@ -60,7 +60,6 @@ def decode(
     generation_config: Any = None,
     watermark: Watermark | None = None,
     policy: Policy | None = None,
-    branching: Branching = "tree",
     seed: int | None = None,
     caw_streamer: Any = None,
     mark_eos: bool | None = None,
@@ -72,7 +71,7 @@ def decode(
 
     Args:
         input_ids: int64 [B, T], left-padded where `attention_mask` says so.
-        watermark, policy, branching, mark_eos: as in `caw.generate`.
+        watermark, policy, mark_eos: as in `caw.generate`.
         speculate: as in `caw.generate`; "auto" and "own" draft nothing in train mode with dropout or with logits
             processors that may keep state, because drafts let the rows of a batch grow by different numbers of tokens.
         seed: seed of the sampling noise; None draws one from torch's generator, which torch.manual_seed controls.
@@ -105,9 +104,7 @@ def decode(
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
         if speculate in WHERE_IT_PAYS and not all(map(_forgets, logits_processor or ())):
             speculate = None
-        settings = _settings(
-            generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos, speculate
-        )
+        settings = _settings(generation_config, input_ids.shape[1], seed, watermark, policy, mark_eos, speculate)
         row = replace(RowSettings.of(settings), strength_factor=factor)
         budgets = _budgets(facts, prompts, settings.max_new_tokens)
         longest = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
@@ -231,7 +228,6 @@ def _budgets(facts: ModelFacts, prompts: list[list[int]], max_new_tokens: int) -
 def _settings(
     config: Any,
     length: int,
-    branching: Branching,
     seed: int | None,
     watermark: Watermark | None,
     policy: Policy,
@@ -240,15 +236,14 @@ def _settings(
 ) -> Settings:
     if seed is None:
         seed = int(torch.randint(0, 1 << 62, ()).item()) if config.do_sample else 0
-    most = Settings(slots=MAX_SLOTS, branching=branching)
+    most = Settings(slots=MAX_SLOTS)
     # as many slots as the ladder can have rungs, so that rows do not lag one another
     rungs = watermark.max_candidates if watermark is not None else 1
     return Settings(
         max_new_tokens=config.max_length - length,
-        branching=branching,
         do_sample=bool(config.do_sample),
         seed=seed,
-        slots=max(1, min(candidate_slots(watermark, policy, most, policy.greatest), rungs)),
+        slots=max(1, min(candidate_slots(watermark, policy, most, policy.max_strength), rungs)),
         return_trace=False,
         mark_eos=mark_eos,
         speculate=speculate,

@@ -10,7 +10,7 @@ from caw.checks import require_int, require_number
 from caw.io.show import shown
 from caw.keeps import NAMED, json
 
-HEALED, FIELDED = "healed", "json"
+DEFAULT, FIELDED = "content", "json"
 MAX_STRENGTHS, MAX_STRENGTH = 10, 100.0
 
 
@@ -23,11 +23,8 @@ class Guard:
     its tokens longer or shorter, or 4 tokens if that is more.
 
     Args:
-        keeps: what must stay. "healed": the model itself would go on as the copied tail does, within `rise`, and no
-            number, name or code in it becomes unlikely. It is the strictest and detects few texts: 29, 25 and 4 % of
-            everyday texts of three models at 0.1 %. "content" detects 75, 67 and 18 %: numbers, names, code and answers
-            stay, whatever the copied tail costs the model; units, currency signs and "%" are free. "number": the
-            answer. "results": the answer and every equation. "json", or "json:" and names of fields: see
+        keeps: what must stay. "content": numbers, names, code and answers; units, currency signs and "%" are free.
+            "number": the answer. "results": the answer and every equation. "json", or "json:" and names of fields: see
             `caw.keeps.json`. "python": code that parses. Or a function of (unmarked text, marked text) that tells; if
             it raises, the text counts as not kept, and the receipt names the error; if it returns None for the
             unmarked text as both, it has nothing to keep. Where there is nothing to keep, the content is.
@@ -35,24 +32,22 @@ class Guard:
         horizon: maximum tokens of a rollout; 0 = three times `rejoin`.
         rollouts: maximum rollouts of a text, which bound what it costs.
         strengths: factors of the policy's strength, ascending; the next one is used when the one before is not enough.
-        rise: for "healed", the maximum mean rise of the copied tokens' cost, in nats per token.
 
     Raises TypeError or ValueError naming the argument.
     """
 
-    keeps: str | Callable[[str, str], bool] = HEALED
+    keeps: str | Callable[[str, str], bool] = DEFAULT
     rejoin: int = 4
     horizon: int = 0
     strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
-    rise: float = 0.1
     rollouts: int = 96
 
     def __post_init__(self) -> None:
         name = self.keeps.partition(":")[0] if isinstance(self.keeps, str) else ""
-        if not callable(self.keeps) and (name not in (HEALED, *NAMED) or (":" in str(self.keeps) and name != FIELDED)):
+        if not callable(self.keeps) and (name not in NAMED or (":" in str(self.keeps) and name != FIELDED)):
             raise ValueError(
-                f"keeps must be one of {', '.join((HEALED, *NAMED))} or a function of two texts, got "
-                f"{shown(self.keeps)}; use 'healed'"
+                f"keeps must be one of {', '.join(NAMED)} or a function of two texts, got {shown(self.keeps)}; "
+                f"use {DEFAULT!r}"
             )
         if any(self.keeps is each for each in NAMED.values()):
             called = getattr(self.keeps, "__name__", "results")
@@ -76,18 +71,10 @@ class Guard:
         if list(given) != sorted(set(given)) or given[0] == 0:
             raise ValueError(f"strengths must be ascending and above 0, got {shown(list(given))}; sort them")
         object.__setattr__(self, "strengths", tuple(float(each) for each in given))
-        require_number("rise", self.rise, 0, 100, closed=True)
 
     @property
-    def heals(self) -> bool:
-        """Whether the model itself must go on as the copied tail does."""
-        return self.keeps == HEALED
-
-    @property
-    def reader(self) -> Callable[[str, str], bool] | None:
-        """The function that tells whether a text keeps what it must; None for "healed"."""
-        if self.heals:
-            return None
+    def reader(self) -> Callable[[str, str], bool]:
+        """The function that tells whether a text keeps what it must."""
         if callable(self.keeps):
             return self.keeps
         name, fielded, fields = self.keeps.partition(":")
@@ -102,8 +89,6 @@ class Guard:
     def name(self) -> str:
         """What is kept, in a word, for receipts: the same for a name and for the reader that it stands for."""
         reader = self.reader
-        if reader is None:
-            return HEALED
         for name, make in NAMED.items():
             if type(reader) is type(make()):
                 fields = getattr(reader, "fields", None)

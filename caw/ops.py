@@ -40,7 +40,6 @@ from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
-from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
@@ -175,19 +174,13 @@ evaluator_step = register(
     triton="evaluator_step",
 )
 
-# ---- green_argmax, race_values: what green lists and races need of the PRF; key int64 [B], 64 bits of each row's -----
+# ---- green_argmax: the likeliest green token of whole rows; key int64 [B], 64 bits of each row's --------------------
 green_argmax = register(
     "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
     "-> (Tensor, Tensor)",
     green_argmax_ref,
     fakes.green_argmax_fake,
     triton="green_argmax",
-)
-race_values = register(
-    "race_values(Tensor values, Tensor ids, Tensor race_values, Tensor context, Tensor key) -> Tensor",
-    race_values_ref,
-    lambda values, ids, race_values, context, key: torch.empty_like(values, dtype=torch.float64),
-    triton="race_values",
 )
 
 # ---- race_winner: who wins a race over whole rows of logits float32 [B, V], -inf = out; int64 [B] --------------------

@@ -237,7 +237,6 @@ def begin(run: RayRun) -> None:
     if known is None:
         write_json(path, run.label)
         return
-    known = {"mark_eos": True, **known}  # folders from before the choice
     for name, value in run.label.items():
         if known.get(name) != value:
             raise ValueError(

@@ -56,11 +56,6 @@ class Record:
         """Values, ids, probs, logsumexp."""
         return [self.values, self.ids, self.probs, self.logsumexp]
 
-    def take_over(self, mask: torch.Tensor, other: Record) -> None:
-        """Overwrite in place the rows where mask [B] is true with those of `other`."""
-        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
-            torch.where(mask if mine.dim() == 1 else mask[:, None], theirs, mine, out=mine)
-
     def keep(self, rows: torch.Tensor) -> None:
         """Keep only these rows (int64 [R], ascending), moved to the front of the same memory."""
         self.values, self.ids, self.probs, self.logsumexp = (kept_rows(t, rows) for t in self.tensors)

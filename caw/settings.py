@@ -128,7 +128,8 @@ class Running:
         chat: apply the tokenizer's chat template to each prompt: a str as a user message, a conversation as it is.
         stop: strings that end a sequence; they are not part of its text.
         return_trace: record capacity, strength, candidates and choice of every token.
-        branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines); equal text.
+        branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines, run
+            eagerly and without drafts); equal text.
         slots: candidates per forward pass; None = 2 for green lists, up to 8 for EXP.
         speculate: speculative decoding, which changes no text: "auto" = n-gram lookup in all texts of the call where it
             pays, on a CPU; "own" = lookup within each text only; None = off; a number = always that many tokens; or a
@@ -205,11 +206,8 @@ class Settings(Running, Detectability, Sampling):
 
 
 def check_speculate(speculate: Any) -> None:
-    """Raise TypeError or ValueError for an invalid source of drafts; whether a model fits is checked later, in the
-    plan.
-    """
-    model = callable(speculate) and hasattr(speculate, "config")
-    if speculate is None or model or callable(getattr(speculate, "follow", None)):
+    """Raise TypeError or ValueError for an invalid source of drafts."""
+    if speculate is None or callable(getattr(speculate, "follow", None)):
         return
     if isinstance(speculate, str):
         require_choice("speculate", speculate, WHERE_IT_PAYS, "auto")
@@ -217,7 +215,7 @@ def check_speculate(speculate: Any) -> None:
         require_int("speculate", speculate, 1, MAX_DRAFTS)
     else:
         raise TypeError(
-            "speculate must be 'auto', 'own', None, a number of tokens, a drafter or a small model, got "
+            "speculate must be 'auto', 'own', None, a number of tokens or a drafter, got "
             f"{type(speculate).__name__}; leave it out"
         )
 

@@ -37,7 +37,7 @@ def build(folder: Path) -> Path:
     package = folder / "caw"
     shutil.rmtree(package, ignore_errors=True)
     package.mkdir(parents=True)
-    for entry in (ROOT / "caw").iterdir():
+    for entry in (*(ROOT / "caw").iterdir(), ROOT / "triton_kernels"):
         if not entry.name.startswith(("_C", "__pycache__")):
             (package / entry.name).symlink_to(entry)
     include = [f"-I{path}" for path in include_paths()]
@@ -83,7 +83,8 @@ def main() -> int:
     if options.what == "fuzz":
         command = [sys.executable, str(ROOT / "tests" / "csrc" / "fuzz.py"), str(options.seconds)]
     else:
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "tests/csrc"]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "--all-cases", "tests/csrc"]
+        command += ["-p", "no:cacheprovider"]
     # -P: the checkout's own caw must not hide the sanitized copy
     command.insert(1, "-P") if sys.version_info >= (3, 11) else None
     return subprocess.run(command, cwd=ROOT, env=environment(folder)).returncode

@@ -44,13 +44,12 @@ class Browser:
         self.driver = webdriver.Chrome(options, webdriver.ChromeService(programs["chromedriver"]))
         self.driver.set_page_load_timeout(60)
 
-    def look(self, url: str, width: int = 1000, *, scheme: str = "light", scripts: bool = True) -> None:
+    def look(self, url: str, width: int = 1000, *, scheme: str = "light") -> None:
         """Open a page on a screen of this width."""
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
         self.driver.get(url)
 
     def ask(self, text: str) -> None:
@@ -78,12 +77,6 @@ class Browser:
     @property
     def verdict(self) -> str:
         return str(self.one("#verdict").text)
-
-    def press(self, *keys: str) -> None:
-        """Keys, to whatever has the focus."""
-        from selenium.webdriver import ActionChains
-
-        ActionChains(self.driver).send_keys(*keys).perform()
 
 
 @pytest.fixture(scope="module")

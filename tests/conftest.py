@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import shutil
 import signal
 import sys
+import time
 import weakref
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,13 +41,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
+TOOLS = {  # without which a gate is skipped
+    "browser": ("chromium", "chromedriver"),
+    "fuzzer": ("g++",),
+    "postgres": ("initdb", "pg_ctl"),
+    "ray": ("initdb", "pg_ctl"),
+    "sanitizers": ("g++",),
+    "wheel": ("g++",),
+}
+CASES = 2  # of a parametrised test, and no slow test, unless --all-cases asks for them
+START, TIME_IS_UP = time.monotonic(), "--minutes are over"
 REQUIRE_GPU = os.environ.get("CAW_REQUIRE_GPU") == "1"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked `gpu` are skipped without a CUDA device; CAW_REQUIRE_GPU=1 makes that a failure."""
+    """Skip tests marked `gpu` without a CUDA device (CAW_REQUIRE_GPU=1: fail them), and gates without their tools."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         (pytest.fail if REQUIRE_GPU else pytest.skip)("needs CUDA")
+    if time.monotonic() - START > 60 * item.config.getoption("minutes"):
+        pytest.skip(TIME_IS_UP)
+    if missing := [tool for tool in TOOLS.get(_gate(item) or "", ()) if shutil.which(tool) is None]:
+        pytest.skip(f"needs {' and '.join(missing)}")
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which a run on a bare GPU machine lacks
@@ -53,30 +71,37 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--gate", metavar="NAME", help="this gate's tests instead of all others: python -m gates list")
-    parser.addoption("--cases", type=int, metavar="N", help="N cases of each parametrised test, evenly spread")
-    parser.addoption("--later", type=int, default=0, metavar="K", help="with --cases: each of them K places later")
+    parser.addoption("--gate", metavar="NAME", help="the tests of this gate, or of `all` gates, and no others")
+    parser.addoption("--cases", type=int, metavar="N", help=f"N cases of each parametrised test, {CASES} by default")
+    parser.addoption("--later", type=int, default=0, metavar="K", help="other cases: each K places later")
+    parser.addoption("--all-cases", action="store_true", help="every case, and slow tests too")
+    parser.addoption("--minutes", type=float, default=math.inf, help="skip what is left by then, and name it")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A run of one gate's tests, or of serial tests alone, imports no file that has none of them."""
     gate, serial = config.getoption("gate"), config.option.markexpr.split(" ")[0] == "serial"
-    wanted = f'mark.gate("{gate}")' if gate else "mark.serial" if serial else ""
+    named = "mark.gate(" if gate == "all" else f'mark.gate("{gate}"'
+    wanted = named if gate else "mark.serial" if serial else ""
     left_out = wanted and collection_path.is_file() and wanted not in collection_path.read_text(encoding="utf-8")
     return True if left_out else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of gates wait to be asked for, cases beyond `--cases` too; pytest-xdist's share of them is ordered."""
-    wanted = [item for item in items if _gate(item) == config.getoption("gate")]
-    kept = set(_some(wanted, config.getoption("cases"), config.getoption("later")))
-    left_out = [item for item in items if item not in kept]
+    """Choose the gate's tests, or the quick ones of all others; pytest-xdist's share of them is ordered."""
+    gate = config.getoption("gate")
+    chosen = [item for item in items if (_gate(item) is not None if gate == "all" else _gate(item) == gate)]
+    every = gate or config.getoption("all_cases") or any("::" in argument for argument in config.args)
+    most = config.getoption("cases") or (None if every else CASES)
+    if most:
+        chosen = _quick(chosen, most, config.getoption("later"))
+    left_out = set(items) - set(chosen)
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item in kept]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" in os.environ:
-        _share_out(items)
+        _share_out(items, math.isfinite(config.getoption("minutes")))
 
 
 def _gate(item: pytest.Item) -> str | None:
@@ -85,25 +110,30 @@ def _gate(item: pytest.Item) -> str | None:
     return mark.args[0] if mark else None
 
 
-def _some(items: list[pytest.Item], most: int | None, later: int) -> list[pytest.Item]:
-    """At most so many cases of each function, at equal distances, so much later; slow ones count for themselves."""
-    cases: dict[tuple[str, bool], list[pytest.Item]] = {}
+def _quick(items: list[pytest.Item], most: int, later: int) -> list[pytest.Item]:
+    """At most so many cases of each function, at equal distances, and nothing slow.
+
+    Each function begins elsewhere, so that where many go through one list, each entry is met.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        key = item.nodeid.split("[")[0], item.get_closest_marker("slow") is not None
-        cases.setdefault(key, []).append(item)
-    kept = []
-    for found in cases.values():
-        count = min(most or len(found), len(found))
-        kept += [found[(i * len(found) // count + later) % len(found)] for i in range(count)]
-    return kept
+        if item.get_closest_marker("slow") is None:
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    chosen = []
+    for name, every in cases.items():
+        count, first = min(most, len(every)), zlib.crc32(name.encode()) + later
+        chosen += [every[(i * len(every) // count + first) % len(every)] for i in range(count)]
+    return chosen
 
 
-def _share_out(items: list[pytest.Item]) -> None:
+def _share_out(items: list[pytest.Item], in_order: bool) -> None:
     """What one worker must do alone, and the longest first, so that no worker ends alone."""
     groups = [_group(item) for item in items]
     for item, group in zip(items, groups, strict=True):
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+    if in_order:  # of importance, as the files were given
+        return
     seconds: dict[str, float] = {}
     for item, group in zip(items, groups, strict=True):
         seconds[group or item.nodeid] = seconds.get(group or item.nodeid, 0) + _seconds(item)
@@ -144,13 +174,16 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The comparisons of this process and of all workers."""
+    """The comparisons of this process and of all workers, and what --minutes left out."""
     every = [_compared(), *config.stash.get(WORKERS, [])]
     total, differed = sum(count for count, _ in every), [line for _, lines in every for line in lines]
     if total:
         terminalreporter.write_line(f"equal tokens: {total} comparisons, {len(differed)} within their margin")
         for line in differed:
             terminalreporter.write_line(f"  {line}")
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if TIME_IS_UP in str(r.longrepr)]
+    for name in sorted({report.fspath for report in skipped}):
+        terminalreporter.write_line(f"not run in {config.getoption('minutes'):g} minutes: tests of {name}")
 
 
 @pytest.fixture(autouse=True)

@@ -32,42 +32,26 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "bytes": ({"prompts": b"text"}, TypeError, "prompts must be a str, a conversation, or a list"),
     "flat ids": ({"prompts": [1, 2]}, TypeError, "wrap it in a list"),
     "floats": ({"prompts": [[1.5]]}, TypeError, "prompt 0 must be a str or a list of token ids"),
-    "None prompts": ({"prompts": [None, None]}, TypeError, "prompt 0 must be a str or a list of token ids"),
-    "empty prompts": ({"prompts": [[], []]}, ValueError, "prompt 0 must have at least one token"),
     "empty text": ({"prompts": ""}, ValueError, "prompt 0 must have at least one token"),
     "foreign id": ({"prompts": [[3, VOCAB]]}, ValueError, f"vocabulary size {VOCAB}, got {VOCAB}"),
     "negative id": ({"prompts": [[3, -1]]}, ValueError, "got -1"),
     "too long": ({"prompts": [TOO_LONG]}, ValueError, f"the model's {POSITIONS} positions, got {POSITIONS}"),
-    "no new tokens": ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be an integer in"),
-    "half a token": ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens must be an integer"),
     "ends of no kind": ({"mark_eos": "no"}, TypeError, "mark_eos must be True, False or None, got 'no'"),
     "minimum above maximum": ({"min_new_tokens": 13}, ValueError, "min_new_tokens must be an integer in [0, 12]"),
-    "branching": ({"branching": "forest"}, ValueError, "branching must be one of tree, sequential, batch"),
-    "temperature": ({"temperature": 0.0, "do_sample": True}, ValueError, "temperature must be a number in [1e-06"),
     "cold": ({"temperature": 1e-7}, ValueError, "temperature must be a number in [1e-06, 10000], got 1e-07"),
     "compile of reference": ({"compile": True, "backend": "reference"}, ValueError, "compile=True needs"),
     "compile of a foreign format with a target": (
         {"compile": True, "watermark": caw.KGW(key=1, format="transformers"), "policy": caw.FixedStrength(target=0.01)},
         ValueError, "scored on the host; leave compile out",
     ),
-    "nan temperature": ({"temperature": float("nan")}, ValueError, "temperature must be a number"),
-    "top_k": ({"top_k": -1}, ValueError, "top_k must be an integer in [0"),
     "top_p": ({"top_p": 0.0}, ValueError, "top_p must be in (0, 1]"),
-    "top_p above 1": ({"top_p": 1.1}, ValueError, "top_p must be a number in [0, 1]"),
-    "seed": ({"seed": -1}, ValueError, "seed must be an integer in [0"),
-    "seed type": ({"seed": "7"}, TypeError, "seed must be an integer"),
-    "batch size": ({"batch_size": 0}, ValueError, "batch_size must be an integer in [1"),
-    "batch size type": ({"batch_size": "4"}, TypeError, "batch_size must be an integer"),
-    "slots": ({"slots": 0}, ValueError, "slots must be an integer in [1"),
     "empty stop": ({"stop": [""]}, ValueError, "stop must be a non-empty string"),
-    "half a surrogate to stop at": ({"stop": ["a", "\ud800"]}, ValueError, "stop must be valid Unicode, found half"),
     "half a surrogate": ({"prompts": ["\ud800"]}, ValueError, "prompt 0 must be valid Unicode, found half"),
     "bools": ({"prompts": [[3, True]]}, TypeError, "got a list with bool"),
     "generator with a streamer": (
         {"prompts": (p for p in "a"), "streamer": Recorder()}, TypeError, "prompts must be a str, a conversation, or",
     ),
     "name as tokenizer": ({"tokenizer": "x"}, TypeError, "tokenizer must be the model's tokenizer, got str; see"),
-    "bytes as tokenizer": ({"tokenizer": b"x"}, TypeError, "tokenizer must be the model's tokenizer, got bytes"),
     "class as tokenizer": ({"tokenizer": type(tokenizer())}, TypeError, "tokenizer, got the class "),
     "stop type": ({"stop": 5}, ValueError, "stop must be a non-empty string"),
     "memory": ({"max_memory": "8 apples"}, ValueError, "max_memory must be a size such as '8GiB'"),
@@ -102,7 +86,6 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_gets_one_sentence(model: Any, what: str) -> None:
-    """Said at once, also by the iterator, and nothing is left behind."""
     options, error, message = BAD[what]
     options = {"tokenizer": tokenizer(), "prompts": PROMPTS, "max_new_tokens": 12, **options}
     args = [options.pop("tokenizer"), options.pop("prompts")]
@@ -178,7 +161,6 @@ def test_evaluator_of_another_model_is_named(model: Any, monkeypatch: pytest.Mon
 
 
 def test_an_evaluator_of_another_vocabulary_is_refused(model: Any, recwarn: pytest.WarningsRecorder) -> None:
-    """Without token classes nothing told it from the model's own but its name."""
     evaluator = spread_evaluator(model)
     mark, policy = caw.KGW(key=1), caw.CapacityPolicy(evaluator)
     evaluator.vocabulary = Vocabulary(3, "0" * 64)
@@ -193,7 +175,6 @@ def test_an_evaluator_of_another_vocabulary_is_refused(model: Any, recwarn: pyte
 def test_prompts_that_cannot_be_continued_are_reported_and_the_rest_finishes(
     model: Any, sampling: dict[str, Any]
 ) -> None:
-    """Too long, unknown ids, empty: each by its place; the others' texts are those of a call without them."""
     prompts = [PROMPTS[0], TOO_LONG, [3, VOCAB], PROMPTS[1], [], PROMPTS[2], None, [0.5]]
     expected = generate(model, watermark=caw.EXP(key=1), **sampling)
     with pytest.warns(UserWarning, match=r"5 of 8 prompts are left out, the rest goes on; the first: prompt 1 must be"):
@@ -235,7 +216,6 @@ def test_settings_of_the_model_that_are_left_out_are_named(model: Any, monkeypat
 
 
 def test_arguments_without_effect_are_named(model: Any) -> None:
-    """Text under a policy without a watermark was unmarked, and a temperature without do_sample greedy, in silence."""
     with pytest.warns(UserWarning, match="marks nothing without a watermark, got FixedStrength and watermark=None"):
         generate(model, policy=caw.FixedStrength(0.5))
     with pytest.warns(UserWarning, match="does not depend on temperature and top_p, got do_sample=False; set do_sa"):
@@ -281,6 +261,5 @@ def test_what_to_do_about_half_precision(model: Any) -> None:
 
 
 def test_a_report_that_cannot_be_called_is_refused(model: Any) -> None:
-    """It was called first where a CUDA graph is captured."""
     with pytest.raises(TypeError, match="report must be a function that takes a str, got str; leave it out"):
         list(caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=3, report="yes"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
 from decoding.brute_force import BruteForce, agree
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -24,7 +24,6 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 import caw
-from caw.policies import Target
 
 NEW = 14
 PROMPTS = [prompt(9), prompt(3, 2), prompt(6, 1)]
@@ -94,22 +93,15 @@ PARITY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("what", PARITY)
-def test_greedy_parity(model: Any, what: str, ends: bool) -> None:
-    """Left-padded rows of different lengths, with and without rows that end early."""
-    options = {**PARITY[what], **({"eos_token_id": frequent_ends(model)} if ends else {})}
-    if "generation_config" in options:
-        options = {**options, "max_new_tokens": 5}
-    ours, theirs = both(model, **options)
+def test_greedy_parity(llama: Any, what: str) -> None:
+    options = {**PARITY[what], **({"max_new_tokens": 5} if what == "config" else {})}
+    ours, theirs = both(llama, **options)
     assert torch.equal(ours, theirs)
-
-
-def test_parity_would_notice(llama: Any) -> None:
-    base = both(llama)[0]
-    for what in ("repetition penalty", "bad words", "processor"):
-        assert not torch.equal(base, both(llama, **PARITY[what])[0])
-    assert both(llama, eos_token_id=frequent_ends(llama))[0].eq(0).any(), "some row must be padded"
+    ended, theirs = both(llama, **options, eos_token_id=frequent_ends(llama))
+    assert torch.equal(ended, theirs)
+    plain = {"greedy", "max_length", "config", "minimum"}
+    assert what in plain or ours.shape != both(llama)[0].shape or not torch.equal(ours, both(llama)[0])
 
 
 def test_theta_zero_is_stock_generate(model: Any) -> None:
@@ -121,44 +113,15 @@ def test_theta_zero_is_stock_generate(model: Any) -> None:
 
 
 @pytest.mark.parametrize("watermark", [caw.KGW(key=1), caw.EXP(key=2, top_k=60)])
-@pytest.mark.parametrize("branching", ["tree", "batch"])
-def test_same_tokens_as_caw_generate(model: Any, watermark: Any, branching: str) -> None:
+def test_same_tokens_as_caw_generate(model: Any, watermark: Any) -> None:
     policy = caw.CapacityPolicy(spread_evaluator(model), theta=1.0, beta=1.5)
     expected = caw.generate(model, tokenizer(), PROMPTS, watermark=watermark, policy=policy, max_new_tokens=NEW)
     ours = model.generate(**left_padded(), max_new_tokens=NEW, do_sample=False, custom_generate=caw.decode,
-                          watermark=watermark, policy=policy, branching=branching)  # fmt: skip
+                          watermark=watermark, policy=policy)  # fmt: skip
     reference = BruteForce(model, watermark, policy, eos=(2,))
     for ids, row, wanted in zip(PROMPTS, ours[:, 9:].tolist(), expected.sequences, strict=True):
         agree(row[: len(wanted)], wanted, reference, ids, f"custom_generate {watermark.name}")
         assert not any(row[len(wanted) :])
-
-
-@pytest.mark.parametrize("watermark", [caw.KGW(key=1), caw.KGW(key=15485863, format="transformers")])
-def test_a_target_as_in_caw_generate(llama: Any, watermark: Any) -> None:
-    def texts(target: Any) -> tuple[list[list[int]], list[list[int]]]:
-        policy = caw.FixedStrength(1.0, target)
-        expected = caw.generate(llama, tokenizer(), PROMPTS, watermark=watermark, policy=policy, max_new_tokens=30)
-        ours = llama.generate(**left_padded(), max_new_tokens=30, do_sample=False, custom_generate=caw.decode,
-                              watermark=watermark, policy=policy)  # fmt: skip
-        pairs = zip(ours[:, 9:].tolist(), expected.sequences, strict=True)
-        return [row[: len(wanted)] for row, wanted in pairs], expected.sequences
-
-    ours, expected = texts(Target(0.2, margin=0))
-    assert ours == expected != texts(None)[1]
-
-
-def test_ends_are_kept_as_in_caw_generate(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = caw.KGW(key=1, delta=20.0)
-    free = caw.generate(llama, tokenizer(), PROMPTS, watermark=mark, max_new_tokens=NEW)
-    changed = [row.candidates for trace in free.trace or [] for row in trace if row.choice]
-    monkeypatch.setattr(llama.generation_config, "eos_token_id", [2, changed[0][1], changed[-1][0]])
-    options = {"max_new_tokens": NEW, "do_sample": False, "custom_generate": caw.decode, "watermark": mark}
-    for asked in (None, False, True):
-        expected = caw.generate(llama, tokenizer(), PROMPTS, watermark=mark, max_new_tokens=NEW, mark_eos=asked)
-        ours = llama.generate(**left_padded(), mark_eos=asked, pad_token_id=0, **options)[:, 9:].tolist()
-        assert [row[: len(e)] for row, e in zip(ours, expected.sequences, strict=True)] == expected.sequences
-    marked, kept = (llama.generate(**left_padded(), mark_eos=m, pad_token_id=0, **options) for m in (True, False))
-    assert marked.shape != kept.shape or not torch.equal(marked, kept)
 
 
 def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
@@ -178,9 +141,7 @@ def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
 
 @pytest.mark.parametrize("what", ["plain", "caw", "sampled"])
 def test_drafts_change_nothing(llama: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """With processors that remember nothing; stopping criteria are asked between drafted tokens too."""
     saw: list[int] = []
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr("caw.decoding.drafts.proposer.Proposer.saw", lambda self, *counts: saw.append(counts[2]))
     options: dict[str, Any] = {
         "plain": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
@@ -258,13 +219,6 @@ def test_a_recommended_marks_cool_texts_by_the_lists_and_others_by_the_race(llam
         made(0.01, watermark=mark)
 
 
-def test_several_samples_of_a_prompt_differ(llama: Any) -> None:
-    out = llama.generate(torch.tensor(PROMPTS[:1]), max_new_tokens=NEW, do_sample=True, num_return_sequences=4,
-                         custom_generate=caw.decode, seed=1)  # fmt: skip
-    assert out.shape[0] == 4
-    assert len({tuple(row) for row in out.tolist()}) == 4
-
-
 # Forms of output and input -----------------------------------------------------------------------------------------
 
 
@@ -272,17 +226,6 @@ def test_dict_output(llama: Any) -> None:
     ours, theirs = both(llama, return_dict_in_generate=True)
     assert isinstance(ours, GenerateDecoderOnlyOutput)
     assert torch.equal(ours.sequences, theirs.sequences)
-
-
-def test_partial_carries_the_arguments(llama: Any) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
-    watermark = caw.KGW(key=1)
-    ours = llama.generate(
-        **left_padded(), custom_generate=functools.partial(caw.decode, watermark=watermark), **options
-    )
-    assert torch.equal(
-        ours, llama.generate(**left_padded(), custom_generate=caw.decode, watermark=watermark, **options)
-    )
 
 
 def test_pipeline(llama: Any) -> None:
@@ -326,7 +269,6 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
         ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),
         ({"watermark": "kgw"}, "watermark must be a caw watermark"),
         ({"policy": 1.0}, "policy must be a caw policy"),
-        ({"branching": "forest"}, "branching must be one of"),
         ({"caw_streamer": Recorder()}, "a streamer requires a batch of 1, got 3"),
         ({"thtea": 0.5}, "thtea"),
         ({"detectable_at": 1e-3}, "detectable_at"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from decoding.architectures import CONFIGS, build, spread_evaluator, tokenizer
+from decoding.architectures import CONFIGS, VOCAB, build, spread_evaluator, tokenizer
 from decoding.brute_force import BruteForce, agree
-from generating import PROMPTS, WATERMARKS, generate, stock_greedy, text_of
+from generating import PROMPTS, WATERMARKS, Recorder, generate, stock_greedy, text_of
+from transformers import TextIteratorStreamer, TextStreamer
 
 import caw
+from caw.decoding import decoder
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 
@@ -54,13 +58,6 @@ def test_one_string_is_one_prompt(model: Any) -> None:
     )
 
 
-def test_id_prompts_may_be_tensors(model: Any) -> None:
-    expected = generate(model).sequences
-    assert generate(model, [torch.tensor(p) for p in PROMPTS]).sequences == expected
-    assert generate(model, [np.array(p) for p in PROMPTS]).sequences == expected
-    assert generate(model, tuple(map(tuple, PROMPTS))).sequences == expected
-
-
 def test_empty_list_gives_an_empty_result(model: Any) -> None:
     out = generate(model, [])
     assert (out.texts, out.sequences, out.trace, out.finish_reasons, out.num_tokens) == ([], [], [], [], 0)
@@ -95,7 +92,6 @@ def test_attention_of_prompts_changes_no_text(model: Any, how: str) -> None:
 
 
 def test_evaluator_of_fewer_values_is_used(model: Any) -> None:
-    """K below the record's is a smaller evaluator, not a mistake."""
     evaluator = Evaluator(FeatureSpec(k=7), hidden=4).eval()
     policy = caw.CapacityPolicy(evaluator, theta=1.0)
     out = generate(model, watermark=caw.KGW(key=1), policy=policy)
@@ -105,7 +101,6 @@ def test_evaluator_of_fewer_values_is_used(model: Any) -> None:
 
 
 def test_repeated_contexts_stay_unmarked(model: Any) -> None:
-    """deduplicate=True leaves every token after a context that occurred before to the model."""
     watermark = caw.EXP(key=3, context_width=1, top_k=30)
     out = generate(model, PROMPTS, watermark=watermark, max_new_tokens=90)
     assert out.trace is not None
@@ -129,46 +124,240 @@ QUESTIONS = ["The capital of France is", "Once",
              "Q: A train travels 60 km in 40 minutes. How fast is it?\nA:"]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def stock(demo_model: Any, demo_tokenizer: Any) -> list[list[int]]:
-    """The demo model's own answers to QUESTIONS, by transformers."""
-    asked = [demo_tokenizer(text)["input_ids"] for text in QUESTIONS]
-    return [stock_greedy(demo_model, ids, max_new_tokens=30) for ids in asked]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("watermark", WATERMARKS)
-def test_demo_model_theta_zero_is_its_own_text(
-    demo_model: Any, demo_tokenizer: Any, stock: list[list[int]], watermark: str
-) -> None:
+def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: Any) -> None:
+    asked = [demo_tokenizer(text)["input_ids"] for text in QUESTIONS]
+    stock = [stock_greedy(demo_model, ids, max_new_tokens=16) for ids in asked]
     policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=0.0)
     out = caw.generate(
-        demo_model, demo_tokenizer, QUESTIONS, watermark=WATERMARKS[watermark], policy=policy, max_new_tokens=30
+        demo_model, demo_tokenizer, QUESTIONS, watermark=caw.EXP(key=3), policy=policy, max_new_tokens=16
     )
     reference = BruteForce(demo_model, eos=tuple(demo_model.generation_config.eos_token_id))
     cases = 0
-    for text, tokens, own in zip(QUESTIONS, out.sequences, stock, strict=True):
-        cases += agree(tokens, own, reference, demo_tokenizer(text)["input_ids"], f"demo theta 0 {watermark} {text!r}")
+    for ids, tokens, own in zip(asked, out.sequences, stock, strict=True):
+        cases += agree(tokens, own, reference, ids, "demo theta 0")
     assert cases <= 1
 
 
-@pytest.mark.slow(seconds=10)
-@pytest.mark.parametrize("sampled", [False, True])
-def test_demo_model_branchings_and_batches_agree(demo_model: Any, demo_tokenizer: Any, sampled: bool) -> None:
-    watermark = caw.EXP(key=3, top_k=20) if sampled else caw.KGW(key=3, gamma=0.5, seeding="selfhash")
-    policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=1.0, beta=1.5)
-    sampling: dict[str, Any] = {"do_sample": True, "temperature": 1.1, "top_p": 0.9, "seed": 2} if sampled else {}
-    options = {"watermark": watermark, "policy": policy, "max_new_tokens": 14, **sampling}
-    expected = caw.generate(demo_model, demo_tokenizer, QUESTIONS, **options)
-    assert expected.trace is not None
-    assert sum(c > 0 for t in expected.trace for c in t.choice) > 2
-    runs = {f"batch of {size}": {"batch_size": size} for size in (1, 2)}
-    runs |= {branching: {"branching": branching} for branching in ("sequential", "batch")}
-    ends = tuple(demo_model.generation_config.eos_token_id)
-    reference = BruteForce(demo_model, watermark, policy, eos=ends, **sampling)
-    cases = 0
-    for what, change in runs.items():
-        out = caw.generate(demo_model, demo_tokenizer, QUESTIONS, **options, **change)
-        for text, tokens, wanted in zip(QUESTIONS, out.sequences, expected.sequences, strict=True):
-            cases += agree(tokens, wanted, reference, demo_tokenizer(text)["input_ids"], f"demo {what} {text!r}")
-    assert cases <= 1
+# Where texts end -----------------------------------------------------------------------------------------------------
+
+
+def ends_of(model: Any, *ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.generation_config, "eos_token_id", list(ends))
+
+
+def test_minimum_is_transformers_minimum(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = stock_greedy(model, PROMPTS[0], max_new_tokens=12)
+    ends_of(model, first[2], first[4], monkeypatch=monkeypatch)
+    for ids, tokens in zip(PROMPTS, generate(model, min_new_tokens=4).sequences, strict=True):
+        assert tokens == stock_greedy(model, ids, max_new_tokens=12, min_new_tokens=4)
+
+
+def test_any_end_token_ends_a_text(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = generate(model).sequences
+    ends_of(model, free[0][3], free[2][5], monkeypatch=monkeypatch)
+    ends = {free[0][3], free[2][5], 2}
+    out = generate(model)
+    for tokens, whole, text, reason in zip(out.sequences, free, out.texts, out.finish_reasons, strict=True):
+        at = next((i for i, t in enumerate(whole) if t in ends), len(whole) - 1)
+        assert tokens == whole[: at + 1]
+        assert reason == ("eos" if whole[at] in ends else "length")
+        assert text == text_of([t for t in (tokens[:-1] if reason == "eos" else tokens) if t > 2])
+    assert out.finish_reasons[0] == out.finish_reasons[2] == "eos"
+
+
+def test_end_ids_beyond_the_vocabulary_are_ignored(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer may know end tokens that the model's logits do not have."""
+    expected = generate(model).sequences
+    ends_of(model, 2, VOCAB + 5, monkeypatch=monkeypatch)
+    assert generate(model).sequences == expected
+    generate(model, min_new_tokens=3)
+
+
+def test_stop_string_over_several_tokens(model: Any) -> None:
+    free = generate(model)
+    tokens = free.sequences[0]
+    stop = text_of(tokens[4:7])
+    first = text_of(tokens).find(stop)
+    out = generate(model, stop=stop)
+    assert out.finish_reasons[0] == "stop"
+    assert out.sequences[0] == tokens[: first + 3]
+    assert out.texts[0] == text_of(tokens[:first])
+    assert out.sequences[1:] == [s for s in free.sequences[1:] if stop not in text_of(s)]
+
+
+# What generate does to the model -------------------------------------------------------------------------------------
+
+
+def test_model_is_left_as_it_was(model: Any) -> None:
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    config, generation = model.config.to_dict(), model.generation_config.to_dict()
+    generate(model, watermark=caw.KGW(key=1), policy=caw.CapacityPolicy(spread_evaluator(model)))
+    assert (model.config.to_dict(), model.generation_config.to_dict()) == (config, generation)
+    assert model.config._attn_implementation == "sdpa"
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_model_is_its_own_between_results(model: Any) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 6, "batch_size": 1}
+    alone = [r.tokens for r in caw.iter_generate(model, tokenizer(), PROMPTS, **options)]
+    stock = stock_greedy(model, PROMPTS[0], max_new_tokens=6)
+    pairs = zip(*(caw.iter_generate(model, tokenizer(), PROMPTS, **options) for _ in range(2)), strict=True)
+    for index, (a, b) in enumerate(pairs):
+        assert model.config._attn_implementation == "sdpa"
+        assert stock_greedy(model, PROMPTS[0], max_new_tokens=6) == stock
+        assert a.tokens == b.tokens == alone[index]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_model_cast_after_loading_is_read_anew(native: bool) -> None:
+    backend = None if native else "reference"
+    model = copy.deepcopy(build("llama")).bfloat16()  # what `build` gives is shared by all tests
+    rough = generate(model, backend=backend)
+    model.float()
+    expected = generate(copy.deepcopy(model), backend=backend)
+    assert generate(model, backend=backend).sequences == expected.sequences
+    assert [stock_greedy(model, ids, max_new_tokens=12) for ids in PROMPTS] == expected.sequences
+    model.bfloat16()
+    assert generate(model, backend=backend).sequences == rough.sequences
+
+
+def test_a_model_cast_while_it_decodes_is_said(model: Any) -> None:
+    model = copy.deepcopy(model)
+    iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=3)
+    model.bfloat16()
+    with pytest.raises(RuntimeError, match=r"must stay on its dtype and device .*float32 on cpu\), found torch"):
+        next(iterator)
+
+
+def dropping() -> Any:
+    """GPT-2 as its config makes it, in train mode but for its first layer."""
+    model = copy.deepcopy(build("gpt2")).train()
+    assert model.config.resid_pdrop == 0.1
+    model.transformer.h[0].eval()
+    return model
+
+
+def modes(model: Any) -> list[bool]:
+    return [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True, "seed": 5}, {"branching": "batch"}, {"backend": "reference"}]
+)
+def test_train_mode_decodes_as_eval_mode(options: dict[str, Any]) -> None:
+    model = dropping()
+    before = modes(model)
+    given: dict[str, Any] = {
+        "watermark": caw.KGW(key=1),
+        "policy": caw.CapacityPolicy(spread_evaluator(model)),
+        **options,
+    }
+    with pytest.warns(UserWarning, match=r"in train mode and transformer\.drop would apply dropout.*mode is restored"):
+        first = generate(model, **given).sequences
+    assert modes(model) == before
+    with pytest.warns(UserWarning):
+        assert generate(model, **given).sequences == first
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert generate(model.eval(), **given).sequences == first
+
+
+def test_train_mode_without_dropout_is_no_reason_to_warn(model: Any) -> None:
+    expected, model = generate(model).sequences, copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert generate(model.train(), PROMPTS).sequences == expected
+    assert model.training
+
+
+@pytest.mark.filterwarnings("ignore:the model is in train mode")
+def test_train_mode_is_back_whatever_happens() -> None:
+    model = dropping()
+    before = modes(model)
+    iterator = caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=6, batch_size=1)
+    next(iterator)
+    assert modes(model) == before
+    iterator.close()
+    assert modes(model) == before
+    seen = []
+
+    def fail(module: Any, given: Any, out: Any) -> None:
+        seen.append(module.training)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    handle = model.lm_head.register_forward_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        generate(model)
+    handle.remove()
+    assert seen == [False] * 3
+    assert modes(model) == before
+
+
+# Streams, errors and interruptions -----------------------------------------------------------------------------------
+
+
+def test_streamer_gets_prompt_tokens_and_end(model: Any) -> None:
+    recorder = Recorder()
+    out = generate(model, PROMPTS[:1], streamer=recorder, watermark=caw.EXP(key=1))
+    assert recorder.given == [[PROMPTS[0]], *[[t] for t in out.sequences[0]]]
+    assert recorder.ended == 1
+
+
+@pytest.mark.parametrize("skip_prompt", [True, False])
+def test_transformers_streamers_show_the_text(model: Any, skip_prompt: bool, capsys: pytest.CaptureFixture) -> None:
+    out = generate(model, PROMPTS[:1], streamer=TextStreamer(tokenizer(), skip_prompt=skip_prompt))
+    shown = capsys.readouterr().out.rstrip("\n")
+    assert shown == ("" if skip_prompt else text_of(PROMPTS[0])) + out.texts[0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_an_error_inside_restores_attention_and_ends_the_stream(
+    model: Any, at: int, error: type[BaseException]
+) -> None:
+    recorder = Recorder(at, error)
+    with pytest.raises(error):
+        generate(model, PROMPTS[:1], streamer=recorder)
+    assert recorder.ended == 1
+    assert model.config._attn_implementation == "sdpa"
+    assert not torch.is_inference_mode_enabled()
+    assert generate(model, PROMPTS[:1]).sequences == generate(model).sequences[:1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, None])
+def test_an_interruption_gives_the_cache_back_at_once(
+    model: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SiblingCache] = []
+    monkeypatch.setattr(decoder, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
+    if error:
+        iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=30, streamer=Recorder(3, error))
+        with pytest.raises(error) as caught:
+            next(iterator)
+        assert caught.tb is not None
+    else:
+        iterator = caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=30, batch_size=1)
+        next(iterator)
+        assert made[-1].store is not None
+        iterator.close()
+    assert made[-1].store is None
+    assert made[-1].scratch is None
+    assert made[-1].layers[0].keys is None
+
+
+def test_bad_input_ends_the_stream_too(model: Any) -> None:
+    """Whoever waits in another thread for the text must not wait for ever."""
+    streamer = TextIteratorStreamer(tokenizer(), timeout=1)
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        generate(model, PROMPTS[:1], streamer=streamer, max_new_tokens=0)
+    assert list(streamer) == [""]
+
+
+def test_a_stream_ends_though_nobody_asked_for_a_result(model: Any) -> None:
+    for drop in (lambda iterator: iterator.close(), lambda iterator: None):
+        streamer = TextIteratorStreamer(tokenizer(), timeout=1)
+        drop(caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=3, streamer=streamer))
+        assert list(streamer) == [""]

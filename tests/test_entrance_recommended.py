@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from decoding.architectures import build
 from flat_evaluator import flat_evaluator
-from generating import PROMPTS, generate
+from generating import generate
 
 import caw
 from caw.policies.recommended import policy_for
@@ -46,49 +46,10 @@ def test_tests_are_by_the_detector_of_both(model: Any, sampling: dict[str, Any],
     assert any(receipt.detected for receipt in out.receipts if receipt)
 
 
-def test_receipts_say_what_marked_a_text_found_or_not(model: Any) -> None:
-    """They named the likeliest sub-key and family: of texts that are not found, where it matters, mostly others."""
-    few = {"max_new_tokens": 3, "detectable_at": 1e-9, "max_attempts": 1}
-    families, right = set(), 0
-    for seed in range(3):
-        drawn = {**DRAWN, "seed": seed, "top_k": 2}
-        out = generate(model, watermark=MARK, **drawn, **few)
-        for number, receipt in enumerate(out.receipts or []):
-            assert receipt is not None and not receipt.detected and receipt.variants == 16
-            assert receipt.variant is not None
-            under = caw.EXP(MARK.drawn.variant_key(receipt.variant), strength="scale")
-            assert generate(
-                model, PROMPTS[number : number + 1], watermark=under, max_new_tokens=3, **drawn
-            ).sequences == [out.sequences[number]], "it is the text of this sub-key"
-            result = caw.detect(out.sequences[number], None, MARK)
-            families.add(receipt.family)
-            right += result.variant == receipt.variant  # type: ignore[union-attr]
-    assert families == {"exp"} and right < 6, "of 9 texts; what a detector would guess"
-    cool = generate(model, watermark=MARK, **{**DRAWN, "temperature": 0.29}, **{**few, "max_new_tokens": 30})
-    assert {(r.family, r.variant, r.variants) for r in cool.receipts or [] if r} == {("kgw", None, None)}
-
-
-def test_a_receipt_has_the_generators_variants_and_not_the_detectors(model: Any) -> None:
-    wider = caw.detection.Detector(None, caw.Recommended(5, variants=64))
-    options = {"max_new_tokens": 60, "detectable_at": 1e-9, "max_attempts": 1, **DRAWN}
-    told = [generate(model, watermark=MARK, detector=d, **options).receipts for d in (None, wider)]
-    assert [[(r.variant, r.variants) for r in each if r] for each in told] == [
-        [(r.variant, 16) for r in told[0] if r]
-    ] * 2
-
-
-def test_what_it_decides_is_not_asked_of_others(model: Any) -> None:
-    with pytest.raises(ValueError, match="a Recommended brings its own policies, got FixedStrength as well"):
-        generate(model, watermark=MARK, policy=caw.FixedStrength(1.0))
-    with pytest.raises(ValueError, match="a race at full strength has one strength, so best_of must be 1"):
-        generate(model, watermark=MARK, detectable_at=1e-2, best_of=2, max_attempts=4, **DRAWN)
-
-
 @pytest.mark.parametrize(
     "cut", [{"top_k": 1}, {"temperature": 0.01}, {"top_p": 0.01}, {"min_p": 1.0}], ids=lambda cut: next(iter(cut))
 )
 def test_sampling_of_one_token_is_greedy(model: Any, cut: dict[str, Any]) -> None:
-    """A race would have nothing to choose among: such texts left unmarked, and without a word."""
     greedy = generate(model, watermark=MARK, max_new_tokens=30).sequences
     assert generate(model, watermark=MARK, max_new_tokens=30, do_sample=True, **cut).sequences == greedy
     near = {"top_k": 2, "temperature": 0.3, "top_p": 0.011, "min_p": 0.99}
@@ -100,7 +61,6 @@ def test_sampling_of_one_token_is_greedy(model: Any, cut: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("temperature", [0.05, 0.29])
 def test_texts_drawn_too_cool_for_a_race_are_the_lists_and_still_drawn(model: Any, temperature: float) -> None:
-    """A race at 0.05 to 0.2 was found in none of 9 texts of 200 tokens, and nothing said so."""
     drawn = {**DRAWN, "temperature": temperature}
     made = generate(model, watermark=MARK, max_new_tokens=100, **drawn)
     tokens = made.sequences
@@ -118,27 +78,6 @@ def test_the_bonus_of_the_lists_is_not_divided_by_the_temperature(model: Any) ->
     assert made != generate(model, watermark=MARK.greedy, policy=policy, **drawn).sequences
 
 
-# Seeds that nobody gives ------------------------------------------------------------------------------------------
-
-
-def test_without_a_seed_each_text_draws_one(model: Any) -> None:
-    """Pairs share a variant with chance 1 / V: of 12 equal prompts in two calls no two texts are alike by chance alone
-    (false-alarm rate of 64 variants and texts that differ anyway: below 1e-6)."""
-    race = caw.EXP(5, strength="scale", variants=1024)
-    made = [
-        tuple(ids)
-        for _ in range(2)
-        for ids in generate(model, PROMPTS * 2, watermark=race, max_new_tokens=30, **{**DRAWN, "seed": None}).sequences
-    ]
-    assert len(set(made)) > len(made) - 3
-    plain = [generate(model, do_sample=True, seed=None, max_new_tokens=30).sequences for _ in range(2)]
-    assert plain[0] != plain[1]
-    assert generate(model, seed=None).sequences == generate(model).sequences, "greedy texts draw nothing"
-
-
-# A race draws greedy texts too -----------------------------------------------------------------------------------
-
-
 def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
     race = caw.EXP(1, strength="scale")
     with pytest.warns(UserWarning, match="draws each token by the key's noise, as at temperature 1, got do_sample=Fal"):
@@ -148,25 +87,6 @@ def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
         assert generate(model, watermark=race, do_sample=True).sequences == greedy, "which is what it says"
         generate(model, watermark=caw.EXP(1))
         generate(model, watermark=race, policy=caw.FixedStrength(0.5))
-
-
-# What cannot be combined: one sentence each -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: caw.EXP(1, variants=0), "variants must be an integer in \\[1, 1024\\], got 0"),
-        (lambda: caw.EXP(1, variants=1025), "variants must be an integer in \\[1, 1024\\], got 1025"),
-        (lambda: caw.EXP(1, variants=4, payload=1, payload_bits=2), "got variants=4 with payload_bits=2; leave one"),
-        (lambda: caw.EXP(1, variants=4, temperature=0.7), "got variants=4 with temperature=0\\.7; leave one"),
-        (lambda: caw.EXP(1, variants=4, format="markllm"), "got variants=4 with format='markllm'; leave one"),
-        (lambda: caw.Recommended(1, evaluator=""), "evaluator must name an evaluator, got ''"),
-    ],
-)
-def test_variants_out_of_range_and_payloads_are_refused(make: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make()
 
 
 def test_a_target_and_a_detector_of_fewer_variants_are_refused(model: Any) -> None:

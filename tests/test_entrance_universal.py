@@ -46,7 +46,6 @@ def test_texts_are_marked_and_found_and_nothing_warns(tiny: tuple[Any, Any]) -> 
 
 
 def test_capacities_are_those_of_the_networks_own_inputs(tiny: tuple[Any, Any]) -> None:
-    """Decoding's features, with the classes of the tiny tokenizer, against a pass over the unmarked text."""
     model, tokenizer = tiny
     out = made(tiny, policy=caw.CapacityPolicy(theta=0.0))  # marks nothing, so i + 1 follows the text's own token
     network = Evaluator.load("universal").for_tokenizer(tokenizer, len(tokenizer))

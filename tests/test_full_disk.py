@@ -1,9 +1,4 @@
-"""Every command that writes lines, on a disk that takes part of a write or is full: nothing is lost without a word, no
-half line stays, and going on gives the file of an uninterrupted run.
-
-A raw `write` may take a part of what it is given: on a full disk the part that fits. Its result was ignored, so lines
-ended in the middle with exit code 0, and where space came free the next line was glued to the half one.
-"""
+"""Lines on a full disk: nothing is lost without a word, no half line stays, and going on gives the whole file."""
 
 from __future__ import annotations
 
@@ -11,34 +6,24 @@ import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from cli.running import KEY, generate, write_prompts
-from cli.running import run as run_caw
 from small_disks import FullFile, ShortFile, fill, inject, mounted
 from tiny import save_tiny
 
 import caw
 from caw import ray
 from caw.detection import Detector
-from caw.detection.edits import WordD
 from caw.detection.html_report import write_html
 from caw.detection.weights import TokenWeights
-from caw.evaluator import Evaluator, FeatureSpec
-from caw.io.figures import save_figure
 from caw.models import load_model
-from caw_lab.evaluation.attacks.attacker import attack_texts
-from caw_lab.evaluation.metrics import judge
-from caw_lab.evaluation.metrics.perplexity import Perplexity
-from caw_lab.evaluation.store import Generation, Store
 from caw_lab.training.positions import Positions
 
 pytestmark = pytest.mark.usefixtures("environment")
 COUNT = 24
-SENTENCE = "The sky over the harbour of this small town is blue because air scatters blue light more than red light {}."
 
 
 @pytest.fixture(scope="module")
@@ -61,38 +46,6 @@ def by_generate(folder: Path, inputs: Path, model: str) -> Any:
     return generate(model, *given, *(("--resume",) if out.exists() else ()))
 
 
-def by_label(folder: Path, inputs: Path, model: str) -> Any:
-    (inputs / "toy").mkdir(exist_ok=True)
-    rows = ({"question": "?", "answer": f"It is {i}+{i}={2 * i}\n#### {2 * i}"} for i in range(4 * COUNT))
-    (inputs / "toy" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = folder / "out.jsonl"
-    given = ("label", "--data-dir", str(inputs), "--dataset", "toy", "-o", str(out))
-    return run_caw(*given, *(("--resume",) if out.exists() else ()))
-
-
-def by_store(folder: Path, inputs: Path, model: str) -> None:
-    cell = Store(folder).cell("m.t.none")
-    done = cell.done()
-    with cell.writer() as writer:
-        for i in range(4 * COUNT):
-            made = Generation(f"t/{i}", (1, 2), SENTENCE.format(i), "eos", None, False, "", 0.0, 0.0)
-            if made.id not in done:
-                writer.write(vars(made))
-
-
-def by_attack(folder: Path, inputs: Path, model: str) -> None:
-    texts = [(f"t/{i}", SENTENCE.format(i)) for i in range(4 * COUNT)]
-    attack_texts(Store(folder), WordD(0.2), "m.t.none", "model", texts)
-
-
-def by_judge(folder: Path, inputs: Path, model: str) -> None:
-    texts = [Generation(f"t/{i}", (1,), "x", "eos", None, False, f"text {i}", 0.0, 0.0) for i in range(2 * COUNT)]
-    asked = {g.id: SimpleNamespace(prompt="?") for g in texts}
-    plan = SimpleNamespace(name="m.t.none", task="t")
-    scorer = SimpleNamespace(store=Store(folder), questions=lambda t: asked, generations=lambda p: texts)
-    judge.Judge(scorer, None, None, "judge", "nothing").run([plan])  # type: ignore[arg-type,list-item]
-
-
 def by_ray(folder: Path, inputs: Path, model: str) -> None:
     settings = ray.RayRun(
         str(folder), 1, model, caw.KGW(key=3), dtype="float32", options={"max_new_tokens": 3, "batch_size": 1}
@@ -105,16 +58,9 @@ def by_ray(folder: Path, inputs: Path, model: str) -> None:
 
 Writer = Callable[[Path, Path, str], Any]
 WRITERS: dict[str, Writer] = {
-    "generate": by_generate, "label": by_label, "evaluate run": by_store, "evaluate attack": by_attack,
-    "evaluate perplexity": by_judge, "ray": by_ray,
+    "generate": by_generate, "ray": by_ray,
 }  # fmt: skip
 each = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-
-
-@pytest.fixture(autouse=True)
-def instant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second model that says the same of every text."""
-    monkeypatch.setattr(judge, "perplexities", lambda m, t, texts, before: [Perplexity(None, 2.5, 9)] * len(texts))
 
 
 def lines_in(folder: Path) -> dict[str, bytes]:
@@ -132,11 +78,10 @@ def written(write: Writer, folder: Path, inputs: Path, model: str) -> dict[str, 
 
 def assert_stops(write: Writer, folder: Path, inputs: Path, model: str) -> None:
     """The library raises, a command says so in one sentence; only whole lines stay, and some do."""
-    if write in (by_generate, by_label):
+    if write is by_generate:
         result = write(folder, inputs, model)
-        said = result.stderr.splitlines()
-        assert result.exit_code == 2 and "no space left on device; free some space" in said[-1], result.stderr
-        assert len(said) == (2 if write is by_generate else 1)  # generate begins by saying how it marks
+        _, last = result.stderr.splitlines()  # it begins by saying how it marks
+        assert result.exit_code == 2 and "no space left on device; free some space" in last, result.stderr
     else:
         with pytest.raises(OSError, match=r"\.jsonl") as caught:
             write(folder, inputs, model)
@@ -173,23 +118,13 @@ def weights(path: Path, number: int) -> None:
     TokenWeights(np.ones(number * 10_000, dtype=np.uint8), 1, {}).save(path)
 
 
-def figure(path: Path, number: int) -> None:
-    figures = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
-    drawn = figures.Figure(figsize=(1, 1))
-    drawn.figimage(np.random.default_rng(0).random((60 * number, 60 * number)))  # noise: nothing to compress
-    save_figure(drawn, path)
-
-
 WHOLE_FILES: dict[str, Callable[[Path, int], None]] = {
-    "page.html": page, "weights.safetensors": weights, "plot.png": figure,
-    "evaluator.safetensors": lambda path, number: Evaluator(FeatureSpec(), hidden=8 * number).save(path),
-    "results.json": lambda path, number: Store(path.parent).write_results({"rows": ["x" * 10_000] * number}),
+    "page.html": page, "weights.safetensors": weights,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WHOLE_FILES)
 def test_a_full_disk_keeps_the_old_file(name: str, tmp_path: Path) -> None:
-    """A file was emptied before the new one was written: nothing stayed of either."""
     with mounted(tmp_path / "disk", "1m") as disk:
         WHOLE_FILES[name](disk / name, 1)
         before = (disk / name).read_bytes()
@@ -210,13 +145,13 @@ def test_positions_that_do_not_fit_are_refused_at_once(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ENOSPC
 
 
-@each
-def test_a_real_disk_that_is_full(write: Writer, model: str, tmp_path: Path) -> None:
+def test_a_real_disk_that_is_full(model: str, tmp_path: Path) -> None:
+    write = by_generate
     plain = written(write, tmp_path / "plain", tmp_path / "in", model)
     [content] = plain.values()
     assert len(content) > 4500  # more than the page that is left
     with mounted(tmp_path / "disk", "256k") as disk:
-        ballast = fill(disk, 8192 if write is by_label else 4096)
+        ballast = fill(disk, 4096)
         assert_stops(write, disk, tmp_path / "in", model)
         ballast.unlink()
         assert written(write, disk, tmp_path / "in", model) == plain

@@ -43,14 +43,14 @@ def test_runs_of_a_guard_are_added(tmp_path: Path) -> None:
     bench_guard.gather([one, other_key, strict], output)
     assert guarded(output) == {0.01: (8, 0.75), 0.001: (2, 0.5)}
     old = json.loads(output.read_text())
-    old |= {"commit": "c0ffee", "unspliced": [{"rejoin": 4}]}
+    old |= {"commit": "c0ffee"}
     output.write_text(json.dumps(old))
 
     bench_guard.gather([guard_file(tmp_path / "d", [True] * 3, level=0.001, model="other/m.gguf")], output, add=True)
     assert guarded(output) == {0.01: (8, 0.75), 0.001: (3, 1.0)}, "of the same settings the new run counts"
     new = json.loads(output.read_text())
     assert [run.get("commit") for run in new["runs"]] == ["c0ffee", None] and new["commit"] != "c0ffee"
-    assert new["runs"][0]["texts"] == old["runs"][0]["texts"] and new["unspliced"] == [{"rejoin": 4}]
+    assert new["runs"][0]["texts"] == old["runs"][0]["texts"]
     bench_guard.gather([guard_file(tmp_path / "e", [False], edits=0.1)], output, add=True)
     again = json.loads(output.read_text())["runs"]
     assert [run["edits"] for run in again] == [0.0, 0.0, 0.1]
@@ -74,26 +74,6 @@ def test_runs_of_a_guard_are_added(tmp_path: Path) -> None:
     [run] = json.loads(output.read_text())["runs"]
     assert run["rows"][-1] == {"commit": "c0ffee", "way": "votes", "texts": "all", "count": 2}
     assert "commit" not in run["rows"][0], "of ways that were run again only the new rows count"
-
-
-def test_a_guard_beside_another_way_on_the_texts_where_it_succeeds(tmp_path: Path) -> None:
-    file = guard_file(tmp_path / "a", [True, True, False])
-    head, *rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for row, own, other, found in zip(rows, (0.75, 1.0, 9.0), (1.0, 1.5, 9.0), (True, False, True), strict=True):
-        row |= {"null": [0.005, 0.6]}
-        row["guard"] |= {"nats": own, "null": [0.005, 0.05]}
-        row["alone"] = {**row["guard"], "nats": other, "found": found, "attempts": 1}
-        row["fixed"] = {key: row["alone"][key] for key in ("nats", "found", "null", "seconds", "tokens")}
-    file.write_text("".join(json.dumps(line) + "\n" for line in (head, *rows)))
-    bench_guard.gather([file], tmp_path / "guard.json")
-    (run,) = json.loads((tmp_path / "guard.json").read_text())["runs"]
-    (line,) = run["equal"]
-    assert (line["way"], line["count"], line["found"]) == ("alone", 2, 0.5)
-    assert line["nats"] == [0.375, 0.75] and line["nats_ratio"] == 0.5 and line["nats_ratio_ci"] == [0.5, 0.5]
-    assert line["rises"] == [[0.25, 0.5], [0.5, 1.0]] and "judged" not in line
-    assert run["null"]["keys"] == 2 and run["null"]["texts"] == 3
-    assert run["null"]["unmarked"][0][0] == 0.5 and run["null"]["guard"][1] == [1.0, 1.0, 1.0]
-    assert run["null"]["difference"][1][0] == 0.5 and run["null"]["difference"][1][1:] == [0.0, 1.0]
 
 
 # ---- evaluators of every model ---------------------------------------------------------------------------------------
@@ -125,7 +105,7 @@ def everyday_rows(model: str = "m") -> list[dict[str, Any]]:
 def gathered(tmp_path: Path, rows: list[dict[str, Any]], *, add: bool = False, **more: Any) -> dict[str, Any]:
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     output = tmp_path / "new" / "universal.json"
-    asked = {"trained": [], "texts": [tmp_path / "texts.jsonl"], "policies": [], "combined": None, "output": output}
+    asked = {"trained": [], "texts": [tmp_path / "texts.jsonl"], "policies": [], "output": output}
     asked |= {"add": add, **more}
     bench_universal.gather(argparse.Namespace(**asked))
     return json.loads(output.read_text())
@@ -182,17 +162,6 @@ def test_rises_are_compared(tmp_path: Path) -> None:
     assert low == pytest.approx(0.5, abs=1e-4) and high == pytest.approx(0.5, abs=1e-4)
     assert line_of(found["texts"], policy="own")["rise"] == 0.4, "of texts whose unmarked one was read"
     assert "kept" not in pair and "nats" not in pair
-
-
-def test_a_grid_stands_apart(tmp_path: Path) -> None:
-    rows = [row | {"policy": {"own": "t0.7b3"}.get(row["policy"], row["policy"])} for row in everyday_rows()]
-    (tmp_path / "combinations.json").write_text('{"sets": []}')
-    found = gathered(tmp_path, rows, combined=tmp_path / "combinations.json")
-    [line] = found["grid"]
-    assert (line["policy"], line["texts"], line["rise"]) == ("t0.7b3", 4, 0.4)
-    assert {each["policy"] for each in found["texts"]} == {"none", "universal"}
-    again = gathered(tmp_path, everyday_rows("n"), add=True)
-    assert again["grid"] == found["grid"] and again["combinations"] == {"sets": []}
 
 
 def test_texts_of_other_models_stay(tmp_path: Path) -> None:

@@ -14,17 +14,17 @@ from caw.settings import Settings
 
 
 def test_defaults_and_short_forms() -> None:
-    assert caw.Guard() == caw.Guard("healed", rejoin=4, horizon=12, strengths=(1, 1.5, 2.25), rollouts=96)
+    assert caw.Guard() == caw.Guard("content", rejoin=4, horizon=12, strengths=(1, 1.5, 2.25), rollouts=96)
     assert caw.Guard("json", rejoin=5).horizon == 15
     assert read_guard("results") == read_guard({"keeps": "results"}) == caw.Guard(keeps="results")
     assert Settings(detectable_at=0.1, guard="number").guard == caw.Guard("number")  # type: ignore[arg-type]
-    assert caw.Guard().heals and caw.Guard().reader is None and caw.Guard("json").reader == caw.keeps.json()
+    assert caw.Guard().reader == caw.keeps.content() and caw.Guard("json").reader == caw.keeps.json()
     assert caw.Guard("json:name, unit").reader == caw.keeps.json(["name", "unit"])
     assert caw.Guard("python").reader == caw.keeps.parses()
 
 
 def test_it_is_described_for_json() -> None:
-    said = {"keeps": "json", "rejoin": 4, "horizon": 12, "rise": 0.1, "rollouts": 96, "strengths": [1.0, 2.0]}
+    said = {"keeps": "json", "rejoin": 4, "horizon": 12, "rollouts": 96, "strengths": [1.0, 2.0]}
     assert caw.Guard("json", strengths=(1, 2)).described() == said
     assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said
     assert "guard" not in Settings(detectable_at=0.1).tested()
@@ -34,9 +34,10 @@ def test_it_is_described_for_json() -> None:
     "fields, error, message",
     [
         (
-            {"keeps": "tone"},
+            {"keeps": "healed"},
             ValueError,
-            "keeps must be one of healed, number, results, json, python, content or a func",
+            "keeps must be one of number, results, json, python, content or a function of two texts, got 'healed'; "
+            "use 'content'",
         ),
         ({"keeps": "number:3"}, ValueError, "keeps must be one of"),
         ({"keeps": None}, ValueError, "keeps must be one of"),
@@ -52,7 +53,6 @@ def test_it_is_described_for_json() -> None:
         ({"strengths": (1, 1)}, ValueError, "strengths must be ascending and above 0"),
         ({"strengths": (0, 1)}, ValueError, "strengths must be ascending and above 0"),
         ({"strengths": (1, "2")}, TypeError, "strengths must be a number in"),
-        ({"rise": -1.0}, ValueError, "rise must be a number in"),
     ],
 )
 def test_wrong_fields(fields: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -61,7 +61,7 @@ def test_wrong_fields(fields: dict[str, Any], error: type[Exception], message: s
 
 
 @pytest.mark.parametrize("keeps, name", [
-    ("healed", "healed"), ("results", "results"), (caw.keeps.results(), "results"), (caw.keeps.number(), "number"),
+    ("results", "results"), (caw.keeps.results(), "results"), (caw.keeps.number(), "number"),
     (caw.keeps.parses(), "python"), ("json", "json"), (caw.keeps.json(), "json"), ("json: name,unit", "json:name,unit"),
     (caw.keeps.json(["name", "unit"]), "json:name,unit"), (caw.keeps.content(), "content"), (str.__eq__, "__eq__"),
 ])  # fmt: skip

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("caw", "benchmarks", "gates", "csrc", "lab")
-FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+SOURCES = (".py", ".cpp", ".h", ".inc", ".cu", ".cuh")
+# lines that each part may have: what a reader has to take over. Whoever adds names what it replaces
+BUDGETS = {
+    ("caw", "triton_kernels", "csrc"): 57_500,
+    ("caw_lab",): 8_500,
+    ("benchmarks",): 7_500,
+    ("tests",): 47_000,
+    ("docs/tools",): 1_200,
+}
+LONGEST = 121  # columns of Python, without what is said to tools
+TO_TOOLS = re.compile(r"  # (fmt: skip|type: ignore|noqa).*")
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").is_file(), reason="needs a checkout")
 
 SEARCHES = {"sub", "subn", "match", "search", "fullmatch", "findall", "finditer", "split"}
@@ -31,16 +42,9 @@ def read_messages(tree: ast.AST) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("file", NAMES)
-def test_no_message_of_ours_is_parsed(file: str) -> None:
-    """Its words may change at any time: an error has a class, a warning a category."""
-    assert read_messages(ast.parse((ROOT / file).read_text(encoding="utf-8"))) == []
-
-
-@pytest.mark.parametrize("package", [name for name in NAMES if name.endswith("__init__.py")])
-def test_no_name_of_a_package_hides_a_module(package: str) -> None:
-    """`caw.generate` would be the module or the function, by what was imported last."""
-    folder, tree = (ROOT / package).parent, ast.parse((ROOT / package).read_text(encoding="utf-8"))
+def hidden_modules(package: Path) -> set[str]:
+    """Modules whose name the package's __init__ gives to something else."""
+    folder, tree = package.parent, ast.parse(package.read_text(encoding="utf-8"))
     names = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -49,7 +53,57 @@ def test_no_name_of_a_package_hides_a_module(package: str) -> None:
     }
     names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
-    assert names & (modules - {"__init__"}) == set()
+    return names & (modules - {"__init__"})
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    """The tracked sources by name."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    names = [name for name in done.stdout.split("\0") if name.endswith(SOURCES) and (ROOT / name).is_file()]
+    if not names:
+        pytest.skip("needs git to know which files belong to the project")
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
+
+
+def test_no_message_of_ours_is_parsed(sources: dict[str, str]) -> None:
+    """Its words may change at any time: an error has a class, a warning a category."""
+    python = {n: text for n, text in sources.items() if n.endswith(".py") and not n.startswith(("tests/", "docs/"))}
+    assert {name: messages for name, text in python.items() if (messages := read_messages(ast.parse(text)))} == {}
+
+
+def test_no_name_of_a_package_hides_a_module(sources: dict[str, str]) -> None:
+    """`caw.generate` would be the module or the function, by what was imported last."""
+    packages = [name for name in sources if name.endswith("__init__.py")]
+    assert packages and {name: hidden for name in packages if (hidden := hidden_modules(ROOT / name))} == {}
+
+
+def test_every_gate_is_on_the_page(sources: dict[str, str]) -> None:
+    """And no other: CONTRIBUTING.md is where their names are looked up."""
+    gates = {gate for text in sources.values() for gate in re.findall(r'mark\.gate\("([a-z-]+)"', text)}
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"\| gate \|.*?\n\n", text, re.DOTALL)
+    assert gates == {
+        name for row in table.strip().splitlines() for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])
+    }
+
+
+def test_every_part_is_within_its_budget(sources: dict[str, str]) -> None:
+    lines: Counter[tuple[str, ...]] = Counter()
+    for name, text in sources.items():
+        part = next((folders for folders in BUDGETS if name.startswith(tuple(f"{f}/" for f in folders))), None)
+        lines.update({part: len(text.splitlines())} if part else {})
+    assert {part: count for part, count in lines.items() if count > BUDGETS[part]} == {}
+
+
+def test_no_line_is_too_long(sources: dict[str, str]) -> None:
+    long = [
+        f"{name}:{number}"
+        for name, text in sources.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if name.endswith(".py") and len(TO_TOOLS.sub("", line)) > LONGEST
+    ]
+    assert long == []
 
 
 def test_the_rule_finds_what_breaks_it() -> None:

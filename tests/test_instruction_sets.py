@@ -28,7 +28,7 @@ SETS = {
     "avx512bf16": ("avx512", "AVX512_CORE_BF16", "AVX512", "SkylakeX", "avx512bf16"),  # without tiles
 }
 MANY = ("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial")
-NO_SUMS = ("tests/docs", "tests/registry", "tests/test_lazy.py", "tests/test_gates.py", "tests/test_lint_imports.py")
+NO_SUMS = ("tests/docs", "tests/registry", "tests/test_lazy.py", "tests/test_lint_imports.py")
 ABOVE = (
     "tests/cli",
     "tests/benchmark",
@@ -43,7 +43,7 @@ HAS = torch.backends.cpu.get_cpu_capability().lower()
 RUNNABLE = {"avx2": ("generic", "avx2"), "avx512": tuple(SETS)}.get(HAS, ("generic",))
 
 
-# a processor has the sets below its own: the receipt's count and flags say which were asked
+# a processor has the sets below its own
 @pytest.mark.gate("isa")
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_fast_tests_with_the_instructions_of(name: str) -> None:
@@ -53,7 +53,7 @@ def test_fast_tests_with_the_instructions_of(name: str) -> None:
     left_out = ("tests/csrc", *NO_SUMS) if whole else ("tests/csrc", *NO_SUMS, *ABOVE)
     others = ["--cases", "2" if whole else "1", "--later", str(list(SETS).index(name))]
     others += [f"--ignore={path}" for path in left_out]
-    for phase in ((*MANY, "tests/csrc"), (*MANY, *others), ("-m", "serial and not slow")):
+    for phase in ((*MANY, "--all-cases", "tests/csrc"), (*MANY, *others), ("-m", "serial and not slow")):
         command = [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider", *phase]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]

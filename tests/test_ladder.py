@@ -6,12 +6,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caw.ladder import Ladder, likeliest_first, original_only, race_ladder_scale, race_ladder_top_k, reweight_ladder
+from caw.ladder import Ladder, likeliest_first, race_ladder_scale, race_ladder_top_k, reweight_ladder
 
 
 def strengths_around(points: list[float], greatest: float) -> list[float]:
@@ -129,24 +128,6 @@ def test_reweight_ladder_compares_the_biased_logit(original: Any, green: Any, de
         assert got == (other if takes else token)
 
 
-def test_ladders_of_a_batch_equal_those_of_its_rows() -> None:
-    ids = torch.stack([torch.randperm(50)[:17] for _ in range(9)])
-    start = torch.randn(9, 17).double().sort(dim=1, descending=True).values
-    race = start + torch.randn(9, 17)
-    race[3, 5:] = start[3, 5:] = -torch.inf
-    for build in (
-        lambda i, s, r: race_ladder_top_k(i, r, 10, 1.5),
-        lambda i, s, r: race_ladder_scale(i, s, torch.where(r > -torch.inf, r - s, -torch.inf), 1.5),
-    ):
-        whole = build(ids, start, race)
-        for row in range(9):
-            alone = build(ids[row : row + 1], start[row : row + 1], race[row : row + 1])
-            count = int(alone.counts[0])
-            assert int(whole.counts[row]) == count
-            assert torch.equal(whole.candidates[row, :count], alone.candidates[0, :count])
-            assert torch.equal(whole.needs[row, :count], alone.needs[0, :count])
-
-
 def test_only_original_rows_keep_candidate_zero_alone() -> None:
     ladder = race_ladder_top_k(torch.tensor([[4, 7], [4, 7]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]]).double(), 2, 1.0)
     assert ladder.counts.tolist() == [2, 2]
@@ -155,23 +136,6 @@ def test_only_original_rows_keep_candidate_zero_alone() -> None:
     assert kept.candidates.tolist() == [[4, 4], [4, 7]]
     assert kept.select(torch.tensor([9.0, 9.0])).tolist() == [0, 1]
     assert ladder.counts.tolist() == [2, 2]  # the given one is left as it was
-
-
-def test_forced_rows_have_one_candidate() -> None:
-    """Whatever the strength, and the other rows stay."""
-    ladder = Ladder(
-        torch.tensor([[1, 2], [3, 4]]), torch.tensor([[2.0, 1.0]] * 2), torch.tensor([2, 2]), "reweight", 4.0
-    )
-    forced = ladder.forced(torch.tensor([-1, 9]))
-    assert forced.candidates.tolist() == [[1, 2], [9, 9]] and forced.counts.tolist() == [2, 1]
-    assert forced.select(torch.tensor([1.0, 1.0])).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("rule", ["reweight", "top_k", "scale"])
-def test_original_only_never_changes_the_token(rule: Any) -> None:
-    ladder = original_only(torch.tensor([3, 5]), 4, rule, 2.0)
-    assert ladder.candidates.tolist() == [[3] * 4, [5] * 4]
-    assert ladder.select(torch.tensor([0.0, 100.0])).tolist() == [0, 0]
 
 
 def test_each_token_is_carried_once_the_likeliest_first() -> None:

@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-import caw
-
 PACKAGES = (
     "caw",
     "caw.benchmark",
@@ -53,14 +51,3 @@ from caw import generate
 assert generate is caw.entrance.generate
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_modules_are_found_without_importing_them_by_name() -> None:
-    script = "import caw; assert callable(caw.models.load_tokenizer) and caw.detection.Detector"
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_star_import() -> None:
-    names: dict[str, object] = {}
-    exec("from caw import *", names)
-    assert names["generate"] is caw.generate

@@ -45,6 +45,18 @@ def probe(*, blocked: list[str], cwd: Path, path: Path | None = None) -> dict[st
 def test_imports_without_optional_packages_or_network(tmp_path: Path) -> None:
     found = probe(blocked=["triton", "gguf", "accelerate", "sklearn", "openai", "ray", "datasets"], cwd=tmp_path)
     assert found["model"] is False
+    package = Path(found["caw"]).parent
+    # in the checkout, where the package is installed from it, they have a room of their own
+    assert Path(found["kernels"]).parent in (package / "triton_kernels", package.parent / "triton_kernels")
+
+
+@needs_checkout
+def test_the_root_hides_no_kernels_of_triton(tmp_path: Path) -> None:
+    """Engines look for Triton's own `triton_kernels`: ours must not answer, in the checkout's root either."""
+    code = "import caw.triton_kernels, importlib.util; print(importlib.util.find_spec('triton_kernels'))"
+    command = [sys.executable, "-I", "-c", code]
+    here, elsewhere = (subprocess.run(command, cwd=f, capture_output=True, text=True).stdout for f in (ROOT, tmp_path))
+    assert here and here == elsewhere
 
 
 @pytest.mark.slow(seconds=12)
@@ -58,11 +70,13 @@ def test_what_is_built_is_complete_without_the_checkout(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     have = {str(p.relative_to(built)) for p in built.rglob("*") if p.is_file()}
+    folders = ["caw", "caw_lab", "triton_kernels"]
     tracked = subprocess.run(
-        ["git", "ls-files", "caw"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.splitlines()
     if not tracked:
         pytest.skip("needs git to know which files belong to the project")
+    tracked = [f"caw/{name}" if name.startswith("triton_kernels/") else name for name in tracked]
     wanted = {name for name in tracked if name.endswith(".py")}
     data = (
         "caw/evaluator/weights/",
@@ -123,5 +137,4 @@ def test_ci_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     lines = script.read_text().splitlines()
     assert "set -euo pipefail" in lines
-    gates = 'make gate ARGS="--stale --no-receipts --budget 10"'
-    assert lines[-4:] == ["make lint", "make docs", gates, "make test"]
+    assert lines[-4:-1] == ["make lint", "make docs", "make test"] and lines[-1].startswith("make test-changed ")

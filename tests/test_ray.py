@@ -75,7 +75,6 @@ def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expe
 
 
 def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) -> None:
-    """Killed and started again, its lines are those of one run."""
     options = {"max_new_tokens": 30, "detectable_at": 1e-2, "batch_size": 4}
     made = job(model, tmp_path / "a", options=options, policy=caw.FixedStrength(0.2))
     whole, cut = tmp_path / "a" / "shard-00000-of-00001.jsonl", tmp_path / "b" / "shard-00000-of-00001.jsonl"
@@ -89,16 +88,6 @@ def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) 
     write(model, made, cut, PROMPTS[::-1])
     assert cut.read_bytes() == whole.read_bytes()
     assert made.label["options"]["detectable_at"] == "0.01" and "weights" not in made.label
-
-
-def test_a_shard_of_guarded_texts(model: str, tmp_path: Path) -> None:
-    options = {"max_new_tokens": 20, "detectable_at": 0.1, "guard": "number"}
-    made, path = job(model, tmp_path, options=options), tmp_path / "shard-00000-of-00001.jsonl"
-    write(model, made, path, PROMPTS[:2])
-    receipts = [json.loads(line)["receipt"] for line in path.read_bytes().splitlines()]
-    assert [receipt["keeps"] for receipt in receipts] == ["number"] * 2 and made.label["options"]["guard"] == "'number'"
-    with pytest.raises(ValueError, match=r"guard must keep what has a name in caw\.ray, .* got a function; use a name"):
-        job(model, tmp_path, options={**options, "guard": caw.Guard(keeps=lambda old, new: True)})
 
 
 def test_texts_are_tested_with_the_weights_of_the_job(model: str, tmp_path: Path) -> None:
@@ -120,6 +109,11 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
         ({"options": {"detectable_at": 1e-3}, "watermark": None}, "requires a watermark, got None"),
         ({"options": {"detectable_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
         ({"options": {"best_of": 2}}, "best_of requires detectable_at"),
+        ({"options": {"max_new_tokens": 0}}, r"max_new_tokens must be an integer in .* got 0"),
+        (
+            {"options": {"detectable_at": 0.1, "guard": caw.Guard(keeps=lambda old, new: True)}},
+            "guard must keep what has a",
+        ),
         ({"quantization": "int3"}, "quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
         ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights requires detectable_at"),
         (
@@ -132,20 +126,11 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
 
 
 def test_actors_load_what_the_job_says(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a file are read on a CPU, whatever else the actor's machine has."""
     asked = []
     monkeypatch.setattr(scale, "load_model", lambda name, **given: asked.append(given) or (None, None))
     for quantization, place in (("file", "cpu"), ("int8", None), (None, None)):
         scale.ShardActor(job(model, tmp_path, quantization=quantization))
         assert asked[-1] == {"device": place, "dtype": "float32", "quantization": quantization}
-
-
-def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
-    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
-    write(model, made, path, PROMPTS[:2])
-    path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(ValueError, match="must hold each id once, line 3 repeats"):
-        write(model, made, path, PROMPTS)
 
 
 def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Path) -> None:
@@ -162,7 +147,6 @@ def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Pat
 
 
 def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Path) -> None:
-    """An id whose prompt had changed kept the text of the old one."""
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     write(model, made, path, PROMPTS[:3])
     before = path.read_bytes()
@@ -178,7 +162,6 @@ def test_a_shard_of_other_prompts_or_numbers_is_refused(model: str, tmp_path: Pa
 
 
 def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
-    """Started again, the second of two equal prompts got the text of the first."""
     made = job(model, tmp_path, options={"max_new_tokens": 12, "do_sample": True, "batch_size": 2})
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     rows = [{"id": name, "prompt": "the sky"} for name in ("a", "b", "c")]
@@ -192,7 +175,6 @@ def test_equal_prompts_keep_their_own_draws(model: str, tmp_path: Path) -> None:
 def test_prompts_that_cannot_be_continued_are_lines_too(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are put in order; a shard that cannot be is whole all the same."""
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     rows = [{"id": np.int64(1), "prompt": ""}, {"id": np.int64(2), "prompt": None}]
     assert write(model, made, path, rows) == {"written": 2, "errors": 2, "repeated": 0}
@@ -224,29 +206,6 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
     for change in others:
         with pytest.raises(ValueError, match=r"was made with \w+ .*or another folder"):
             scale.begin(replace(made, **change))  # type: ignore[arg-type]
-
-
-def test_a_folder_from_before_the_choice_about_ends_marked_them(model: str, tmp_path: Path) -> None:
-    for mark, asked, same in ((caw.KGW(key=1), True, False), (None, None, True)):
-        made = job(model, tmp_path, watermark=mark)
-        made = replace(made, output=str(tmp_path / repr(asked)))
-        Path(made.output).mkdir()
-        scale.begin(replace(made, options={**OPTIONS, **({} if asked is None else {"mark_eos": asked})}))
-        known = Path(made.output) / "run.json"
-        label = json.loads(known.read_text())
-        assert label.pop("mark_eos", None) is asked
-        known.write_text(json.dumps(label))
-        scale.begin(replace(made, options={**OPTIONS, "mark_eos": True}))
-        if not same:
-            with pytest.raises(ValueError, match="was made with mark_eos True, this run has False"):
-                scale.begin(made)
-
-
-def test_options_are_checked_before_anything_starts(model: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"max_new_tokens must be an integer in .* got 0"):
-        job(model, tmp_path, options={"max_new_tokens": 0})
-    with pytest.raises(TypeError, match="streamer"):
-        job(model, tmp_path, options={"streamer": print})
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

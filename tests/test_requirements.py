@@ -6,16 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from tiny import save_tiny
 
 import caw
 from caw.requirements import PACKAGES, require
-from caw_lab.evaluation.config_file import config_of
-from caw_lab.evaluation.run import Runner
-from caw_lab.evaluation.store import Store
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -73,76 +67,3 @@ def test_payloads_ask_when_a_watermark_is_made(watermark: Any, monkeypatch: pyte
     with pytest.raises(ImportError, match="reedsolo is required for payloads"):
         watermark(key=1, payload=3, payload_bits=8)
     assert watermark(key=1).payload_bits == 0
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "q.jsonl").write_text('{"prompt": "the sky", "answer": "a"}\n')
-    return {
-        "output": str(tmp_path / "run"), "keys": 1, "generation": {"max_new_tokens": 4},
-        "models": {"tiny": {"source": str(save_tiny(tmp_path / "tiny")), "dtype": "float32"}},
-        "tasks": {"mine": {"kind": "jsonl", "path": str(tmp_path / "q.jsonl"), "grade": "contains"}},
-        "watermarks": {"kgw": {"kind": "kgw"}}, "policies": {"hard": {"kind": "fixed"}},
-    }  # fmt: skip
-
-
-def files_in(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def refuse(*arguments: Any, **settings: Any) -> None:
-    raise AssertionError("a model was loaded")
-
-
-def test_a_run_asks_for_what_its_metrics_need(
-    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caw_lab.evaluation.run.load_model", refuse)
-    hide(monkeypatch, "scikit-learn")
-    run = Runner(config_of(config), Store(tmp_path / "run"), progress=False)
-    for call in (run.run, run.score):
-        with pytest.raises(ImportError, match="scikit-learn is required for the metrics of an evaluation"):
-            call()
-    assert files_in(tmp_path / "run") == []
-
-
-def test_a_run_asks_for_every_model_before_the_first_text(
-    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second model's package or file was found missing when the first model was done."""
-    monkeypatch.setattr("caw_lab.evaluation.run.load_model", refuse)
-    monkeypatch.setenv("CAW_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "late.gguf").write_bytes(b"GGUF")
-    config["models"]["late"] = {"source": str(tmp_path / "late.gguf")}
-    hide(monkeypatch, "gguf")
-    with pytest.raises(ImportError, match=r"gguf is required for reading \.gguf files"):
-        Runner(config_of(config), Store(tmp_path / "run"), progress=False).run()
-    config["models"]["late"] = {"source": str(tmp_path / "none")}
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        Runner(config_of(config), Store(tmp_path / "run"), progress=False).run()
-    assert files_in(tmp_path / "run") == []
-
-
-def test_fitting_damage_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.evaluator import Evaluator, FeatureSpec
-    from caw_lab.training.fit_damage import fit_damage
-
-    hide(monkeypatch, "scikit-learn")
-    spec = FeatureSpec()
-    features = torch.zeros(4, spec.size)
-    with pytest.raises(ImportError, match="fitting an evaluator of damage"):
-        fit_damage(Evaluator(spec, hidden=4), features, np.array([True, False] * 2), np.arange(4))
-
-
-def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lab.evaluation.small_run import write_run
-
-    from caw_lab.evaluation.report.data import read_report_data
-    from caw_lab.evaluation.report.document import write_report
-
-    write_run(tmp_path / "run", ("kgw",), attacks=())
-    data = read_report_data(tmp_path / "run", None)
-    hide(monkeypatch, "matplotlib")
-    with pytest.raises(ImportError, match="matplotlib is required for the figures of a report"):
-        write_report(data, tmp_path / "report")
-    assert not (tmp_path / "report").exists()

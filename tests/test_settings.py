@@ -52,7 +52,6 @@ def test_wrong_arguments_are_named_with_what_they_are_near_to() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
 def test_every_setting_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each at another value than the default, so that a forgotten one shows."""
     other = {
         "max_new_tokens": 9, "min_new_tokens": 2, "branching": "batch", "do_sample": True, "temperature": 0.7,
         "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 1.0,

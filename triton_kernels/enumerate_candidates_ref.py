@@ -13,7 +13,6 @@ from caw import prf
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
-from caw.triton_kernels.race_values_ref import race_values_ref
 
 
 def enumerate_candidates_ref(
@@ -41,8 +40,9 @@ def enumerate_candidates_ref(
     M is 2 for green lists, the ranks that max_strength * full reaches for races by top_k, and K for races by scale.
     """
     if scheme in (RACE_TOP_K, RACE_SCALE):
-        found = race_values_ref(values, ids, race, context, key)
-        return race_ladder_ref(values, ids, found, full, max_strength, scheme == RACE_SCALE)
+        noise = prf.gumbel(prf.context_words(key[:, None], context, ids))
+        raced = torch.where(values > -torch.inf, race.double() + noise, -torch.inf)
+        return race_ladder_ref(values, ids, raced, full, max_strength, scheme == RACE_SCALE)
     token, logit = _green_of_record(values, ids, context, key, threshold, scheme == SELFHASH)
     limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
     beyond = (values[:, -1] > -torch.inf) & (values[:, -1] + limit * full >= values[:, 0])

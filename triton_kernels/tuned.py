@@ -1,7 +1,7 @@
 """Who makes a product of few rows on this device, and by which tiles, where somebody has timed it.
 
-`caw benchmark --tune` writes a file for each device and version of Triton, and the launcher of products reads it once
-in a process. Without one `block_sizes.product_blocks` works the tiles out from the weights' shape.
+`python -m benchmarks tune_products` writes a file for each device and version of Triton, and the launcher of products
+reads it once in a process. Without one `block_sizes.product_blocks` works the tiles out from the weights' shape.
 
 The order in which a row is summed follows BLOCK_K, and whose kernel it is. So a choice belongs to the weights' shape
 and dtype, never to a number of rows, and holds for as long as the process lives.
@@ -112,7 +112,8 @@ def _kept(name: str) -> Mapping[str, Choice]:
     try:
         return load(name)
     except (OSError, ValueError) as error:
-        warn_caller(f"the tuned products in {place(name)} are left out: {error}; run `caw benchmark --tune` again")
+        remedy = "run `python -m benchmarks tune_products` again"
+        warn_caller(f"the tuned products in {place(name)} are left out: {error}; {remedy}")
         return {}
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from caw.benchmark import peak_memory
 from caw.benchmark.equality import Check, DifferentTokensError, check_counts, check_tokens
 from caw.benchmark.machine import about
 from caw.benchmark.modes import DRAFTS, OTHERS, PLAIN, ModeInputs, call_of, check_modes
 from caw.benchmark.subjects import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
 from caw.checks import require_int, require_number
+from caw.decoding.capture.kept_graphs import forget
 from caw.defaults import THETA
 from caw.io.show import in_a_line, shown
 from caw.models import DEMO_MODEL
@@ -39,10 +40,9 @@ class BenchmarkSettings:
         evaluator: of the capacity policy; None = the model's own, else random weights, which cost the same.
         modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
-        candidates: candidate slots with which the look-ahead of EXP is repeated.
         rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
             (beta None = its own default). weights: as `caw.load_model` takes them; with shapes those of a GPU alone.
-        memory: measure peak memory too (on a CPU in a fresh process per mode).
+        memory: measure peak memory too, on a GPU.
         allow_differences: go on where modes that must give the same tokens do not; the report says so.
 
     Raises ValueError naming the argument.
@@ -55,7 +55,6 @@ class BenchmarkSettings:
     batches: tuple[int, ...] = (1,)
     prompts: tuple[int, ...] = (128,)
     tokens: int = 64
-    candidates: tuple[int, ...] = ()
     rounds: int = 10
     theta: float = THETA
     beta: float | None = None
@@ -77,9 +76,9 @@ class BenchmarkSettings:
                 f"weights of {kind} must be one of {', '.join(known)}, got {shown(self.weights)}; leave them out for "
                 "plain numbers"
             )
-        for name in ("batches", "prompts", "candidates"):
+        for name in ("batches", "prompts"):
             values = getattr(self, name)
-            if not values and name != "candidates":
+            if not values:
                 raise ValueError(f"{name} must hold at least one number, got none; give e.g. 1")
             for value in values:
                 require_int(name, value, 2 if name == "prompts" else 1, 1 << 20)
@@ -91,18 +90,6 @@ class BenchmarkSettings:
         if self.beta is not None:
             require_number("beta", self.beta, 0, 100, closed=True)
         object.__setattr__(self, "modes", check_modes(self.modes))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A row of one case: a mode, and the candidate slots if not default."""
-
-    mode: str
-    slots: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.mode if self.slots is None else f"{self.mode} C={self.slots}"
 
 
 def run(
@@ -119,7 +106,7 @@ def run(
     saved: called after each round with what `finished` would be told now, for whoever may be stopped without a word.
 
     Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
-    prompt, tokens, slots; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
+    prompt, tokens; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
     each with median, low, high (quartiles) and n; rounds_ms, what ms_per_token is the median of; tokens_per_second;
     preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
     counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
@@ -177,35 +164,29 @@ class Case:
         self.prompts = make_prompts(subject, batch, prompt)
         self.inputs = ModeInputs(subject, self.prompts, settings.theta, settings.beta)
         self.short = short_run(settings.tokens, subject.model.device)
-        self.calls: dict[Variant, Call] = {}
-        self.errors: dict[Variant, str] = {}
-        self.warm_up: dict[Variant, float] = {}
-        self.drafts: dict[Variant, dict[str, float]] = {}
+        self.calls: dict[str, Call] = {}
+        self.errors: dict[str, str] = {}
+        self.warm_up: dict[str, float] = {}
+        self.drafts: dict[str, dict[str, float]] = {}
         self.checks = self._check()
-
-    def variants(self) -> Iterator[Variant]:
-        for mode in self.settings.modes:
-            yield Variant(mode)
-            if mode == "exp+caw":
-                yield from (Variant(mode, slots) for slots in self.settings.candidates)
 
     def _check(self) -> list[Check]:
         made: dict[str, Made] = {}
-        for variant in self.variants():
-            self.say(f"first run of {variant.name}")
-            call = call_of(variant.mode, replace(self.inputs, slots=variant.slots))
+        for mode in self.settings.modes:
+            self.say(f"first run of {mode}")
+            call = call_of(mode, self.inputs)
             started = time.perf_counter()
             try:
-                made[variant.name] = call(self.settings.tokens)
+                made[mode] = call(self.settings.tokens)
             except Exception as error:
-                if variant.mode not in OTHERS:
+                if mode not in OTHERS:
                     raise
-                self.errors[variant] = in_a_line(error)
+                self.errors[mode] = in_a_line(error)
                 continue
-            self.warm_up[variant] = time.perf_counter() - started
-            self.calls[variant] = call
-            if variant.mode.endswith(DRAFTS):
-                self.drafts[variant] = of_drafts(made[variant.name])
+            self.warm_up[mode] = time.perf_counter() - started
+            self.calls[mode] = call
+            if mode.endswith(DRAFTS):
+                self.drafts[mode] = of_drafts(made[mode])
         check_counts(made, self.batch, self.settings.tokens)
         checks = check_tokens(self.subject.model, self.prompts, made)
         wrong = [check for check in checks if not check.holds]
@@ -215,9 +196,9 @@ class Case:
                 f"{self.name}: modes {check.expected} and {check.got} must give the same tokens in float32, they "
                 f"differ at {check.first} ({check.equal} of {check.of} sequences are equal); allow differences to go on"
             )
-        for name, call in self.calls.items():
-            self.say(f"warming up {name.name}")
-            for tokens in {1, self.short, *([self.settings.tokens] if name.mode in OTHERS else [])}:
+        for mode, call in self.calls.items():
+            self.say(f"warming up {mode}")
+            for tokens in {1, self.short, *([self.settings.tokens] if mode in OTHERS else [])}:
                 call(tokens)  # other lengths may compile again, and compilers need to see each twice
         return checks
 
@@ -227,47 +208,42 @@ class Case:
         had: Had = lambda case, name, seconds: None,
         after: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> None:
-        """Append one row a variant, in the order of the modes; interrupted, those of the rounds that every one had.
+        """Append one row a mode, in the order of the modes; interrupted, those of the rounds that every one had.
 
         after: called after each round with the rows so far.
         """
         tokens, settings = self.settings.tokens, self.settings
         _, clock = clock_for(self.subject.model.device, torch.get_num_threads())
-        by_name = {variant.name: call for variant, call in self.calls.items()}
         times: dict[str, Times] = {}
-        peaks: dict[Variant, int] = {}
+        peaks: dict[str, int] = {}
         try:
             measure(
-                by_name, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
+                self.calls, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
                 partial(had, self.name), lambda: after(self._rows(whole_rounds(times), peaks)),
             )  # fmt: skip
-            if settings.memory:
+            if settings.memory and self.subject.model.device.type == "cuda":
                 self._peaks(peaks)
         finally:
             whole = whole_rounds(times)
             self._warn_of_noise(whole)
             rows += self._rows(whole, peaks)
 
-    def _rows(self, times: dict[str, Times], peaks: dict[Variant, int]) -> list[dict[str, Any]]:
+    def _rows(self, times: dict[str, Times], peaks: dict[str, int]) -> list[dict[str, Any]]:
         """Return the rows; none if no round was complete."""
         tokens = self.settings.tokens
         if not times:
             return []
-        base = next(v for v in self.calls if v.mode == PLAIN)
         rows = []
-        for variant in self.variants():
-            about_case = {
-                "mode": variant.mode, "slots": variant.slots, "batch": self.batch, "prompt": self.prompt,
-                "tokens": tokens,
-            }  # fmt: skip
-            if variant in self.errors:
-                rows.append({**about_case, "error": self.errors[variant]})
+        for mode in self.settings.modes:
+            about_case = {"mode": mode, "batch": self.batch, "prompt": self.prompt, "tokens": tokens}
+            if mode in self.errors:
+                rows.append({**about_case, "error": self.errors[mode]})
                 continue
-            row = {**about_case, **figures(times[variant.name], times[base.name], self.batch, tokens)}
-            row["warm_up_s"] = self.warm_up[variant]
-            row.update(self.drafts.get(variant, {}))
-            if variant in peaks and base in peaks:
-                row["peak_bytes"], row["peak_ratio"] = peaks[variant], peaks[variant] / peaks[base]
+            row = {**about_case, **figures(times[mode], times[PLAIN], self.batch, tokens)}
+            row["warm_up_s"] = self.warm_up[mode]
+            row.update(self.drafts.get(mode, {}))
+            if mode in peaks and PLAIN in peaks:
+                row["peak_bytes"], row["peak_ratio"] = peaks[mode], peaks[mode] / peaks[PLAIN]
             rows.append(row)
         return rows
 
@@ -280,23 +256,17 @@ class Case:
                     stacklevel=3,
                 )
 
-    def _peaks(self, peaks: dict[Variant, int]) -> None:
-        settings, device = self.settings, self.subject.model.device
-        for variant, call in self.calls.items():
-            self.say(f"memory of {variant.name}")
-            if device.type == "cuda":
-                peaks[variant] = peak_memory.on_device(call, settings.tokens, device)["peak"]
-                continue
-            question = {
-                "name": settings.model, "shapes": settings.shapes, "dtype": settings.dtype, "device": settings.device,
-                "evaluator": settings.evaluator, "weights": settings.weights, "threads": settings.threads,
-                "theta": settings.theta, "beta": settings.beta, "mode": variant.mode, "slots": variant.slots,
-                "batch": self.batch, "prompt": self.prompt, "tokens": settings.tokens,
-            }  # fmt: skip
-            try:
-                peaks[variant] = peak_memory.in_fresh_process(question)["peak"]
-            except RuntimeError as error:
-                warnings.warn(str(error), stacklevel=2)
+    def _peaks(self, peaks: dict[str, int]) -> None:
+        """What torch allocated at most; graphs and caches of other calls are given back before."""
+        device = self.subject.model.device
+        for mode, call in self.calls.items():
+            self.say(f"memory of {mode}")
+            forget()
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+            call(self.settings.tokens)
+            peaks[mode] = torch.cuda.max_memory_allocated(device)
 
 
 def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, Any]:
@@ -323,8 +293,3 @@ def of_drafts(made: Made) -> dict[str, float]:
         "rows_per_pass": sum(d.rows for d in made.drafts) / passes,
         "acceptance": sum(d.accepted for d in made.drafts) / max(drafted, 1),
     }
-
-
-def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the names of the variants in rows, in order, each once."""
-    return list(dict.fromkeys(Variant(row["mode"], row["slots"]).name for row in rows))

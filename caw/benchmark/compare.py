@@ -17,7 +17,7 @@ STANDARD_ERRORS = 3.0
 # of a median: 1.253 sigma / sqrt(n), and a normal distribution's quartiles lie 1.349 sigma apart
 MEDIAN_ERROR = 1.253 / 1.349
 ALONE = 0.1  # relative noise assumed for a single sample, which has no spread
-CASE = ("mode", "slots", "batch", "prompt", "tokens")
+CASE = ("mode", "batch", "prompt", "tokens")
 # ratios to plain decoding in the same run compare across machines, milliseconds only on one
 RELATIVE, ABSOLUTE = ("ratio", "first_ratio"), ("ms_per_token", "first_token_ms")
 
@@ -66,8 +66,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
         )
     changes = []
     for earlier, later in pairs:
-        slots = f" C={later['slots']}" if later["slots"] else ""
-        name = f"{later['mode']}{slots}, batch {later['batch']}, prompt {later['prompt']}"
+        name = f"{later['mode']}, batch {later['batch']}, prompt {later['prompt']}"
         for figure in (*RELATIVE, *(ABSOLUTE if same else ())):
             if later["mode"] == "plain" and figure in RELATIVE:
                 continue  # 1 by definition

@@ -56,11 +56,6 @@ def processor() -> str:
     return " ".join([name[1].strip() if name else platform.machine(), *known])
 
 
-def best_instructions(name: str) -> str:
-    """Return the last of the vector extensions that `processor` named; otherwise the end of the CPU's name."""
-    return name.split()[-1]
-
-
 def commit() -> str:
     """Return the checkout's commit, with a + if files were changed; "" outside a checkout."""
     folder = Path(__file__).resolve().parents[2]

@@ -6,26 +6,19 @@ kgw+entropy                  only where the entropy is above a threshold
 kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
 plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
 plain/drawn, exp/drawn       tokens drawn at temperature .7 with top-p .95, all others are greedy; EXP is the full race
-compiled-torch               plain PyTorch on a static cache, compiled and captured (as gpt-fast), on the same weights
 transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
 transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
-markllm-kgw                  transformers.generate with MarkLLM's KGW; as-markllm-kgw: ours in its format
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList, WatermarkingConfig
+from transformers import WatermarkingConfig
 
-from caw.benchmark.compiled_torch import generated
 from caw.benchmark.subjects import Subject
 from caw.benchmark.timing import Call, Made, PreparationWatch
 from caw.defaults import DELTA, GAMMA, TOP_K_EXP
@@ -44,9 +37,8 @@ WATERMARKS: dict[str, dict[str, float]] = {
     "synthid": {},
 }  # fmt: skip
 POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
-FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
-COMPILED = "compiled-torch"
-OTHERS = (COMPILED, "transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
+FOREIGN = {"as-transformers-kgw": "transformers"}
+OTHERS = ("transformers", "transformers-static", "transformers-kgw")
 OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
 DRAFTS = "/drafts"
 CHAIN = 4  # drafts of a text where steps are captured, which carry as many as are asked for and none by themselves
@@ -65,47 +57,29 @@ DEFAULT = (
 
 @dataclass(frozen=True)
 class ModeInputs:
-    """One case: the subject, its prompts, and the settings of the policies.
-
-    slots: candidates of one forward, None = the default of each watermark.
-    """
+    """One case: the subject, its prompts, and the settings of the policies."""
 
     subject: Subject
     prompts: list[list[int]]
     theta: float
     beta: float | None
-    slots: int | None = None
 
 
 def check_modes(names: Sequence[str]) -> tuple[str, ...]:
     """The modes in the order given, "plain" first and each once; "default" and "all" stand for theirs.
 
-    Raises ValueError for unknown names, ImportError for a mode whose package is missing.
+    Raises ValueError for unknown names.
     """
-    groups = {"default": with_installed(DEFAULT), "all": with_installed(ALL)}
+    groups = {"default": DEFAULT, "all": ALL}
     wanted = [name for given in names for name in groups.get(given, (given,))]
     for name in wanted:
         if name not in ALL:
             raise ValueError(f"modes must be among default, all, {', '.join(ALL)}, got {name!r}; choose some of these")
-        if name == "markllm-kgw" and not has_markllm():
-            raise ImportError(f"mode {name} needs MarkLLM, found none; run `pip install --no-deps markllm`")
     return tuple(dict.fromkeys([PLAIN, *wanted]))
-
-
-def with_installed(names: Sequence[str]) -> tuple[str, ...]:
-    """The modes whose packages are there; MarkLLM's pair joins where it is."""
-    kept = [name for name in names if "markllm" not in name]
-    return (*kept, "markllm-kgw", "as-markllm-kgw") if has_markllm() else tuple(kept)
-
-
-def has_markllm() -> bool:
-    return importlib.util.find_spec("markllm") is not None
 
 
 def call_of(mode: str, inputs: ModeInputs) -> Call:
     """Return the call that generates in this mode."""
-    if mode == COMPILED:
-        return partial(generated, inputs.subject.model, inputs.prompts)
     if mode in OTHERS:
         return theirs(inputs, mode)
     watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), inputs)
@@ -130,7 +104,7 @@ def parts_of(mode: str, inputs: ModeInputs) -> tuple[Watermark | None, Policy | 
         "caw": ("capacity", {"evaluator": inputs.subject.evaluator, "theta": inputs.theta, "beta": inputs.beta}),
     }
     policy, parameters = chosen[policy_name]
-    return watermark, make_policy(policy, **parameters), branching or "tree"
+    return watermark, None if watermark is None else make_policy(policy, **parameters), branching or "tree"
 
 
 def make_watermark(name: str, *, drawn: bool = False) -> Watermark:
@@ -155,10 +129,9 @@ def ours(
     **sampling: Any,
 ) -> Call:
     """Return `caw.generate` of exactly as many tokens as requested: ending earlier is forbidden."""
-    looks_ahead = policy is not None and policy.looks_ahead
     fixed: dict[str, Any] = {
         "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(inputs.prompts),
-        "slots": inputs.slots if looks_ahead else None, "return_trace": drafts, "progress": False,
+        "return_trace": drafts, "progress": False,
         "speculate": asked_of(inputs.subject.model.device) if drafts else None, **sampling,
     }  # fmt: skip
     ends = bool(end_token_ids(inputs.subject.model, inputs.subject.tokenizer))
@@ -191,33 +164,20 @@ def theirs(inputs: ModeInputs, mode: str) -> Call:
     ends = bool(end_token_ids(model, tokenizer))
 
     def call(tokens: int) -> Made:
-        more: dict[str, Any] = {"logits_processor": markllm_processor(model)} if mode == "markllm-kgw" else {}
-        if ends:
-            more["min_new_tokens"] = tokens
+        more = {"min_new_tokens": tokens} if ends else {}
         out = model.generate(rows, max_new_tokens=tokens, **options, **more)
         return Made(out[:, rows.shape[1] :].tolist())
 
     return call
 
 
-def markllm_processor(model: Any) -> LogitsProcessorList:
-    """MarkLLM's own KGW, as its configuration file sets it up; new for each run, as its generator has a state."""
-    module = importlib.import_module("markllm.watermark.kgw.kgw")
-    config = SimpleNamespace(
-        gamma=GAMMA, delta=DELTA, hash_key=KEY, z_threshold=4.0, prefix_length=1, f_scheme="time",
-        window_scheme="left", device=str(model.device),
-        vocab_size=model.config.get_text_config(decoder=True).vocab_size,
-    )  # fmt: skip
-    return LogitsProcessorList([module.KGWLogitsProcessor(config, module.KGWUtils(config))])
-
-
 def same_tokens(names: Sequence[str]) -> list[list[str]]:
-    """Return groups of names that must give the same tokens, for any branching and candidate slots.
+    """Return groups of names that must give the same tokens, for any branching.
 
     The others of a group are held against its first.
     """
-    groups = [[PLAIN, PLAIN + DRAFTS, COMPILED, "transformers", "transformers-static"]]
+    groups = [[PLAIN, PLAIN + DRAFTS, "transformers", "transformers-static"]]
     groups += [[w, w + DRAFTS] for w in WATERMARKS]
-    groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
+    groups.append(["as-transformers-kgw", "transformers-kgw"])
     groups += [[name for name in names if name.startswith(f"{w}+caw") and DRAWN not in name] for w in WATERMARKS]
     return [kept for group in groups if len(kept := [name for name in group if name in names]) > 1]

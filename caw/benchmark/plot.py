@@ -1,4 +1,4 @@
-"""The paper's bar chart of time and memory, and overhead against batch size and candidates."""
+"""The paper's bar chart of time and memory, and overhead against batch size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from caw.benchmark.cases import names_of
 from caw.io.figures import save_figure
 from caw.requirements import require
 
@@ -15,7 +14,7 @@ LOOK_AHEAD = "+caw"
 
 def plot(found: Mapping[str, Any], path: str | Path) -> None:
     """A figure of a run as a file: time and memory of the first case's modes over plain; where there are several batch
-    sizes or candidate slots, their overhead too.
+    sizes, their overhead too.
 
     Raises ImportError where matplotlib is missing.
     """
@@ -24,12 +23,12 @@ def plot(found: Mapping[str, Any], path: str | Path) -> None:
 
     rows = [row for row in found["rows"] if "error" not in row]
     batches = sorted({row["batch"] for row in rows})
-    panels = ["bars", *(["batch"] if len(batches) > 1 else []), *(["slots"] if any(r["slots"] for r in rows) else [])]
+    panels = ["bars", *(["batch"] if len(batches) > 1 else [])]
     figure = Figure(figsize=(4.2 + 4.2 * len(panels), 4.8), layout="constrained")
     grid = figure.add_gridspec(1, len(panels), width_ratios=[2, *[1] * (len(panels) - 1)])
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(grid[0, place])
-        {"bars": bars, "batch": by_batch, "slots": by_slots}[panel](axes, rows)
+        {"bars": bars, "batch": by_batch}[panel](axes, rows)
     arguments = found["arguments"]
     figure.suptitle(
         f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}, "
@@ -43,7 +42,7 @@ def bars(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Time per token and peak memory of the first case."""
     case = (rows[0]["batch"], rows[0]["prompt"])
     shown = [row for row in rows if (row["batch"], row["prompt"]) == case]
-    names, places = names_of([dict(row) for row in shown]), range(len(shown))
+    names, places = [row["mode"] for row in shown], range(len(shown))
     middle = [row["ratio"]["median"] for row in shown]
     spread = [
         [max(0.0, m - row["ratio"]["low"]) for m, row in zip(middle, shown, strict=True)],
@@ -63,21 +62,11 @@ def by_batch(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     prompts = sorted({row["prompt"] for row in rows})
     for mode in dict.fromkeys(row["mode"] for row in rows if row["mode"].endswith(LOOK_AHEAD)):
         for prompt in prompts:
-            line = [r for r in rows if r["mode"] == mode and r["prompt"] == prompt and r["slots"] is None]
+            line = [r for r in rows if r["mode"] == mode and r["prompt"] == prompt]
             label = mode if len(prompts) == 1 else f"{mode}, prompt {prompt}"
             _line(axes, [r["batch"] for r in line], line, label)
     axes.set(xlabel="batch size", ylabel="time per token over plain, %", xscale="log")
     _ticks(axes, sorted({row["batch"] for row in rows}))
-
-
-def by_slots(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Overhead of EXP's look-ahead against its candidate slots, a line for each mode and case."""
-    with_slots = [row for row in rows if row["slots"]]
-    for mode, batch, prompt in dict.fromkeys((r["mode"], r["batch"], r["prompt"]) for r in with_slots):
-        line = [r for r in with_slots if (r["mode"], r["batch"], r["prompt"]) == (mode, batch, prompt)]
-        _line(axes, [r["slots"] for r in line], line, f"{mode}, batch {batch}, prompt {prompt}")
-    axes.set(xlabel="candidate slots", ylabel="time per token over plain, %")
-    _ticks(axes, sorted({row["slots"] for row in with_slots}))
 
 
 def _line(axes: Any, x: Sequence[int], rows: Sequence[Mapping[str, Any]], label: str) -> None:

@@ -13,10 +13,7 @@ import typer
 from caw.benchmark.sizes import SHAPES, SIZES
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.cli.product_tuner_output import tune_products
 from caw.cli.quantization_option import FLAG, prepare_place, quantization_option
-from caw.cli.step_model_output import model_of_step as show_model_of_step
-from caw.cli.step_times_output import time_steps
 from caw.defaults import THETA
 from caw.io.files import check_paths, write_text
 from caw.io.progress import Bar
@@ -29,8 +26,8 @@ if TYPE_CHECKING:
 CASES, OUTPUT = "Cases", "Output"
 MODES_HELP = (
     "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp, synthid with entropy or caw; plain/drawn, kgw/drawn, "
-    "kgw+caw/drawn, exp/drawn, synthid/drawn (temperature .7, top-p .95); compiled-torch, transformers, "
-    "transformers-static, transformers-kgw, markllm-kgw and as-...-kgw; default; all."
+    "kgw+caw/drawn, exp/drawn, synthid/drawn (temperature .7, top-p .95); transformers, "
+    "transformers-static, transformers-kgw, as-transformers-kgw; default; all."
 )
 
 
@@ -47,16 +44,13 @@ def benchmark(
     batch: Annotated[str | None, opt.panel(CASES, "Batch sizes.", metavar="N,...")] = None,
     prompt: Annotated[str | None, opt.panel(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
     tokens: Annotated[int | None, opt.panel(CASES, "New tokens per sequence.")] = None,
-    candidates: Annotated[
-        str, opt.panel(CASES, "Numbers of candidate slots to run EXP's look-ahead with, in addition.", metavar="N,...")
-    ] = "",
     rounds: Annotated[int | None, opt.panel(CASES, "Rounds; each runs all modes in turn.")] = None,
     max_seconds: Annotated[
         float | None, opt.panel(CASES, "Time limit per case in seconds; no new round starts after it.")
     ] = None,
     memory: Annotated[
         bool | None,
-        opt.panel(CASES, "Measure peak memory; on a CPU this runs one process per mode.", "--memory/--no-memory"),
+        opt.panel(CASES, "Measure peak memory on a GPU.", "--memory/--no-memory"),
     ] = None,
     allow_differences: Annotated[
         bool, opt.panel(CASES, "Continue if modes that must give the same tokens differ.", "--allow-differences")
@@ -77,18 +71,6 @@ def benchmark(
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
-    model_of_step: Annotated[
-        str | None,
-        opt.panel(CASES, "List the kernels of a step on this GPU with their minimum times, and measured times if it "
-        "is present.", metavar="a100|h100|h200|b200"),
-    ] = None,
-    tune: Annotated[
-        bool, opt.panel(CASES, "Find the fastest kernels for matrix products on this GPU and save the choice; "
-        "decoding is not measured.", "--tune")
-    ] = False,
-    steps: Annotated[
-        bool, opt.panel(CASES, "Time only the captured steps of --shapes, at the lengths of --prompt.", "--steps")
-    ] = False,
     quantization: Annotated[
         str | None,
         quantization_option(CASES, remark=" With --shapes: fp8, int8 or int4, on a GPU."),
@@ -100,21 +82,9 @@ def benchmark(
     unwatermarked decoding in the same round. The first run of each mode is a warm-up. Modes that must give the same
     tokens (in float32) are checked first. Time per token excludes the prompt and graph capture.
 
-    Sizes: quick takes less than two minutes on two cores; standard has more modes, tokens and rounds, and peak memory;
+    Sizes: quick takes less than two minutes on two cores; standard has more modes, tokens and rounds;
     full runs every mode with several batch sizes and prompt lengths, which takes hours. --json is written after each
     round. After an interruption, the rounds that all modes completed are shown and saved ("complete" is false).
-
-    --model-of-step computes the kernel launches of a captured step on a GPU, without that GPU: bytes over the data
-    sheet's bandwidth, or an assumed launch cost if that is larger. If the GPU is present (or --device names one), the
-    step is also replayed under torch's profiler and each kernel's measured time is shown.
-
-    --tune times this library's kernel for small matrix products with several tile sizes, and other installed kernels,
-    on the model's shapes. For each product the fastest kernel whose rows do not depend on the rest of the batch is
-    saved for this GPU and Triton version (in CAW_CACHE, default ~/.cache/caw) and used from the next run on.
-    --max-seconds limits the search.
-
-    --steps times only the step of each mode: eight replays of its graph between two events, over a prefix that exists
-    in length only. No text is read or generated, so long prefixes prepare as fast as short ones.
 
     Exit code 1: slower than --compare by more than noise, or modes with different tokens.
 
@@ -124,20 +94,11 @@ def benchmark(
     - caw benchmark --size standard --json now.json
     - caw benchmark --quantization file --threads 1
     - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
-    - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
+    - caw benchmark --modes kgw+caw,exp+caw --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
-    - caw benchmark --model-of-step h200 --shapes llama-3-8b --batch 1,8 --prompt 2048 --json step.json
-    - caw benchmark --model-of-step h200 --quantization int4
-    - caw benchmark --tune --shapes llama-3-8b --dtype bfloat16
-    - caw benchmark --steps --shapes llama-2-7b --dtype float16 --prompt 128,1024,4096,16384
     """
     with user_errors():
         cases = _names(modes) if modes is not None else None, _numbers("--batch", batch), _numbers("--prompt", prompt)
-        if model_of_step is not None:
-            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file, quantization, device)
-        if tune or steps:
-            timed = tune_products if tune else partial(time_steps, cases, rounds)
-            return timed(model, shapes, dtype, device, max_seconds, json_file, quantization)
         if plot_file is not None:
             require("matplotlib", "--plot")
         from caw.benchmark import BenchmarkSettings, run
@@ -145,7 +106,7 @@ def benchmark(
         from caw.benchmark.equality import DifferentTokensError
 
         settings = BenchmarkSettings(
-            model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
+            model, shapes, evaluator, theta=theta, beta=beta,
             dtype=dtype, device=_place(model, shapes, device, threads, dtype, quantization), threads=threads,
             allow_differences=allow_differences, weights=quantization,
             **_sized(size, {
@@ -262,8 +223,6 @@ def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from caw.benchmark.cases import Variant
-
     title = f"batch {batch}, prompt of {prompt} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
@@ -273,7 +232,7 @@ def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if (row["batch"], row["prompt"]) != (batch, prompt):
             continue
-        name = Variant(row["mode"], row["slots"]).name
+        name = row["mode"]
         if "error" in row:
             errors[name] = row["error"]
         else:
@@ -304,7 +263,6 @@ def _short(ratio: float) -> str:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """Return notes: the setup, what was not counted, and where modes differ."""
-    from caw.benchmark.cases import Variant
     from caw.benchmark.modes import PLAIN
 
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
@@ -321,7 +279,7 @@ def notes(found: dict[str, Any]) -> list[str]:
     if plain:
         lines.append(f"memory: peak over plain's, which is {', '.join(plain)}")
     lines += [
-        f"{Variant(row['mode'], row['slots']).name}, batch {row['batch']}: {row['tokens_per_pass']:.2f} tokens and "
+        f"{row['mode']}, batch {row['batch']}: {row['tokens_per_pass']:.2f} tokens and "
         f"{row['rows_per_pass']:.1f} rows a forward, {row['acceptance']:.0%} of drafts right"
         for row in rows
         if "tokens_per_pass" in row

@@ -52,8 +52,7 @@ def read_key_list(path: Path) -> dict[str, Watermark]:
         raise ValueError(f"{path} is not valid YAML; check its indentation and quotes") from None
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply; use the structure shown in `caw detect --help`") from None
-    # `candidates` is the list's earlier name
-    entries = loaded.get("watermarks", loaded.get("candidates")) if isinstance(loaded, dict) else None
+    entries = loaded.get("watermarks") if isinstance(loaded, dict) else None
     if not isinstance(entries, list) or not entries:
         raise ValueError(f"{path} must contain a list `watermarks`, found none; see `caw detect --help`")
     found: dict[str, Watermark] = {}

@@ -33,7 +33,7 @@ from caw.cli.policy_choice import (
     recommended_of,
     what_marks,
 )
-from caw.cli.quantization_option import DRAFTER_FLAG, DrafterQuantized, Quantized, check_second, prepare_place
+from caw.cli.quantization_option import Quantized, prepare_place
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
@@ -68,7 +68,7 @@ Guarded = Annotated[
         FOUND,
         "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).",
         "--guard",
-        metavar="healed|number|results|json[:FIELD,...]|python|content",
+        metavar="number|results|json[:FIELD,...]|python|content",
     ),
 ]
 OnUndetected = Annotated[
@@ -280,7 +280,6 @@ def generate(
     prefill_attention: opt.PrefillAttention = "sdpa",
     compile: opt.Compile = False,
     speculate: opt.Speculate = "auto",
-    drafter_quantized: DrafterQuantized = None,
     dtype: opt.DType = "auto",
     quantization: Quantized = None,
     device: opt.Device = None,
@@ -317,9 +316,7 @@ def generate(
         from caw.settings import Sampling as SamplingSettings
         from caw.settings import Settings, greedy_if_one_token
 
-        ahead, drafter = opt.parse_speculate(speculate)
-        read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights,
-                "--speculate": drafter}  # fmt: skip
+        read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights}
         check_paths(read, {"--output": output})
         of_mark = {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
                    "top-k-exp": top_k_exp, "strength-exp": strength_exp, "payload": payload,
@@ -346,7 +343,7 @@ def generate(
             how = opt.build_policy(chosen, of_policy, model)
             marking = "" if mark is None else what_marks(mark, how, remark)
         if family is not None:
-            family.check_strength(how.greatest)
+            family.check_strength(how.max_strength)
         elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos require a watermark, got none; leave them out")
         settings = Settings(
@@ -355,14 +352,13 @@ def generate(
             return_trace=trace, batch_size=batch_size,
             max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
             detectable_at=detectable_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
-            on_undetected=on_undetected, guard=guard, speculate=ahead,  # type: ignore[arg-type]
+            on_undetected=on_undetected, guard=guard, speculate=opt.parse_speculate(speculate),  # type: ignore[arg-type]
         )  # fmt: skip
         check_sampling(settings, drawn)
         table = check_detectable(settings, mark, family, how, weights)
-        run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table, drafter, drafter_quantized)
+        run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table)
         run.check()
         device = prepare_place(model, device, threads, dtype, quantization)
-        check_second(drafter, device, dtype, drafter_quantized, DRAFTER_FLAG, "--speculate")
         run = replace(run, numbers=arithmetic_of(model, device, dtype, quantization))
         entries, bad = read_prompts(prompt, input, field, chat=chat)
         loaded = Loaded(model, device, dtype, quantization)
@@ -387,12 +383,6 @@ def _make(out: Output, run: RunSettings, marking: str, loaded: Loaded, *, source
     run = replace(run, model_digest=loaded.model_digest)
     if out.checked is not None:
         out.checked.check_model(run.model_digest)
-    if run.drafter is not None:
-        with doing(f"loading {run.drafter}"):
-            guesses, other = load_model(
-                run.drafter, device=loaded.device, dtype=loaded.dtype, quantization=run.drafter_quantization
-            )
-        run = run.drafting(guesses, tokenizer, other)
     accepted = accept_entries(out.todo, network, tokenizer, run, source=source)
     if marking and accepted.ids:
         complain(marking)

@@ -51,9 +51,7 @@ class PromptEntry:
 class RunSettings:
     """Everything about a run except its prompts. `label` goes into every output line and must not change on resume.
 
-    drafter: name of a smaller model for speculative decoding, which changes no text. drafter_quantization: its
-    `quantization` of `load_model`. numbers: the model's numeric formats. model_digest: of the model, "" until it is
-    loaded.
+    numbers: the model's numeric formats. model_digest: of the model, "" until it is loaded.
     """
 
     model: str
@@ -62,8 +60,6 @@ class RunSettings:
     settings: Settings
     with_prompt: bool
     weights: TokenWeights | None = None
-    drafter: str | None = None
-    drafter_quantization: str | None = None
     numbers: Arithmetic | None = None
     model_digest: str = ""
 
@@ -71,15 +67,6 @@ class RunSettings:
     def own_policy(self) -> Policy | None:
         """The policy to generate with: None where the watermark brings it."""
         return None if self.watermark is not None and len(self.watermark.parts) > 1 else self.policy
-
-    def drafting(self, model: Any, tokenizer: Any, other: Any) -> RunSettings:
-        """Return the settings with a loaded draft model; tokenizer: of the main model, other: of the draft model."""
-        if tokenizer.get_vocab() != other.get_vocab():
-            raise ValueError(
-                f"--speculate must name a model with the vocabulary of {self.model}, {self.drafter} has another; "
-                "choose a smaller model of the same family"
-            )
-        return replace(self, settings=replace(self.settings, speculate=model))
 
     def check(self) -> None:
         """Reject, before a model is loaded, invalid stop strings and options that cannot be written to a line."""

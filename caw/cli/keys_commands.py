@@ -15,7 +15,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.cli.policy_choice import build_recommended, choose_watermark
-from caw.cli.registry_options import RegistryUrl, named, opened, read_time, shown_time
+from caw.cli.registry_options import RegistryUrl, opened, read_time, shown_time
 from caw.requirements import require
 from caw.watermarks.keys import parse_key
 
@@ -247,54 +247,6 @@ def reseal(registry: RegistryUrl = None) -> None:
     """
     with user_errors():
         print(f"{opened(registry).reseal()} secrets re-encrypted")
-
-
-def upgrade(
-    registry: RegistryUrl = None,
-    watermark: Annotated[
-        str,
-        opt.panel(
-            opt.MARK,
-            "Watermark of the server, for keys that do not store one.",
-            "--watermark",
-            metavar="|".join(opt.WATERMARKS),
-        ),
-    ] = "kgw",
-    gamma: opt.Gamma = None,
-    delta: opt.Delta = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    format: opt.FormatName = None,
-    vocab_size: opt.VocabSize = None,
-    top_k_exp: opt.TopKExp = None,
-    strength_exp: opt.StrengthExp = None,
-    free: opt.Free = None,
-    subkeys: opt.Subkeys = None,
-) -> None:
-    """Upgrade the registry of an earlier version. Back it up and stop its servers first.
-
-    Before format 2, marking keys did not store their watermark: give the same watermark options as to `caw serve`, or
-    old texts will not be detected. Receipts are unchanged and still verify.
-
-    Examples:
-
-    - caw keys upgrade
-    - caw keys upgrade --watermark exp --top-k-exp 5
-    """
-    with user_errors():
-        options = {
-            "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp, "free": free,
-            "subkeys": subkeys,
-        }  # fmt: skip
-        url, mark = named(registry), _made_with(watermark, options)
-        from caw.registry.upgrade import upgrade_registry
-
-        done = upgrade_registry(url, mark)
-        if done.before == done.after:
-            print(f"the registry has format {done.after} already")
-        else:
-            print(f"upgraded the registry from format {done.before} to {done.after}; {done.keys} keys mark with {mark}")
 
 
 def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Watermark:

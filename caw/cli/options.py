@@ -11,6 +11,7 @@ import typer
 
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
 from caw.io.progress import silent
+from caw.io.show import shown
 from caw.models.device import DTYPES, resolve_device
 from caw.policies.names import POLICIES, make_policy, policy_name
 from caw.watermarks.keys import parse_key
@@ -164,19 +165,17 @@ Compile = Annotated[
 Speculate = Annotated[
     str,
     panel(RUNNING, "Speculative decoding; texts do not change: auto (n-gram lookup where it pays), own (lookup within "
-    "each text only), none, a number of tokens to look up, or a smaller model with the same vocabulary."),
+    "each text only), none, or a number of tokens to look up."),
 ]  # fmt: skip
 
 
-def parse_speculate(text: str) -> tuple[str | int | None, str | None]:
-    """Return (the value of --speculate, the model name if it is one). Numbers out of range are rejected later."""
+def parse_speculate(text: str) -> str | int | None:
+    """Return the value of --speculate. Numbers out of range are rejected later."""
     if re.fullmatch(r"[0-9]{1,9}", text):
-        return int(text), None
-    if not text:
-        raise ValueError("--speculate must be auto, own, none, a number or a model, got an empty value; leave it out")
-    if text in ("auto", "own", "none"):
-        return (None if text == "none" else text), None
-    return "auto", text
+        return int(text)
+    if text not in ("auto", "own", "none"):
+        raise ValueError(f"--speculate must be auto, own, none or a number, got {shown(text)}; leave it out")
+    return None if text == "none" else text
 
 
 def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> Watermark | None:

@@ -53,10 +53,6 @@ KEYS = {
         "caw.cli.keys_commands", "reseal", "Re-encrypt all secrets under the first master key, so that older ones can "
         "be removed."
     ),
-    "upgrade": LazyCommand(
-        "caw.cli.keys_commands", "upgrade",
-        "Upgrade the registry of an earlier version. Back it up and stop its servers first.",
-    ),
 }  # fmt: skip
 AUDITS = {
     "export": LazyCommand(

@@ -27,8 +27,6 @@ def second_option(model: str, flag: str, title: str = RUNNING) -> Any:
 
 
 Quantized = Annotated[str | None, quantization_option()]
-DRAFTER_FLAG = "--drafter-quantization"
-DrafterQuantized = Annotated[str | None, second_option("--speculate", DRAFTER_FLAG)]
 
 
 def prepare_place(
@@ -37,10 +35,6 @@ def prepare_place(
     """Return the model's device, as `prepare_device` does; the CPU by default for a file's own blocks.
 
     Raises ValueError or ImportError, before anything is loaded, for weights that this model cannot have there.
-
-    flag: the command's name for them.
-
-    flag: the command's name for them.
 
     flag: the command's name for them.
     """

@@ -78,7 +78,7 @@ MaxAttempts = Annotated[int, panel(MARKING, "Maximum attempts per text.", "--max
 Guarded = Annotated[
     str | None,
     panel(MARKING, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked "
-    "text.", "--guard", metavar="healed|number|results|json[:FIELD,...]|python|content"),
+    "text.", "--guard", metavar="number|results|json[:FIELD,...]|python|content"),
 ]  # fmt: skip
 ExemptBelow = Annotated[
     int, panel(MARKING, "Do not mark requests for fewer new tokens than this; 0 marks all.", "--exempt-below")

@@ -52,14 +52,13 @@ class MarkedChoice:
 
 @dataclass(frozen=True)
 class TextReading:
-    """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats. best:
-    its likeliest token at each. choices: what the mark would change, in order. others: at the same places, other tokens
-    that show more of the key than the text's own. beyond: such tokens at other places, which no strength changes, if
-    the policy marks any. Both only where the reading is from records."""
+    """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats.
+    choices: what the mark would change, in order. others: at the same places, other tokens that show more of the key
+    than the text's own. beyond: such tokens at other places, which no strength changes, if the policy marks any. Both
+    only where the reading is from records."""
 
     since: int
     own: list[float]
-    best: list[int]
     choices: list[MarkedChoice]
     others: list[MarkedChoice] = field(default_factory=list)
     beyond: list[MarkedChoice] = field(default_factory=list)
@@ -96,7 +95,6 @@ def read_along(
         read(model, cache, row, [known[:first]], 0, have, CHUNK)
     chooser = _Chooser(plan, request, text, ends, marks, since)
     own: list[float] = []
-    best: list[int] = []
     choices: list[MarkedChoice] = []
     window: torch.Tensor | None = None
     start = first  # of the window
@@ -113,12 +111,11 @@ def read_along(
         if places:
             said = window[at].gather(1, tokens[:, None])[:, 0] - record.logsumexp[at]
             own += said.tolist()
-            best += record.ids[at, 0].tolist()
         choices += chooser.choose(window, record, start, prompt, strengths)
         keep = plan.history + 1  # the last position is decided once the next one is known
         start, window = last + 1 - min(keep, window.shape[0]), window[-keep:]
     cache.end_prefill(torch.tensor([len(known)], device=row.device))
-    return TextReading(since, own, best, choices)
+    return TextReading(since, own, choices)
 
 
 def read_records(
@@ -154,7 +151,7 @@ def read_records(
     least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
     likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
     others = _others(chooser, marks, request, choices, own, len(strengths) - 1)
-    return TextReading(since, likely[since:].tolist(), own.ids[since:, 0].tolist(), choices, *others)
+    return TextReading(since, likely[since:].tolist(), choices, *others)
 
 
 def _others(

@@ -351,7 +351,7 @@ class Chooser:
 
     def _within(self, limits: RowLimits) -> Choosing:
         """Make the `Choosing` for texts within these limits, and memory for them."""
-        max_strength = limits.greatest(self.policy.greatest)
+        max_strength = limits.greatest(self.policy.max_strength)
         if self.watermark is not None:
             self.watermark.check_strength(max_strength)
         texts = self._texts

@@ -85,7 +85,7 @@ class Rules:
     @property
     def max_strength(self) -> float:
         """Maximum strength of any text."""
-        return self.limits.greatest(self.policy.greatest)
+        return self.limits.greatest(self.policy.max_strength)
 
 
 class Choice(NamedTuple):
@@ -358,10 +358,6 @@ class Choosing:
             TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
             ladder.full, spec.masses(window, evaluator.token_class),
         )  # fmt: skip
-        if self.loop is not None and self.loop.weighs:
-            own = self.loop.weigh(strength, capacity, factors * self.own_strength)
-            strength = torch.where(state.pending >= 0, strength, own)
-            choice = self.select(ladder, strength)
         return Choice(capacity, strength, choice)
 
     def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""The closed loop: the strength of a text's mark follows from its evidence so far.
+"""The closed loop: a text is marked until its evidence so far reaches the target.
 
-    steer  before a token: compare the text's z with the z that the target needs, and set the factor of the strength
+    steer  before a token: compare the text's z with the z that the target needs; once it is reached, strength is 0
     aim    on the ladder: keep the original token alone where no candidate could add evidence
     count  after a token: add its evidence as the detector would count it
 
@@ -18,7 +18,7 @@ from caw.decoding.texts import Texts
 from caw.detection.weights import TokenWeights
 from caw.ladder import Ladder
 from caw.policies import Target
-from caw.policies.target import Law, Standing, read_target
+from caw.policies.target import read_target
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, TokenScores
 
@@ -39,8 +39,7 @@ class ClosedLoop:
                 "leave target or payload out"
             )
         self.watermark, self.margin, self.native = watermark, target.margin, watermark.native is not None
-        self.law, self.quantile = target.steering, target.quantile
-        self.weighs = type(self.law).strength is not Law.strength
+        self.quantile = target.quantile
         self.levels = _levels(target, watermark, vocab_size, device)
         self.moments = (*watermark.null_moments, watermark.null_third)
         probe = torch.zeros(watermark.window + 1, dtype=torch.int64)
@@ -58,14 +57,7 @@ class ClosedLoop:
         z, skewness = own.standing.unbind(dim=1)
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
         needed = self.quantile + self.margin + texts.rows.margins + (self.quantile**2 - 1) / 6 * skewness
-        torch.mul(
-            texts.rows.factors, self.law.factor(Standing(z, needed, texts.counts, texts.budgets)), out=own.factors
-        )
-
-    def weigh(self, strength: torch.Tensor, capacity: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-        """Return the law's own strength, float32 [B], of tokens of known capacity float32 [B]; most: float32 [B], the
-        maximum that the policy may give each."""
-        return self.law.strength(strength, capacity, most)
+        torch.mul(texts.rows.factors, (z < needed).float(), out=own.factors)
 
     def aim(self, texts: Texts, ladder: Ladder) -> Ladder:
         """Drop further candidates where none of them would add evidence."""

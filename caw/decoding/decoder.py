@@ -121,7 +121,7 @@ class Decoder:
         if isinstance(self.step, FixedStep):
             rounds = DraftRounds if self.plan.drafts else RunAhead
             return rounds(self.step, self.state, self.cache, self.report, self.kept)
-        return self.step.caller(self.state, self.cache, lambda: bool(self.waiting) or self.plan.keep_rows)
+        return self.step.caller(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Make the model's device the current one, on which kernels are launched."""
@@ -262,7 +262,7 @@ def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
     facts = plan.facts
     cache = (SpreadCache if facts.spread else SiblingCache)(
         facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots + plan.drafts, facts.device,
-        plan.copies, plan.kernels, plan.settings.prefill_attention,
+        plan.kernels, plan.settings.prefill_attention,
     )  # fmt: skip
     if kept is not None:
         cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -66,8 +66,8 @@ class EagerStep(Step):
         """Commit candidate chosen[b] (int64 [B]) to the cache where moved (bool [B])."""
         cache.commit(chosen, moved)
 
-    def caller(self, state: DecodeState, cache: SiblingCache, followed: Callable[[], bool]) -> StepByStep:
-        """Make the caller of this step; followed: tells whether other texts wait for a row."""
+    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
+        """Make the caller of this step."""
         return StepByStep(self, state, cache)
 
 

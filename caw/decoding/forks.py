@@ -115,9 +115,7 @@ class ForkDecoder(Decoder):
         self.ragged = not plan.captured and plan.why_no_drafts in ("", NEVER) and self.cache.packs
         if isinstance(self.step, DraftStep):
             own = self.step.proposer
-            self.step.proposer = ForkProposer(
-                own.drafter, own.width, own.vocab_size, looks_ahead=own.looks_ahead, beside=own.beside
-            )
+            self.step.proposer = ForkProposer(own.drafter, own.width, own.vocab_size)
 
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Fill empty rows: with prompts, with forks, and for a moment with texts that are only read."""

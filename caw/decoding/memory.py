@@ -111,12 +111,11 @@ def decoding_needs(
     facts: ModelFacts,
     capacity: int,
     slots: int,
-    copies: int,
     history: int,
     limit: int | None = None,
     compiled: bool = False,
 ) -> Needs:
-    """Compute the memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix.
+    """Compute the memory of decoding with caches of `capacity` tokens, and `slots` candidates.
 
     limit: length from which the rotary embedding changes, so that prompts are read whole (`Plan.limit`).
     compiled: whether prefill uses `prefix_attention`, which does not materialize scores.
@@ -129,7 +128,7 @@ def decoding_needs(
     record = RECORD_SIZE * (2 * FLOAT + INT) + FLOAT
     # the model's logits, their float32 copy, and what the sampler makes of the current ones
     logits = vocab_size * (slots * (size + FLOAT) + 5 * FLOAT)
-    per_sequence = keys_and_values * (capacity * copies + slots) + logits + (history + 2) * record + capacity * INT
+    per_sequence = keys_and_values * (capacity + slots) + logits + (history + 2) * record + capacity * INT
     tokens = min(MAX_TOKENS, MAX_ROWS * min(capacity, CHUNK)) if limit is None else capacity
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     activations = tokens * size * (6 * config.hidden_size + 3 * inner)

@@ -36,7 +36,7 @@ class Plan(Rules):
 
     facts: the model's.
     batch: sequences at once. capacity: maximum tokens (prompt + new) of each.
-    slots: C, maximum candidates of one forward. copies: of each prefix, more than 1 for the batch baseline.
+    slots: C, maximum candidates of one forward.
     reach: number of earlier distributions computed from a prompt: N-, or more for a prompt cache.
     limit: length from which the model's rotary embedding changes, if texts may get there: each is then decoded by
         itself. None = they cannot.
@@ -53,7 +53,6 @@ class Plan(Rules):
     batch: int
     capacity: int
     slots: int
-    copies: int
     reach: int
     limit: int | None
     captured: bool
@@ -97,12 +96,14 @@ def make_plan(
     _ext.warn_without_cuda(facts.device)
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
-    max_strength = limits.greatest(checked(policy).greatest)
+    max_strength = limits.greatest(checked(policy).max_strength)
     recommended = watermark if isinstance(watermark, Recommended) else None
     watermark = watermark if recommended is None else recommended.greedy
     if watermark is not None:
         watermark = watermark.with_vocabulary(facts.vocab_size)
         watermark.check_strength(max_strength)
+    if settings.branching == "batch" and facts.spread:
+        raise ValueError("branching='batch' needs a model on one device, found several; use 'sequential' or 'tree'")
     check_prefill_attention(settings.prefill_attention, facts.device, facts.dtype)
     if prompt_cache is not None and facts.mesh is not None:  # processes with other memory would keep other prompts
         raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
@@ -115,13 +116,12 @@ def make_plan(
     warper = processors or make_warper(limits)
     captured = will_capture(facts, watermark, policy, settings, kernels, limits, warper, limit, captured)
     slots = candidate_slots(watermark, policy, settings, max_strength, captured=captured)
-    copies = slots if settings.branching == "batch" else 1
     changing = limit is not None or (inside_generate and facts.dropping is not None)
     undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing, slots=slots, batch=batch)
     spare, carried = None, slots + most_drafts(settings, undrafted)
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)
-        needs = decoding_needs(facts, capacity, carried, copies, reach, limit, compiled)
+        needs = decoding_needs(facts, capacity, carried, reach, limit, compiled)
         batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
     return Plan(
         facts=facts,
@@ -137,7 +137,6 @@ def make_plan(
         batch=batch,
         capacity=capacity,
         slots=slots,
-        copies=copies,
         history=history,
         reach=reach,
         limit=limit,

@@ -127,12 +127,13 @@ def will_capture(
     """
     why_not = needed_of_host(watermark, policy, warper, limits, facts.device)
     # no graph spans devices or processes, and none can hold a rotary embedding that changes
-    whole = not facts.spread and facts.mesh is None and limit is None
+    whole = not facts.spread and facts.mesh is None and limit is None and settings.branching == "tree"
     if settings.compile and not (whole and not why_not and kernels.native and asked is not False):
         spread = facts.spread or facts.mesh is not None
         found = why_not or (
             "a model on several devices" if spread
             else "texts that may reach that length" if limit is not None
+            else f"branching={settings.branching!r}" if settings.branching != "tree"
             else "backend='reference'" if not kernels.native
             else "settings that keep steps eager"
         )  # fmt: skip
@@ -196,10 +197,8 @@ def graph_drafts(settings: Settings, why_not: str, captured: bool) -> int:
 
 
 def _fixed(speculate: Any) -> bool:
-    """Tell whether captured steps draft with it: with a number or a drafter, not where it drafts only if that pays, nor
-    with a model, whose guesses on the CPU a GPU would wait for."""
-    own = isinstance(speculate, str) and speculate in WHERE_IT_PAYS
-    return speculate is not None and not own and not hasattr(speculate, "config")
+    """Tell whether captured steps draft with it: with a number or a drafter, not where it drafts only if that pays."""
+    return speculate is not None and not isinstance(speculate, str)
 
 
 def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:

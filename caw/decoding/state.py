@@ -70,15 +70,8 @@ class DecodeState:
         for kept, record in zip((self.current, *self.history), records, strict=True):
             kept.write(rows, record)
 
-    def advance(self, moved: torch.Tensor, logits: torch.Tensor, record: Record) -> None:
-        """Move to position i + 1 where moved (bool [B]): its logits [B, V] and record."""
-        torch.where(moved[:, None], logits, self.logits, out=self.logits)
-        records = [record, self.current, *self.history]
-        for k in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten before it is read
-            records[k + 1].take_over(moved, records[k])
-
     def advance_all(self, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
-        """`advance` of every row, its logits being rows[b] (int64 [B]) of logits [N, V]: copied once, not chosen.
+        """Move every row to position i + 1: its logits are rows[b] (int64 [B]) of logits [N, V], copied once.
 
         Neighbours in the memory of a CPU are not copied at all: the state takes that memory, used by nobody later.
         """
@@ -90,13 +83,12 @@ class DecodeState:
         else:
             self.logits.copy_(logits.index_select(0, rows))
         records = [record, self.current, *self.history]
-        for k in range(len(self.history), -1, -1):  # oldest first
+        for k in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten before it is read
             for mine, theirs in zip(records[k + 1].tensors, records[k].tensors, strict=True):
                 mine.copy_(theirs)
 
     def advance_some(self, places: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
-        """`advance` of the rows `places` (int64 [M]), their logits being rows[m] (int64 [M]) of logits [N, V]: what is
-        not moved is not touched."""
+        """Move rows `places` (int64 [M]) to position i + 1: their logits are rows[m] (int64 [M]) of logits [N, V]."""
         self.logits.index_copy_(0, places, logits.index_select(0, rows).to(self.logits.dtype))
         records = [record, self.current, *self.history]
         for k in range(len(self.history), -1, -1):  # oldest first

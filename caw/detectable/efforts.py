@@ -108,7 +108,7 @@ def greatest_factor(watermark: Watermark, policy: Policy) -> float:
     """
     if runs_full_race(watermark, policy):
         return 1.0
-    most = RECORD_SIZE / (policy.greatest * watermark.full) if watermark.rule == "top_k" else math.inf
+    most = RECORD_SIZE / (policy.max_strength * watermark.full) if watermark.rule == "top_k" else math.inf
     return max(1.0, min(math.floor(most * 1000) / 1000 if most < MAX_STRENGTH else most, MAX_STRENGTH))
 
 

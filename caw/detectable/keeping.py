@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from caw.content import content_of
 from caw.keeps import Content, Keeps, Results, reads
+from caw.keeps.parts import content_of
 
 REJECTED = "keeps must return True for the unmarked text as both, got False; compare the texts"
 
@@ -21,16 +21,15 @@ class Keeping:
     again.
 
     Args:
-        reader: of the guard, None = the content. names: words that are names even where they begin a sentence.
+        reader: of the guard. names: words that are names even where they begin a sentence.
 
     possible: tells of a text's beginning whether the whole may keep what it must; None = not known of a beginning.
     error: the last one of the caller's own reader, else empty. lost: the reader rejects the unmarked text itself, or
     raised on it twice, so that no other can be kept.
     """
 
-    def __init__(self, reader: Keeps | None, unmarked: str, names: Collection[str]) -> None:
-        # content() by itself does not know the prompt's names
-        self.reader = None if isinstance(reader, Content) else reader
+    def __init__(self, reader: Keeps, unmarked: str, names: Collection[str]) -> None:
+        self.reader = None if isinstance(reader, Content) else reader  # which does not know the prompt's names
         self.unmarked, self.names, self.content = unmarked, names, content_of(unmarked, names)
         self.error = ""
         self.verdicts: dict[str, bool | None] = {}

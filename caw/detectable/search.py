@@ -19,20 +19,19 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
 
-from caw.content import names_in
-from caw.decoding.along import MarkedChoice, TextReading
+from caw.decoding.along import MarkedChoice
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.damage import broken, disordered, unclosed
-from caw.detectable.healing import Matters, read_healing
 from caw.detectable.keeping import Keeping
 from caw.detectable.receipts import Kept
 from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
+from caw.keeps.parts import names_in
 from caw.settings import Settings
 
 NORMAL = NormalDist()
@@ -42,10 +41,6 @@ SURE, DOUBT, UNSURE = (
     0.15,
     3.0,
 )  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
-READINGS = 6  # of a text put together, to see whether it healed
-LAST = 2  # of these, for a text that is not detected: as far as it heals
-RISES = 0.5  # nats that a patch is taken to cost behind it until a reading tells
-LEAST_LOST = 0.3  # nats; a cheaper change is not better
 LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
 
 # A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)
@@ -150,38 +145,32 @@ class Search:
     # The search -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Asked:
-        whole = yield from self._answer(self._ask(self._fork(saves=True)))
+        asked = self.asked
+        first = Fork(asked.ids, asked.budget, asked.row, asked.occurrence, stem=self.stem, saves=True)
+        whole = yield from self._answer(self._ask(first))
         self.unmarked = whole
         base = self._version(whole.tokens)
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
             return self._ended(base, _Progress(base))
         self.original = base.text
         names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
-        self.matters = Matters(base.tokens, self.stops, names)
         self.keeping = Keeping(self.guard.reader, base.text, names)
         if self.keeping.lost:
             return self._ended(base, _Progress(base))
-        reading = yield from self._read(base.tokens, 0, self.strengths)
+        answer = yield from self._answer(self._ask(self._reading(base.tokens)))
+        assert isinstance(answer, ReadSequence) and answer.reading is not None
+        reading = answer.reading
         state = _Progress(base)
-        stages = [reading.choices, reading.others, reading.beyond]
-        if self.guard.heals:  # it reads no result, so it leaves alone what the policy protects
-            stages = [[*reading.choices, *reading.others]]
-        for proposals in stages:
-            yield from self._try(base, reading, state, self._ordered(base, proposals) if not state.over else [])
-        yield from self._try(base, reading, state, state.covered, again=True)
-        if self.guard.heals and state.healed is None:
-            state.best, state.taken = self._together(base, state)
-            yield from self._heal(base, reading, state, last=True)
-        if state.best.verdict.found and not self.guard.heals:
+        for proposals in (reading.choices, reading.others, reading.beyond):
+            yield from self._try(base, state, self._ordered(base, proposals) if not state.over else [])
+        yield from self._try(base, state, state.covered, again=True)
+        if state.over:
             self._prune(base, state)
-        done = (state.healed or _Progress(base)) if self.guard.heals else state
-        nothing = self.all_or_nothing and not done.best.verdict.found
-        return self._ended(base, _Progress(base) if nothing else done)
+        return self._ended(base, _Progress(base) if self.all_or_nothing and not state.over else state)
 
     def _try(
-        self, base: Version, reading: TextReading, state: _Progress, proposals: Sequence[MarkedChoice], *,
-        again: bool = False,
-    ) -> Generator[list[Request], Numbered, None]:  # fmt: skip
+        self, base: Version, state: _Progress, proposals: Sequence[MarkedChoice], *, again: bool = False
+    ) -> Generator[list[Request], Numbered, None]:
         """Roll proposals out, in order, until the text is detected or has had all its rollouts.
 
         One whose place a patch that is taken has changed already is left for later, `again`: it may do better.
@@ -201,8 +190,10 @@ class Search:
             number = self._ask(self._rollout(base, choice)) if number is None else number
             sequence = yield from self._answer(number)
             self.rollouts += 1
-            yield from self._tried(base, reading, state, self._rolled(base, choice, sequence))
-        if not state.over and state.rolled and not self.guard.heals:
+            if one := self._rolled(base, choice, sequence):
+                state.rolled.append(one)
+                state.best, state.taken = self._with(base, state.best, state.taken, one)
+        if not state.over and state.rolled:
             self._recombine(base, state)
 
     def _recombine(self, base: Version, state: _Progress) -> None:
@@ -243,52 +234,6 @@ class Search:
             return version, trial
         return best, taken
 
-    def _tried(
-        self, base: Version, reading: TextReading, state: _Progress, one: Rolled | None
-    ) -> Generator[list[Request], Numbered, None]:
-        """Add a patch, in place of those that it meets, if the p-value falls."""
-        if one is None:
-            return
-        state.rolled.append(one)
-        state.best, state.taken = self._with(base, state.best, state.taken, one)
-        if self.guard.heals and state.best.verdict.found:
-            cheapest = self._together(base, state)
-            if cheapest[0].verdict.found:
-                state.best, state.taken = cheapest
-            yield from self._heal(base, reading, state)
-
-    def _heal(
-        self, base: Version, reading: TextReading, state: _Progress, *, last: bool = False
-    ) -> Generator[list[Request], Numbered, None]:
-        """Read the text that was put together, and leave patches out until it heals or is not detected any more.
-
-        last: whether no others will take their places, so that it may heal undetected.
-        """
-        most = READINGS if last else READINGS - LAST
-        while state.taken and state.readings < most:
-            taken, version = state.taken, state.best
-            after = yield from self._read(version.tokens, min(one.patch.start for one in taken), ())
-            state.readings += 1
-            healing = read_healing(base.tokens, reading, after, [one.patch for one in taken], self.matters)
-            state.risen |= dict(zip(healing.patches, healing.risen, strict=True))
-            out = healing.unhealed(self.guard.rise)
-            if not out:
-                least = (state.healed.best if state.healed else base).verdict.result.p_value
-                if version.verdict.result.p_value < least:
-                    state.healed = _Progress(version, taken)
-                return
-            state.rolled = [one for one in state.rolled if one.patch not in out]
-            state.best, state.taken = self._together(base, state)
-            if not last and not state.best.verdict.found:
-                return
-
-    def _read(
-        self, tokens: Sequence[int], since: int, strengths: Sequence[float]
-    ) -> Generator[list[Request], Numbered, TextReading]:
-        answer = yield from self._answer(self._ask(self._reading(tokens, since, strengths)))
-        assert isinstance(answer, ReadSequence) and answer.reading is not None
-        return answer.reading
-
     # What is asked of the decoder -------------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> int:
@@ -305,10 +250,6 @@ class Search:
             self.arrived[other] = sequence
         return self.arrived.pop(number)
 
-    def _fork(self, **fields: Any) -> Fork:
-        asked = self.asked
-        return Fork(asked.ids, asked.budget, asked.row, asked.occurrence, stem=self.stem, **fields)
-
     def _rollout(self, base: Version, choice: MarkedChoice) -> Rollout:
         asked = self.asked
         begun = (*base.tokens[: choice.place], choice.token)
@@ -319,11 +260,11 @@ class Search:
             possible=self._possible if self.keeping.possible else None,
         )  # fmt: skip
 
-    def _reading(self, tokens: Sequence[int], since: int, strengths: Sequence[float]) -> Reading:
+    def _reading(self, tokens: Sequence[int]) -> Reading:
         asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
         return Reading(
             asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
-            since=since, strengths=tuple(strengths),
+            strengths=self.strengths,
         )  # fmt: skip
 
     # Proposals --------------------------------------------------------------------------------------------------------
@@ -362,8 +303,8 @@ class Search:
             return None
         end = rejoined(old, tokens, place, self.guard.rejoin)
         own = sequence.finish_reason == "eos" or self.stops.reached(tokens)
-        if end is None and own and not self.guard.heals and len(old) - place <= self.guard.horizon:
-            end = len(old)  # it came to an end of its own, near the old one: nothing is copied, so nothing can heal
+        if end is None and own and len(old) - place <= self.guard.horizon:
+            end = len(old)  # it came to an end of its own, near the old one: nothing is copied
         if end is None:
             return None
         patch = Patch(place, end, tuple(tokens[place:])).trimmed(old)
@@ -377,19 +318,6 @@ class Search:
         strength = self.strengths[choice.level]
         gain = version.z - base.z  # 0 where two p-values near 1 have the same z
         return Rolled(patch, gain, choice.lost, trace, strength) if gain > 0 else None
-
-    def _together(self, base: Version, state: _Progress) -> tuple[Version, list[Rolled]]:
-        """Put patches together, the most evidence for the likelihood lost first, as far as they are needed."""
-        best, taken = base, list[Rolled]()
-        costs = {
-            one.patch: max(one.lost + max(state.risen.get(one.patch, RISES), 0.0), LEAST_LOST) for one in state.rolled
-        }
-        for one in sorted(state.rolled, key=lambda one: costs[one.patch] / one.gain):
-            if best.verdict.found:
-                break
-            if not any(one.patch.meets(other.patch) for other in taken):
-                best, taken = self._with(base, best, taken, one)
-        return best, taken
 
     # What a text must be ----------------------------------------------------------------------------------------------
 
@@ -473,17 +401,12 @@ class Search:
 @dataclass
 class _Progress:
     """How far a search has come. best: the unmarked text with the patches `taken`. rolled: all patches that may be
-    taken. covered: proposals at places that others have changed. healed: the best text that the model itself would go
-    on with, None = no patch. readings: how many were made. risen: nats that copied tokens cost more behind a patch.
-    """
+    taken. covered: proposals at places that others have changed."""
 
     best: Version
     taken: list[Rolled] = field(default_factory=list)
     rolled: list[Rolled] = field(default_factory=list)
     covered: list[MarkedChoice] = field(default_factory=list)
-    healed: _Progress | None = None
-    readings: int = 0
-    risen: dict[Patch, float] = field(default_factory=dict)
 
     def covers(self, choice: MarkedChoice) -> bool:
         """Whether a patch that is taken changes the place of a choice."""
@@ -491,5 +414,5 @@ class _Progress:
 
     @property
     def over(self) -> bool:
-        """Whether the text is detected, or given up."""
-        return self.best.verdict.found or self.readings >= READINGS - LAST
+        """Whether the text is detected."""
+        return self.best.verdict.found

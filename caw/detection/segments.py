@@ -14,7 +14,7 @@ import numpy as np
 
 from caw.watermarks import Watermark
 
-# nats that a change costs. Measured by benchmarks/bench_regions.py --changes: with 2, marked parts fall to pieces where
+# nats that a change costs. Measured by bench_regions.py --changes at aaf5148c: with 2, marked parts fall apart where
 # few tokens happen to be green; with 6, parts of 50 tokens run on to the ends of the text
 CHANGE = 3.0
 MAX_FITS = 8  # of the mean, each followed by a new split; two or three are usually enough

@@ -174,26 +174,23 @@ def generate(
     streamer: Any = None,
     tokenizer: Any = None,
     assistant_model: Any = None,
-    assistant_tokenizer: Any = None,
     **options: Any,
 ) -> Any:
     """What `model.generate(custom_generate=FOLDER, trust_remote_code=True, ...)` calls: texts by `caw.decode`.
 
-    Unlike `custom_generate=caw.decode`, which transformers calls without them, it takes `streamer`, `tokenizer`, also
-    for `stop_strings`, and `assistant_model`, which drafts tokens as `speculate` of `caw.generate`.
+    Unlike `custom_generate=caw.decode`, which transformers calls without them, it takes `streamer`, and
+    `tokenizer` for `stop_strings`.
 
     Args:
         watermark, policy: as in `caw.generate`.
         options: all others of `model.generate` and of `caw.decode`.
 
     Returns:
-        What `caw.decode` returns. Raises what it raises, and ValueError for an assistant with a tokenizer of its own.
+        What `caw.decode` returns. Raises what it raises, and ValueError for an assistant model.
     """
     with ended_on_error(streamer):
-        if assistant_tokenizer is not None:
-            raise ValueError("assistant_model must share the model's tokenizer, got another; use one that does")
         if assistant_model is not None:
-            options.setdefault("speculate", assistant_model)
+            raise ValueError("assistant_model must be None, as drafts are looked up in the text, got one; leave it out")
         given = {name: value for name, value in options.items() if value is not None or name == "speculate"}
         given = _with_stop_strings(model, tokenizer, given)
         own = functools.partial(decode, watermark=watermark, policy=policy)

@@ -51,7 +51,7 @@ class ReaderWeights(TextWeights):
         prompt: the prompt of the text, a str or token ids; None = unknown: the text is read after the tokenizer's begin
             or end token. Without it the reader is overconfident; see `calibration`.
         policy: the marking policy. Weights must not depend on the text's evidence under its own key, so only the
-            maximum strength of a target's law is used; see `factors`.
+            maximum strength of one with a target is used; see `factors`.
         chat: put a prompt that is a str into the tokenizer's chat template, as `generate(chat=True)` does.
         factors: factor of the strength at each token, the last one from there on: means by position of a closed loop,
             learned under other keys.
@@ -311,8 +311,8 @@ class ReaderWeights(TextWeights):
         if self.factors:
             places = np.minimum(np.arange(len(reading.tokens)), len(self.factors) - 1)
             factors = np.array(self.factors, dtype=np.float32)[places]
-            beyond = reading.greatest if self.policy.target is not None else 0.0  # what a law adds where it is behind
-            most = max(beyond, self.policy.max_strength * max(self.factors))
+            # means by position: under a target a text may be marked at full strength where the mean is less
+            most = self.policy.max_strength * (1.0 if self.policy.target is not None else max(self.factors))
             reading = replace(reading, strength=reading.strength * factors, greatest=most)
         if isinstance(self.calibration, Calibration):
             signal = self.calibration.signal(signal_features(reading, watermark, self.kinds))

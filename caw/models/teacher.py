@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.cache_utils import DynamicCache
 
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import decoding_device, position_limit
@@ -104,15 +103,6 @@ def forward(
     with EvalMode(model):
         logits = model(**arguments).logits
     return logits, longest - logits.shape[1]
-
-
-def read_and_keep(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, SharedPrefix]:
-    """Return logits [T, V] of one text, and its cache, for texts with the same beginning."""
-    cache = DynamicCache()
-    given = torch.tensor([ids], device=decoding_device(model))
-    with EvalMode(model):
-        logits = model(input_ids=given, past_key_values=cache, use_cache=True).logits[0]
-    return logits, SharedPrefix(len(ids), cache)
 
 
 def token_log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -119,7 +119,7 @@ def reading(logits: torch.Tensor, before: int, tokens: np.ndarray, policy: Polic
         logsumexp=own.logsumexp.cpu().numpy(),
         entropy=torch.cat(entropies).cpu().numpy(),
         strength=torch.cat(strengths).cpu().numpy(),
-        greatest=policy.greatest,
+        greatest=policy.max_strength,
         capacity=(torch.full((n,), torch.nan) if capacity is None else capacity).cpu().numpy(),
     )
 

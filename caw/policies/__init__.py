@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from caw.policies.entropy import EntropyThreshold
     from caw.policies.fixed import FixedStrength
     from caw.policies.logit_delta import LogitDeltaThreshold
-    from caw.policies.target import Deficit, Lagrangian, Stop, Target
+    from caw.policies.target import Target
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -19,19 +19,16 @@ else:
             "EntropyThreshold": "caw.policies.entropy",
             "FixedStrength": "caw.policies.fixed",
             "LogitDeltaThreshold": "caw.policies.logit_delta",
-            **dict.fromkeys(("Deficit", "Lagrangian", "Stop", "Target"), "caw.policies.target"),
+            "Target": "caw.policies.target",
         },
     )
 
 __all__ = [
     "CapacityPolicy",
-    "Deficit",
     "EntropyThreshold",
     "FixedStrength",
-    "Lagrangian",
     "LogitDeltaThreshold",
     "Policy",
     "Signals",
-    "Stop",
     "Target",
 ]

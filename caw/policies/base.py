@@ -35,8 +35,8 @@ class Policy(ABC):
     reads_capacity: whether it needs `Signals.capacity`, which its evaluator predicts.
     looks_ahead: whether that evaluator reads what follows the token; the candidates then go through the model before
     the choice.
-    target: p-value that texts should reach, or a `Target`; its law multiplies strengths by a factor that depends on the
-    text so far. None = no target.
+    target: p-value that texts should reach, or a `Target`; the strength is 0 once the text so far reaches it. None = no
+    target.
 
     Strength 0 leaves the model's own token, 1 is the watermark's full strength (delta logits, top_k racing tokens). A
     row's strength must depend on that row alone and not on chance, so that a batch gives what each prompt alone gives.
@@ -52,13 +52,7 @@ class Policy(ABC):
     @property
     @abstractmethod
     def max_strength(self) -> float:
-        """The maximum strength of this policy, without its target."""
-
-    @property
-    def greatest(self) -> float:
-        """The maximum strength including its target. Ladders have no candidates beyond it."""
-        target = read_target(self.target)
-        return self.max_strength if target is None else scaled(self.max_strength, target.steering.max_factor)
+        """The maximum strength of this policy. Ladders have no candidates beyond it."""
 
     def keep_target(self) -> None:
         """Check the target of a frozen policy and store it as a `Target`."""

@@ -1,7 +1,6 @@
 """Registry: keys, tenants and receipts in a database, for the server and for its operator.
 
 open_registry    the database, by any SQLAlchemy URL
-upgrade          upgrades databases of earlier versions
 master_key       encrypts secrets; stays outside the database
 marking_keys     keys that mark, with validity periods: created, rotated, revoked, never deleted
 api_keys         bearer tokens; the database stores only digests

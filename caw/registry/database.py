@@ -80,25 +80,20 @@ def open_database(url: str, *, create: bool, clock: Callable[[], datetime] = utc
         engine = make_engine(url, create=True)
         with naming(engine):
             _create(engine, clock)
-        found = Database(engine, clock)
     else:
-        found = found_database(url, clock)
-    with naming(found.engine), found.engine.connect() as connection:
-        schema = found.fact(connection, "schema")
+        engine = make_engine(url, create=False)
+        with naming(engine):
+            if not sa.inspect(engine).has_table(tables.facts.name):
+                raise ValueError(NONE.format(_shown(engine)))
+    database = Database(engine, clock)
+    with naming(engine), engine.connect() as connection:
+        schema = database.fact(connection, "schema")
     if schema != tables.SCHEMA:
-        older = schema.isdigit() and int(schema) < int(tables.SCHEMA)
-        remedy = "back it up and run `caw keys upgrade`" if older else "use the version that made it"
-        raise ValueError(f"{found.name} must have format {tables.SCHEMA}, found format {schema}; {remedy}")
-    return found
-
-
-def found_database(url: str, clock: Callable[[], datetime] = utc_now) -> Database:
-    """Open the database of a URL in any format. Raises as `open_database`."""
-    engine = make_engine(url, create=False)
-    with naming(engine):
-        if not sa.inspect(engine).has_table(tables.facts.name):
-            raise ValueError(NONE.format(_shown(engine)))
-    return Database(engine, clock)
+        raise ValueError(
+            f"{database.name} must have format {tables.SCHEMA}, found format {schema}; with the version that made it, "
+            "export its receipts (`caw audit export`), and import its keys into a new one (`caw keys create --key-env`)"
+        )
+    return database
 
 
 def make_engine(url: str, *, create: bool) -> sa.Engine:

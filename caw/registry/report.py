@@ -182,8 +182,6 @@ def count_receipts(registry: Registry) -> tuple[dict[str, dict[str, int]], dict[
             own = counts[keys[receipt["id"]]]
             own["open"] -= 1
             own[receipt["ending"]] += 1
-            # signed before form 3: `found`
-            detected = receipt["detected"] if "detected" in receipt else receipt["found"]
-            if detected is not None:
-                own["detected" if detected else "undetected"] += 1
+            if receipt["detected"] is not None:
+                own["detected" if receipt["detected"] else "undetected"] += 1
     return counts, unmarked

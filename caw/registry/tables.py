@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA = "3"  # raised with every change of a table, and a step to it in upgrade.py
+SCHEMA = "3"  # raised with every change of a table
 NAME = 64  # longest id
 
 

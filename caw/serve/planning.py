@@ -15,8 +15,7 @@ from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Attempts, DetectableTexts
 from caw.detectable.efforts import Effort, check_strong, efforts, greatest_factor, steered
-from caw.detectable.guarded_first import GuardedFirst
-from caw.detectable.guarding import GuardedTexts
+from caw.detectable.guarding import GuardedFirst, GuardedTexts
 from caw.detectable.search import TextRules
 from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable, test_of

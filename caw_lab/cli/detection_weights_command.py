@@ -156,11 +156,7 @@ def from_positions(
     capacity = predict(evaluator, stored.features(evaluator.spec, np.arange(len(stored)), evaluator.token_class))
     loaded, ids = load_tokenizer(tokenizer), np.asarray(stored.arrays["token"], dtype=np.int64)
     size = max(len(loaded), int(ids.max()) + 1)
-    # positions are of labelled texts, or of texts that the model wrote (`caw train-evaluator --self`)
-    whence: dict[str, Any] = {
-        name: stored.meta[name] for name in ("labels_sha256", "texts_sha256") if name in stored.meta
-    }
-    about = {**about, "model": stored.meta["model"], **whence, "theta": theta}
+    about = {**about, **{name: stored.meta[name] for name in ("model", "labels_sha256")}, "theta": theta}
     return expected_weights(ids, strengths_of(capacity, theta), loaded, size, about)
 
 

@@ -34,7 +34,7 @@ def evaluate_attack_command(
     ] = None,
     ranker: Annotated[
         str | None,
-        opt.panel(RESOURCES, "word-s-context: masked:HUB_ID, causal:MODEL, sentence or sentence:FOLDER [sentence]."),
+        opt.panel(RESOURCES, "word-s-context: causal:MODEL, sentence or sentence:FOLDER [sentence]."),
     ] = None,
     device: Annotated[
         str | None, opt.panel(RESOURCES, "Device of the ranker: cpu or cuda [cuda if available].")

@@ -15,11 +15,7 @@ from caw.requirements import require
 def evaluate_report_command(
     run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`, or published results.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the report; created if missing.")],
-    benchmarks: Annotated[
-        Path | None, typer.Option(help="Folder of benchmark results (JSON) for the latency table.")
-    ] = None,
     title: Annotated[str, typer.Option(help="Title of the report.")] = "Watermarks: accuracy and detection",
-    page: Annotated[bool, typer.Option(help="Also write index.html, a self-contained page.")] = True,
     anew: Annotated[
         bool,
         typer.Option("--anew", help="For published results: recompute them from answers and scores first."),
@@ -28,13 +24,13 @@ def evaluate_report_command(
     """Write the tables and figures of a run.
 
     The report shows accuracy and detection of each policy (the paper's Table 1), the trade-off between them, robustness
-    to attacks, perplexity with p-values, and latency. Files: report.md, figures/*.svg and index.html. The report of an
-    unfinished run starts with what is missing.
+    to attacks, and perplexity with p-values. Files: report.md and figures/*.svg. The report of an unfinished run starts
+    with what is missing.
 
     Examples:
 
     - caw evaluate report runs/first --output report
-    - caw evaluate report published --output published --no-page
+    - caw evaluate report published --output published --anew
     """
     with user_errors():
         require("matplotlib", "the figures of a report")
@@ -46,13 +42,14 @@ def evaluate_report_command(
         from caw_lab.evaluation.results import Results
         from caw_lab.evaluation.store import Store
 
-        written = {str(path): path for path in (output / "report.md", output / "index.html") if path.exists()}
-        check_paths({str(path): path for path in run_folder.glob("*") if path not in written.values()}, written)
+        page = output / "report.md"
+        written = {str(page): page} if page.exists() else {}
+        check_paths({str(path): path for path in run_folder.glob("*") if path != page}, written)
         if anew:
             copy = Published(run_folder)
             Store(run_folder).write_results(Results(copy, copy.plans()).as_dict(), packed=True)
-        data = read_report_data(run_folder, benchmarks)
+        data = read_report_data(run_folder)
         for line in data.missing:
             complain(f"missing: {line}")
-        write_report(data, output, title, page=page)
-        complain(f"wrote {output / 'report.md'}" + f" and {output / 'index.html'}" * page)
+        write_report(data, output, title)
+        complain(f"wrote {page}")

@@ -7,32 +7,27 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.cli.quantization_option import FLAG, Quantized, prepare_place
 from caw.io.files import check_paths, write_text
 from caw.io.json_files import read_json
 from caw.io.jsonl import JsonlWriter
-from caw.io.progress import Bar, doing
-from caw.models import load_model, load_tokenizer
-from caw.models.sources import check_source
+from caw.io.progress import Bar
 from caw.requirements import require
+from caw_lab.training.labelers import EndpointLabeler, Labeler, LabelError, LexicalLabeler
+from caw_lab.training.labelers.base import label_documents, label_line, read_documents
 from caw_lab.training.labelers.lexical import KINDS
-from caw_lab.training.labels import LabelledText, read_labels
+from caw_lab.training.labels import LabelledText
 
-if TYPE_CHECKING:
-    from caw_lab.training.labelers import Labeler
-
-LABELERS = ("lexical", "counterfactual", "openai")
+LABELERS = ("lexical", "openai")
 LINE_START = b'{"dataset": '
-DOCUMENTS, ENDPOINT, COUNTERFACTUAL = "Documents", "Labeler openai", "Labeler counterfactual"
+DOCUMENTS, ENDPOINT = "Documents", "Labeler openai"
 # names of this machine: a server there usually asks for no key
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -46,10 +41,6 @@ def label(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Label file to write, ending in .jsonl.")],
     labeler: Annotated[str, typer.Option(help="Labeler to use.", metavar="|".join(LABELERS))] = "lexical",
-    model: Annotated[
-        str | None,
-        typer.Option(help="openai: model name at the endpoint; counterfactual: model as for `caw generate`."),
-    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.")] = False,
     dataset: Annotated[str, opt.panel(DOCUMENTS, "Dataset: a folder inside --data-dir.")] = "gsm8k",
     split: Annotated[str, opt.panel(DOCUMENTS, "Split: a file inside that folder.")] = "train",
@@ -57,16 +48,9 @@ def label(
         str | None,
         opt.panel(DOCUMENTS, "Documents to label, by line number from 0, e.g. 0-99,250 [all].", metavar="0-99,250,..."),
     ] = None,
-    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "Label the same documents as this label file.")] = None,
     limit: Annotated[int | None, opt.panel(DOCUMENTS, "Maximum documents to label.", min=1)] = None,
-    compare: Annotated[Path | None, opt.panel(DOCUMENTS, "Label file to print the agreement with.")] = None,
-    tokenizer: Annotated[
-        str | None,
-        opt.panel(
-            DOCUMENTS, "Tokenizer for --compare (agreement per token) and for exact counts in the cost estimate."
-        ),
-    ] = None,
     kinds: Annotated[str, opt.panel("Labeler lexical", "Kinds of key segments to label.")] = ",".join(KINDS),
+    model: Annotated[str | None, opt.panel(ENDPOINT, "Model name at the endpoint.")] = None,
     base_url: Annotated[
         str | None, opt.panel(ENDPOINT, "Base URL of the endpoint [OpenAI].", "--base-url", envvar="OPENAI_BASE_URL")
     ] = None,
@@ -83,120 +67,63 @@ def label(
             "--schema/--no-schema",
         ),
     ] = True,
-    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Price per million input tokens.", min=0)] = None,
-    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Price per million output tokens.", min=0)] = None,
     yes: Annotated[bool, opt.panel(ENDPOINT, "Start without confirmation.", "--yes", "-y")] = False,
-    alternatives: Annotated[int, opt.panel(COUNTERFACTUAL, "Alternative tokens to try at each position.", min=1)] = 2,
-    horizon: Annotated[
-        int, opt.panel(COUNTERFACTUAL, "Number of following tokens that count as the rest.", min=1)
-    ] = 16,
-    rest_nats: Annotated[
-        float,
-        opt.panel(COUNTERFACTUAL, "Threshold: log-probability that the rest must lose for a token to be key, in nats."),
-    ] = 4.0,
-    answer_nats: Annotated[
-        float,
-        opt.panel(
-            COUNTERFACTUAL, "Threshold: log-probability that the final answer must lose for a token to be key, in nats."
-        ),
-    ] = 0.5,
-    with_answer: Annotated[
-        bool, opt.panel(COUNTERFACTUAL, "Also use the final answer; much slower.", "--answer/--no-answer")
-    ] = True,
-    dtype: opt.DType = "float32",
-    quantization: Quantized = None,
-    device: opt.Device = None,
-    threads: opt.Threads = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Label the key segments of reference answers, for `caw train-evaluator`.
 
-    Labelers: lexical (numbers, operators, currency, names, answer letters; no model), counterfactual (tokens whose
-    replacement makes a local model find the rest or the final answer less likely), openai (a language model behind any
-    OpenAI-compatible endpoint). Lines hold offsets, never texts; OUTPUT.json records the settings. Documents that could
-    not be labelled are reported and skipped (exit code 1). After an interruption, --resume with the same command labels
-    the missing ones.
+    Labelers: lexical (numbers, operators, currency, names, answer letters; no model), openai (a language model behind
+    any OpenAI-compatible endpoint). Lines hold offsets, never texts; OUTPUT.json records the settings. Documents that
+    could not be labelled are reported and skipped (exit code 1). After an interruption, --resume with the same command
+    labels the missing ones.
 
     Examples:
 
     - caw label --data-dir data --labeler lexical -o labels.jsonl
-    - caw label --data-dir data --labeler counterfactual --model smollm2-135m --documents 0-99 -o labels.jsonl
     - OPENAI_API_KEY=... caw label --data-dir data --labeler openai --model NAME --limit 700 -o labels.jsonl
-    - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
-        _check_labeler(labeler, model, quantization, tokenizer)
-        from caw_lab.training.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
-        from caw_lab.training.labelers.agreement import agreement
-        from caw_lab.training.labelers.endpoint import estimate_cost
-
+        if labeler not in LABELERS:
+            raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one")
+        if labeler == "openai":
+            require("openai", "--labeler openai")
         if output.suffix != ".jsonl":
             raise ValueError(f"--output must end in .jsonl, got {str(output)!r}; add the extension")
         check_paths(
-            {"--data-dir": data_dir / dataset / f"{split}.jsonl", "--same-as": same_as, "--compare": compare,
-             "--model": model, "--tokenizer": tokenizer},
+            {"--data-dir": data_dir / dataset / f"{split}.jsonl"},
             {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
-        )  # fmt: skip
-        chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
-        device = prepare_place(model or "", device, threads, dtype, quantization)
-        # before a model is loaded or money is spent
+        )
+        places = None if documents is None else _places(documents)
+        chosen = read_documents(data_dir, dataset, split, places)[:limit]
+        # before money is spent
         with JsonlWriter(
             output, resume=resume, line_start=LINE_START, made_by="caw label", keep=_place, unique=_place
         ) as writer:
             marker: Labeler
             if labeler == "lexical":
                 marker = LexicalLabeler(tuple(kinds.split(",")))
-            elif labeler == "counterfactual":
-                assert model is not None
-                with doing(f"loading {model}", announced=True):
-                    loaded = load_model(model, device=device, dtype=dtype, quantization=quantization)
-                marker = CounterfactualLabeler(
-                    *loaded, alternatives=alternatives, horizon=horizon, rest_nats=rest_nats,
-                    answer_nats=answer_nats if with_answer else None, quantization=quantization,
-                )  # fmt: skip
             else:
-                assert model is not None
+                if model is None:
+                    raise ValueError("labeler openai requires --model, got none; name the endpoint's model")
                 key = _endpoint_key(key_env, base_url)
                 marker = EndpointLabeler(
                     model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=rate, schema=schema
                 )
             todo = _missing(writer, marker, chosen)
             if isinstance(marker, EndpointLabeler) and todo:
-                _confirm(str(estimate_cost(todo, _counter(tokenizer), input_price, output_price)), yes)
+                _confirm(len(todo), yes)
             made = {"made_by": marker.describe(), "command": shlex.join(["caw", *sys.argv[1:]])}
             write_text(output.with_suffix(".json"), json.dumps(made, indent=1) + "\n")
             failed = run(marker, todo, writer, workers)
         if isinstance(marker, EndpointLabeler) and todo:
             complain(f"endpoint usage: {marker.used[0]} input tokens, {marker.used[1]} output tokens")
         complain(f"{output} holds {len(chosen) - failed} of {len(chosen)} documents")
-        if compare is not None:
-            found = read_labels(output, data_dir)
-            _show(agreement(found, read_labels(compare, data_dir), load_tokenizer(tokenizer) if tokenizer else None))
     if failed:
         raise typer.Exit(BAD_LINES)
 
 
-def _check_labeler(labeler: str, model: str | None, quantization: str | None, tokenizer: str | None) -> None:
-    """Raise for an unknown labeler, a missing package, model or tokenizer, and for model weights that this device does
-    not support.
-    """
-    if labeler not in LABELERS:
-        raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one")
-    if labeler == "openai":
-        require("openai", "--labeler openai")
-    if labeler != "lexical" and model is None:
-        raise ValueError(f"labeler {labeler} requires --model, got none; give a model")
-    if labeler != "counterfactual" and quantization is not None:
-        raise ValueError(f"{FLAG} is only for labeler counterfactual, got {labeler}; leave it out")
-    if tokenizer is not None:
-        check_source(tokenizer)  # needed when everything is labelled
-
-
 def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:
     """Label and write each document as soon as it is done. Return how many failed (each reported)."""
-    from caw_lab.training.labelers import LabelError
-    from caw_lab.training.labelers.base import label_documents, label_line
-
     failed = done = 0
     try:
         with Bar(len(todo), "labelling", "documents", announced=True) as advance:
@@ -212,18 +139,6 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
         complain(f"interrupted: {done} of {len(todo)} documents are written; continue with --resume")
         raise typer.Exit(INTERRUPTED) from None
     return failed
-
-
-def _documents(
-    data_dir: Path, dataset: str, split: str, places: str | None, same_as: Path | None
-) -> list[LabelledText]:
-    from caw_lab.training.labelers.base import read_documents
-
-    if same_as is not None:
-        if places is not None:
-            raise ValueError("--same-as selects the documents, got --documents as well; leave one out")
-        return [replace(text, spans=()) for text in read_labels(same_as, data_dir)]
-    return read_documents(data_dir, dataset, split, None if places is None else _places(places))
 
 
 def _places(given: str) -> list[int]:
@@ -271,30 +186,9 @@ def _missing(writer: JsonlWriter, marker: Labeler, chosen: Sequence[LabelledText
     return [d for d in chosen if (d.dataset, d.split, d.index) not in done]
 
 
-def _counter(tokenizer: str | None) -> Any:
-    """Return a function that counts tokens; None if no tokenizer is named."""
-    if tokenizer is None:
-        return None
-    loaded = load_tokenizer(tokenizer)
-    return lambda text: len(loaded(text)["input_ids"])
-
-
-def _confirm(cost: str, yes: bool) -> None:
-    complain(cost)
+def _confirm(documents: int, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
         raise ValueError("the run needs confirmation, but stdin is not a terminal; add --yes")
-    typer.confirm("Send these documents to the endpoint?", abort=True, err=True)
-
-
-def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(f"agreement, {found['documents']} documents", "precision", "recall", "F1", "key in reference")
-    for name in ("characters", "tokens"):
-        if name in found:
-            figures = found[name]
-            table.add_row(name, *(f"{figures[f]:.3f}" for f in ("precision", "recall", "f1", "base_rate")))
-    Console().print(table)
+    typer.confirm(f"Send {documents} documents to the endpoint?", abort=True, err=True)

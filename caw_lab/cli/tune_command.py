@@ -15,7 +15,6 @@ from caw.cli.quantization_option import Quantized, prepare_place
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import load_model
-from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw_lab.training.tuning import Point, Tuned
@@ -78,7 +77,6 @@ def tune_command(
     temperature: Annotated[float, opt.panel(opt.DECODING, "With --sample: temperature.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Random seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
     json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write the full result as JSON.", "--json")] = None,
-    plot_file: Annotated[Path | None, opt.panel(OUTPUT, "Image file (SVG, PNG) for the curve.", "--plot")] = None,
     dtype: opt.DType = "auto",
     quantization: Quantized = None,
     device: opt.Device = None,
@@ -97,21 +95,17 @@ def tune_command(
 
     - caw tune --model smollm2-135m --input prompts.jsonl --chat --protect 0.6
     - read -rs CAW_KEY; export CAW_KEY
-    - caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3 --plot curve.svg
+    - caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3
     - caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
     """
     with user_errors():
-        if plot_file is not None:
-            require("matplotlib", "--plot")
         from caw.policies import CapacityPolicy
         from caw.settings import Settings
-        from caw_lab.training.tuning import Tuner, encode, plot, tune
+        from caw_lab.training.tuning import Tuner, encode, tune
 
         if protect is not None and power is not None and beta is not None:
             raise ValueError("--protect with --power chooses beta, got --beta as well; leave it out")
-        check_paths(
-            {"--input": input, "--model": model, "--evaluator": evaluator}, {"--json": json_file, "--plot": plot_file}
-        )
+        check_paths({"--input": input, "--model": model, "--evaluator": evaluator}, {"--json": json_file})
         mark = None
         if power is not None:
             mark = opt.build_watermark(
@@ -142,9 +136,6 @@ def tune_command(
             }  # fmt: skip
             write_text(json_file, json.dumps({**tuned.as_dict(), **about}, indent=1) + "\n")
             complain(f"wrote {json_file}")
-        if plot_file:
-            plot(tuned, plot_file)
-            complain(f"wrote {plot_file}")
         if not tuned.reached:
             complain(
                 f"no setting reaches power {power}, the strongest has {tuned.chosen.power}; raise --beta, --tokens or "

@@ -275,7 +275,7 @@ class Config:
                     read_target(parameters.get("target"))
                     mark.check_strength(float(parameters["beta"]))
                 else:
-                    mark.check_strength(spec.build(parameters, None).greatest)
+                    mark.check_strength(spec.build(parameters, None).max_strength)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"policy {plan.policy} with watermark {plan.watermark}: {error}") from None
 

@@ -18,6 +18,7 @@ import caw
 from caw.models.fingerprint import state_sha256
 
 PACKAGES = ("torch", "transformers", "triton")
+SOURCES = ("caw", "caw_lab", "triton_kernels", "csrc")
 
 
 def file_sha256(path: Path) -> str:
@@ -60,7 +61,8 @@ def git_commit() -> str | None:
     quiet = {"cwd": folder, "capture_output": True, "text": True, "env": {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}}
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, **quiet)  # type: ignore[call-overload]
-        edits = subprocess.run(["git", "status", "--porcelain", "-uno", "--", "caw", "csrc"], check=True, **quiet)  # type: ignore[call-overload]
+        changed = ["git", "status", "--porcelain", "-uno", "--", *SOURCES]
+        edits = subprocess.run(changed, check=True, **quiet)  # type: ignore[call-overload]
     except (OSError, subprocess.CalledProcessError):
         return None
     return str(head.stdout.strip()) + ("-dirty" if edits.stdout.strip() else "")

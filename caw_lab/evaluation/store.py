@@ -274,8 +274,6 @@ def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for name, derived in (("policy_parameters", "evaluator"), ("watermark_parameters", "vocab_size")):
         if kept.get(name):
             kept[name] = {k: v for k, v in kept[name].items() if k != derived}
-    if kept.get("watermark") and "generation" in kept:
-        kept["generation"] = {"mark_eos": True, **kept["generation"]}  # before there was a choice, ends were marked
     return kept
 
 

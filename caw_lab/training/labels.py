@@ -49,14 +49,12 @@ class EncodedText:
     """A prompt and its reference as the model reads them.
 
     ids: every token. first: index of the reference's first token. key: per reference token, whether it is key.
-    offsets: per reference token, its characters [start, end) in the solution; the first may start before it, below 0.
     """
 
     text: LabelledText
     ids: tuple[int, ...]
     first: int
     key: tuple[bool, ...]
-    offsets: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def unlabelled(cls, name: str, prompt: Sequence[int], written: Sequence[int]) -> EncodedText:
@@ -242,4 +240,4 @@ def encode(tokenizer: Any, text: LabelledText, template: str = TEMPLATE, prefix:
     first = next(i for i, (_, end) in enumerate(offsets) if end > len(prompt))
     spans = [(a + start, b + start) for a, b in text.spans]
     key = key_tokens(full, offsets[first:], spans)
-    return EncodedText(text, tuple(ids), first, tuple(key), tuple((a - start, b - start) for a, b in offsets[first:]))
+    return EncodedText(text, tuple(ids), first, tuple(key))

@@ -6,7 +6,7 @@ judge by AUROC and average precision. Uses scikit-learn, from the extra `eval`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,15 +56,17 @@ def figures(key: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, f
     return {name: round(float(value), 4) for name, value in found.items()}
 
 
-def compare(positions: Positions, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def compare(positions: Positions, scores: Mapping[str, np.ndarray], part: np.ndarray | None = None) -> dict[str, Any]:
     """Return metrics of each score [N] on the test part, with thresholds chosen on the validation part.
+
+    part: names [N]; None = `positions.part`.
 
     Adds the evaluators that need no training: entropy, logit_delta, and all_tokens_key (every score equal).
     Returns {"tokens", "base_rate", "evaluators": {name: figures}} for all tokens and, under "agree", for those whose
     reference token is the model's own choice (their thresholds chosen on such tokens too; no evaluators if a model
     agrees so seldom that these hold one class only).
     """
-    key, part = positions.key, positions.part
+    key, part = positions.key, positions.part if part is None else part
     everything = {**scores, **positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
     results: dict[str, Any] = {}
     for name, chosen in (("all", np.ones(len(positions), dtype=bool)), ("agree", positions.agree)):
@@ -93,49 +95,26 @@ def require_both_classes(key: np.ndarray, what: str) -> None:
         )
 
 
-def document_interval(
-    positions: Positions, score: np.ndarray, part: str | np.ndarray, resamples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the AUROC on a part (its name, or tokens int64 [n]); whole documents are
-    drawn, those of one name together, because their tokens are not independent.
-    """
-    return _interval(positions, part, lambda key, some: _fast_auroc(key, score[some]), resamples, seed)
-
-
-def gain_interval(
-    positions: Positions,
-    score: np.ndarray,
-    other: np.ndarray,
-    part: str | np.ndarray,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Return `document_interval` of the AUROC of `score` minus that of `other`, on the same draws."""
-
-    def gain(key: np.ndarray, some: np.ndarray) -> float:
-        return _fast_auroc(key, score[some]) - _fast_auroc(key, other[some])
-
-    return _interval(positions, part, gain, resamples, seed)
-
-
-def _interval(
-    positions: Positions,
-    part: str | np.ndarray,
-    figure: Callable[[np.ndarray, np.ndarray], float],
-    resamples: int,
-    seed: int,
-) -> tuple[float, float]:
-    """Return the 95 % interval of the metric, called with the labels bool [n] of drawn tokens int64 [n]."""
+def document_interval(positions: Positions, score: np.ndarray, part: str | np.ndarray) -> tuple[float, float]:
+    """Return the `interval` of the AUROC on a part: its name, or tokens int64 [n]."""
     inside = np.flatnonzero(positions.part == part) if isinstance(part, str) else part
-    group, labels = positions.group[inside], positions.key
-    groups = [inside[group == g] for g in np.unique(group)]
-    generator, found = np.random.default_rng(seed), []
+    return interval(positions.key[inside], score[inside], np.asarray(positions.arrays["document"])[inside])
+
+
+def interval(
+    key: np.ndarray, score: np.ndarray, documents: np.ndarray, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of an AUROC; whole documents (names or numbers [n]) are drawn, because their
+    tokens are not independent.
+    """
+    names, group = np.unique(documents, return_inverse=True)
+    rows = [np.flatnonzero(group == number) for number in range(len(names))]
+    generator, aurocs = np.random.default_rng(seed), []
     for _ in range(resamples):
-        some = np.concatenate([groups[g] for g in generator.integers(len(groups), size=len(groups))])
-        key = labels[some]
-        if key.any() and not key.all():
-            found.append(figure(key, some))
-    low, high = np.percentile(found, [2.5, 97.5])
+        some = np.concatenate([rows[number] for number in generator.integers(len(rows), size=len(rows))])
+        if key[some].any() and not key[some].all():
+            aurocs.append(_fast_auroc(key[some], score[some]))
+    low, high = np.percentile(aurocs, [2.5, 97.5])
     return round(float(low), 4), round(float(high), 4)
 
 

@@ -25,11 +25,10 @@ from caw.op_indices import TRANSFORMS
 from caw.record import RECORD_SIZE
 from caw.requirements import require
 from caw_lab.training.labels import LabelledText, digest, read_labels, restate
-from caw_lab.training.metrics import compare, document_interval
 from caw_lab.training.positions import SPLIT, Positions
 from caw_lab.training.recording import record_positions
 from caw_lab.training.settings import LabelFile, Reading, TrainSettings
-from caw_lab.training.train import choose_transform, predict, train
+from caw_lab.training.train import choose_transform, train
 
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 
@@ -58,25 +57,42 @@ def train_evaluator(
     that is possible.
     """
     require("scikit-learn", "training evaluators")
-    output = checked_output(output_path)
+    output = _checked_output(output_path)
     texts = labelled(labels)
-    specs = specs_given(spec, line_ends)
+    specs = _specs_given(spec, line_ends)
     with stored_positions(reading, texts, progress=progress) as positions:
         if line_ends:
             positions = protect_line_ends(positions, reading.model)
-        evaluator, measured = train_best(positions, specs, settings, reading.model)
-        about = {
+        table = table_for(reading.model, positions, specs[0].line_ends) if specs[0].classes else None
+        if len(specs) > 1:
+            evaluator, measured = choose_transform(positions, specs, settings, table=table)
+        else:
+            with doing("training the network", announced=True):
+                evaluator, measured = train(positions, specs[0], settings, table)
+        quantization = positions.meta.get("quantization")
+        evaluator.provenance = {
+            "model": positions.meta["model"],
+            "dtype": positions.meta["dtype"],
+            **({"quantization": quantization} if quantization else {}),
             "prompt": {
                 "template": reading.template,
                 "prefix_sha256": positions.meta["prefix_sha256"],
                 "statement": labels.statement,
             },
             "data": {**_data(texts, positions, Path(labels.path)), "line_ends": line_ends},
+            "features": evaluator.spec.to_dict(),
+            "parameters": sum(p.numel() for p in evaluator.parameters()),
+            "metrics": measured,
+            "command": command,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         }
-        return write_evaluator(evaluator, output, positions, about, measured, command, reading.model)
+    evaluator.vocabulary = Vocabulary.of(load_tokenizer(reading.model))
+    evaluator.save(output)
+    write_text(output.with_suffix(".json"), json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
+    return evaluator.provenance
 
 
-def specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: bool) -> list[FeatureSpec]:
+def _specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: bool) -> list[FeatureSpec]:
     """Return the specs to choose from; `default_specs()` if none is given. ValueError if their classes differ."""
     specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec
     if len({(s.classes, s.line_ends) for s in specs}) > 1:
@@ -84,63 +100,10 @@ def specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: boo
     return list(specs)
 
 
-def train_best(
-    positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None, model_name: str | Path
-) -> tuple[Evaluator, dict[str, Any]]:
-    """`train` the one spec, or `choose_transform` of several, with the token classes of the model's tokenizer."""
-    table = table_for(model_name, positions, specs[0].line_ends) if specs[0].classes else None
-    if len(specs) > 1:
-        return choose_transform(positions, specs, settings, table=table)
-    with doing("training the network", announced=True):
-        return train(positions, specs[0], settings, table)
-
-
-def write_evaluator(
-    evaluator: Evaluator,
-    output: Path,
-    positions: Positions,
-    about: dict[str, Any],
-    measured: dict[str, Any],
-    command: str,
-    model_name: str | Path,
-) -> dict[str, Any]:
-    """Write the weights, and their provenance (`about`) and metrics next to them; return the latter.
-
-    model_name: name or path of the model that they are for.
-    """
-    evaluator.provenance = {
-        "model": positions.meta["model"],
-        "dtype": positions.meta["dtype"],
-        **({"quantization": quantization} if (quantization := positions.meta.get("quantization")) else {}),
-        **about,
-        "features": evaluator.spec.to_dict(),
-        "parameters": sum(p.numel() for p in evaluator.parameters()),
-        "metrics": measured,
-        "command": command,
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
-    evaluator.vocabulary = Vocabulary.of(load_tokenizer(model_name))
-    evaluator.save(output)
-    write_text(output.with_suffix(".json"), json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
-    return evaluator.provenance
-
-
 def labelled(labels: LabelFile) -> list[LabelledText]:
     """Return labelled texts as used in training."""
     texts = read_labels(labels.path, labels.data_dir)
     return texts if labels.statement is None else [restate(text, labels.statement) for text in texts]
-
-
-def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
-    """Return metrics of a trained evaluator on the test part of stored positions, by their labels (with
-    `protect_line_ends` if it was trained so); see `metrics.compare`.
-    """
-    every = np.arange(len(positions))
-    capacity = predict(evaluator, positions.features(evaluator.spec, every, evaluator.token_class))
-    return {
-        **compare(positions, {"capacity": capacity}),
-        "auroc_ci": document_interval(positions, capacity, "test"),
-    }
 
 
 def default_specs(
@@ -226,7 +189,7 @@ def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progr
     return positions
 
 
-def checked_output(path: str | Path) -> Path:
+def _checked_output(path: str | Path) -> Path:
     output = Path(path)
     if output.suffix != ".safetensors":
         raise ValueError(f"output must end in .safetensors, got {str(path)!r}; add the extension")
@@ -236,6 +199,11 @@ def checked_output(path: str | Path) -> Path:
 
 
 def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> dict[str, Any]:
+    part, document = positions.part, np.asarray(positions.arrays["document"])
+    split = {
+        name: {"documents": len(np.unique(document[part == name])), "tokens": int((part == name).sum())}
+        for name in SPLIT
+    }
     names = sorted({t.dataset for t in texts})
     return {
         "labels": labels.name,
@@ -247,15 +215,5 @@ def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> 
         "key_tokens": int(positions.key.sum()),
         "agreeing_tokens": int(positions.agree.sum()),
         "licence": [LICENCES.get(name, f"{name}: not known to this library") for name in names],
-        "split": split_of(positions, "whole documents, by the sha256 of dataset/split/index"),
+        "split": {"rule": "whole documents, by the sha256 of dataset/split/index", **split},
     }
-
-
-def split_of(positions: Positions, rule: str) -> dict[str, Any]:
-    """Return the number of documents and tokens in each part of the split."""
-    part, document = positions.part, np.asarray(positions.arrays["document"])
-    parts = {
-        name: {"documents": len(np.unique(document[part == name])), "tokens": int((part == name).sum())}
-        for name in SPLIT
-    }
-    return {"rule": rule, **parts}

@@ -61,26 +61,13 @@ class Positions:
                 _take_room(path)
         return cls(arrays, bounds, {})
 
-    def begin(self, folder: Path) -> None:
-        """Say that all but the records is there, so that an interrupted pass may be `resumed`."""
-        with naming(folder / "bounds.npy"):
-            np.save(folder / "bounds.npy", self.bounds)
-
-    @classmethod
-    def resumed(cls, folder: Path) -> Positions | None:
-        """Open the arrays that an interrupted pass began, for writing; None if there are none."""
-        paths = {name: folder / f"{name}.npy" for name in (*ROW_ARRAYS, *TOKEN_ARRAYS, "bounds")}
-        if not all(path.is_file() for path in paths.values()):
-            return None
-        bounds = np.load(paths.pop("bounds"))
-        return cls({name: np.lib.format.open_memmap(path, mode="r+") for name, path in paths.items()}, bounds, {})
-
     def close(self, folder: Path, meta: dict[str, Any]) -> Positions:
         """Flush, write `meta.json` and open the folder for reading."""
         for array in self.arrays.values():
             assert isinstance(array, np.memmap)
             array.flush()
-        self.begin(folder)
+        with naming(folder / "bounds.npy"):
+            np.save(folder / "bounds.npy", self.bounds)
         write_text(folder / "meta.json", json.dumps({"version": VERSION, **meta}, indent=1) + "\n")
         return Positions.open(folder)
 
@@ -113,19 +100,6 @@ class Positions:
         """Return the same positions with more tokens labelled key: those where `also`, bool [N], is true."""
         key = self.key | also
         return Positions({**self.arrays, "key": key}, self.bounds, {**self.meta, "key_tokens": int(key.sum())})
-
-    def only(self, tokens: np.ndarray, key: np.ndarray) -> Positions:
-        """Return only these tokens, int64 [n] in any order and with repeats, relabelled by key, bool [n]."""
-        chosen = {name: np.asarray(self.arrays[name])[tokens] for name in TOKEN_ARRAYS}
-        arrays = {**self.arrays, **chosen, "key": key}
-        return Positions(arrays, self.bounds, {**self.meta, "tokens": len(tokens), "key_tokens": int(key.sum())})
-
-    @property
-    def group(self) -> np.ndarray:
-        """For each token the first document with its document's name, int64 [N]: texts of one prompt have one name."""
-        first: dict[str, int] = {}
-        groups = np.array([first.setdefault(name, i) for i, name in enumerate(self.meta["documents"])])
-        return groups[np.asarray(self.arrays["document"])]
 
     @property
     def agree(self) -> np.ndarray:

@@ -70,30 +70,32 @@ def record_encoded(
     progress: bool = True,
 ) -> Positions:
     """Run `record_positions` on texts that are tokens already; `made_from` goes into the folder's metadata."""
-    given = [(c.ids, first_kept(c)) for c in coded]
+    # p_j exists for j >= 1 only: nothing comes before the first token
+    firsts = [max(1, c.first - MAX_PREVIOUS) for c in coded]
     names = [c.text.name for c in coded]
+    given = [(c.ids, first) for c, first in zip(coded, firsts, strict=True)]
     read = teacher_forced(model, given, names=names, batch_tokens=batch_tokens, share=True)
     folder = Path(folder)
-    store = begin_store(coded, folder)
+    store = _begin_store(coded, firsts, folder)
     with Bar(len(coded), "reading texts", "texts", enabled=progress, announced=True) as advance, torch.inference_mode():
         for i, logits in read:
-            store_rows(store, logits, int(store.bounds[i]), names[i])
+            _store_rows(store, logits, int(store.bounds[i]), names[i])
             advance()
-    return store.close(folder, meta_of(model, coded, store, made_from))
+    meta = {
+        "model": str(model.config._name_or_path),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        **(made_from or {}),
+        "documents": names,
+        "tokens": len(store),
+        "key_tokens": int(store.key.sum()),
+    }
+    return store.close(folder, meta)
 
 
-def first_kept(text: EncodedText) -> int:
-    """Return the first place of a text whose record is kept. p_j exists for j >= 1 only: nothing comes before the first
-    token.
-    """
-    return max(1, text.first - MAX_PREVIOUS)
-
-
-def begin_store(coded: Sequence[EncodedText], folder: Path) -> Positions:
-    """Make the arrays of these texts, without their records."""
-    firsts = np.array([first_kept(c) for c in coded])
-    ends = np.array([len(c.ids) + 1 for c in coded])  # the last kept position is the one behind the reference
-    store, done = Positions.create(folder, ends - firsts, sum(len(c.key) for c in coded)), 0
+def _begin_store(coded: Sequence[EncodedText], firsts: Sequence[int], folder: Path) -> Positions:
+    """Make the arrays of these texts, whose records are kept from `firsts` on, without the records."""
+    ends = [len(c.ids) + 1 for c in coded]  # the last kept position is the one behind the reference
+    store, done = Positions.create(folder, np.subtract(ends, firsts), sum(len(c.key) for c in coded)), 0
     for i, c in enumerate(coded):
         here = slice(done, done + len(c.key))
         store.arrays["token"][here] = c.ids[c.first :]
@@ -101,25 +103,10 @@ def begin_store(coded: Sequence[EncodedText], folder: Path) -> Positions:
         store.arrays["row"][here] = store.bounds[i] + c.first - firsts[i] + np.arange(len(c.key))
         store.arrays["document"][here] = i
         done = here.stop
-    store.begin(folder)
     return store
 
 
-def meta_of(
-    model: Any, coded: Sequence[EncodedText], store: Positions, made_from: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Return the metadata of a folder of these texts."""
-    return {
-        "model": str(model.config._name_or_path),
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **(made_from or {}),
-        "documents": [c.text.name for c in coded],
-        "tokens": len(store),
-        "key_tokens": int(store.key.sum()),
-    }
-
-
-def store_rows(store: Positions, logits: torch.Tensor, start: int, name: str) -> None:
+def _store_rows(store: Positions, logits: torch.Tensor, start: int, name: str) -> None:
     """Write the records of logits [n, V] into rows start..start + n."""
     for begin in range(0, logits.shape[0], ROWS):
         some = logits[begin : begin + ROWS]

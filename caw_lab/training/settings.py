@@ -1,4 +1,4 @@
-"""Options of training an evaluator, and of the ablation; importing this needs no PyTorch."""
+"""Options of training an evaluator; importing this needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caw_lab.training.labels import TEMPLATE
-
-HORIZON = 32  # tokens behind a swap whose likelihood counts
-PLACES_PER_TEXT = 36  # a fifth of the swaps of whole texts: 3,908 taught the demo model's as well as 19,780
-KEYS_PER_TEXT = 1  # random keys: on one budget, more texts teach more than more keys
 
 
 @dataclass(frozen=True)
@@ -45,32 +41,6 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class OwnTexts:
-    """Texts that a model writes for training without labels.
-
-    prompts: JSONL, {"prompt": ...} a line; None = none if texts are given in `written`, else the everyday prompts that
-        come with the library. count: how many of them, from the start; None = all. chat: wrap them in the model's chat
-        template; None = if it has one.
-    written: JSONL, lines of `caw generate --with-prompt`: texts that are there already; None = none.
-    max_new_tokens: of each text. temperature: of a sampled text of each prompt besides the greedy one; None = no such.
-    seed: of sampling.
-    """
-
-    prompts: str | Path | None = None
-    count: int | None = None
-    chat: bool | None = None
-    written: str | Path | None = None
-    max_new_tokens: int = 132
-    temperature: float | None = 0.7
-    seed: int = 0
-
-    @property
-    def continues(self) -> bool:
-        """Whether the model has prompts to continue."""
-        return self.prompts is not None or self.written is None
-
-
-@dataclass(frozen=True)
 class TrainSettings:
     """hidden: width h. patience: epochs without a better validation loss before stopping. dropout: share of hidden
     units dropped while training. weight_decay: decoupled (AdamW); 0 is plain Adam."""
@@ -96,17 +66,3 @@ class TrainSettings:
                 f"learning_rate must be > 0 and weight_decay >= 0, got {self.learning_rate!r} and "
                 f"{self.weight_decay!r}; use the defaults"
             )
-
-
-# previous and following tokens that each variant of the ablation reads
-WINDOWS = {
-    "no_context": (0, 0),
-    "previous_only": (1, 0),
-    "next_only": (0, 1),
-    "window_1": (1, 1),
-    "window_2_1": (2, 1),
-    "window_2": (2, 2),
-    "window_3": (3, 3),
-}
-# larger steps and fewer epochs than `caw train-evaluator` takes: dozens of trainings are compared, none is shipped
-QUICK = TrainSettings(learning_rate=3e-3, max_epochs=30, patience=5)

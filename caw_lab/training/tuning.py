@@ -23,11 +23,9 @@ from caw.detection import Detector
 from caw.detection.power import expected_power
 from caw.entrance import GenerationOutput, generate
 from caw.evaluator import Evaluator
-from caw.io.figures import save_figure
 from caw.io.progress import naming
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy
-from caw.requirements import require
 from caw.settings import Settings
 from caw.watermarks import Watermark
 from caw_lab.training.labels import EncodedText
@@ -221,31 +219,3 @@ def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
 def encode(model: Any, tokenizer: Any, prompts: Prompts, *, chat: bool = False) -> list[list[int]]:
     """Return token ids of prompts, as `caw.generate` encodes them."""
     return [list(ids) for ids in encode_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), chat=chat)]
-
-
-def plot(tuned: Tuned, path: str | Path) -> None:
-    """Plot the share of protected tokens and the power over theta (over beta if that was chosen) into a file.
-
-    Raises ImportError without matplotlib.
-    """
-    require("matplotlib", "the plot of a tuning")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5, 4), layout="constrained")
-    axes = figure.add_subplot()
-    by_beta = len({p.beta for p in tuned.tried}) > 1
-    if by_beta:
-        axes.set_xlabel(f"beta (theta {tuned.chosen.theta})")
-    else:
-        axes.set_xlabel(f"theta (beta {tuned.chosen.beta})")
-        curve = sorted(tuned.curve, key=lambda p: p.theta)
-        axes.plot([p.theta for p in curve], [p.protected for p in curve], marker=".", label="protected tokens")
-        axes.axvline(tuned.chosen.theta, color="black", lw=0.8, ls="--", label="chosen")
-    tried = sorted(tuned.tried, key=lambda p: (p.theta, p.beta))
-    place = [p.beta if by_beta else p.theta for p in tried]
-    if tried:
-        axes.plot(place, [p.power or 0.0 for p in tried], marker="o", label="power, expected")
-        axes.plot(place, [p.found or 0.0 for p in tried], marker="x", ls="", label="found among these texts")
-    axes.set(ylabel="share", ylim=(-0.02, 1.02))
-    axes.legend(fontsize=8)
-    save_figure(figure, path)

@@ -1,14 +1,12 @@
 """Train one evaluator on several models and kinds of text together, and say how it does on a family that it never saw.
 
-Every set of examples is one model's, of one kind of text. Sets count alike, whatever their size. With many examples it
-is a network, measured on whole documents held out (`positions.part_of`, the same for every model); with few it is a
-regression on the same inputs, measured by cross-validation over documents. Held out by family, it is trained once more
-without all sets of a family, and read on that family's documents.
+Every set of examples is one model's, of one kind of text. Sets count alike, whatever their size. Whole documents are
+held out (`positions.part_of`, the same for every model). Held out by family, it is trained once more without all sets
+of a family, and read on that family's documents.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.defaults import BETA, THETA
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.network import Evaluator
-from caw_lab.training.fit_damage import FOLDS, PENALTIES, as_network, regression
-from caw_lab.training.metrics import auroc, require_both_classes
+from caw_lab.training.metrics import auroc, interval, require_both_classes
 from caw_lab.training.positions import Positions, part_of
 from caw_lab.training.settings import TrainSettings
-from caw_lab.training.train import SCALE_FLOOR, fit, predict
-
-RESAMPLES = 1000
-HIDDEN = 16  # of a regression in the form of a network: the narrowest that kernels are compiled for
+from caw_lab.training.train import fit, predict
 
 
 @dataclass(frozen=True)
@@ -63,13 +56,6 @@ class Examples:
         """ "train", "validation" or "test" of each, [n]; whole documents."""
         names, place = np.unique(self.documents, return_inverse=True)
         return np.array([part_of(str(name)) for name in names])[place]
-
-    @property
-    def fold(self) -> np.ndarray:
-        """Fold of each in cross-validation, int64 [n]; whole documents, the same for every model."""
-        names, place = np.unique(self.documents, return_inverse=True)
-        digests = [hashlib.sha256(f"fold/{name}".encode()).digest() for name in names]
-        return np.array([int.from_bytes(digest[:8], "big") % FOLDS for digest in digests])[place]
 
 
 @dataclass(frozen=True)
@@ -115,67 +101,6 @@ def train_network(
     ]
 
 
-def train_line(sets: Sequence[Examples], spec: FeatureSpec) -> tuple[Evaluator, list[Scored], dict[str, Any]]:
-    """Fit a regression on all sets; the penalty with the greatest mean AUROC over sets is taken, by cross-validation.
-
-    Returns the evaluator, which is universal and has no table of token classes; cross-validated scores; and {"penalty",
-    "auroc": the mean by penalty}. Deterministic. Raises ValueError where all sets are of one family.
-    """
-    families, found = _families(sets), {}
-    for penalty in PENALTIES:
-        crossed = [np.zeros(len(each.key)) for each in sets]
-        for number in range(FOLDS):
-            line = _line([each.only(each.fold != number) for each in sets], spec, penalty)
-            for each, scores in zip(sets, crossed, strict=True):
-                some = each.fold == number
-                scores[some] = predict(line, each.features[torch.from_numpy(some)])
-        mean = float(np.mean([auroc(each.key, scores) for each, scores in zip(sets, crossed, strict=True)]))
-        found[penalty] = (mean, crossed)
-    best = max(found, key=lambda penalty: found[penalty][0])
-    others = {
-        family: _line([each for each in sets if each.family != family], spec, best) for family in families
-    }  # fmt: skip
-    scored = [
-        Scored(each, scores, predict(others[each.family], each.features))
-        for each, scores in zip(sets, found[best][1], strict=True)
-    ]
-    figures = {"penalty": best, "auroc": {f"{penalty:g}": round(mean, 4) for penalty, (mean, _) in found.items()}}
-    return _line(sets, spec, best), scored, figures
-
-
-@torch.no_grad()
-def settle_strength(evaluator: Evaluator, theta: float, beta: float) -> None:
-    """Scale and shift the logits, in place, so that the default theta and beta mark about as these would have; the
-    order stays.
-
-    Exactly so where the strength becomes 0, and at half of its maximum (or of the default's, if that is less).
-    """
-    half = min(beta, BETA) / 2
-    pairs = [(theta, THETA), (theta * (1 - half / beta), THETA * (1 - half / BETA))]
-    (x0, y0), (x1, y1) = (tuple(np.log(c / (1 - c)) for c in pair) for pair in pairs)
-    slope = (y0 - y1) / (x0 - x1)
-    evaluator.layer3.weight.mul_(float(slope))
-    evaluator.layer3.bias.mul_(float(slope)).add_(float(y0 - slope * x0))
-
-
-def described(scored: Sequence[Scored], **figures: Any) -> dict[str, Any]:
-    """Return the figures that are stored with the evaluator."""
-    return {**figures, "sets": [each.row() for each in scored]}
-
-
-def interval(key: np.ndarray, score: np.ndarray, documents: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of an AUROC; whole documents are drawn."""
-    names, group = np.unique(documents, return_inverse=True)
-    rows = [np.flatnonzero(group == number) for number in range(len(names))]
-    generator, found = np.random.default_rng(seed), []
-    for _ in range(RESAMPLES):
-        some = np.concatenate([rows[number] for number in generator.integers(len(rows), size=len(rows))])
-        if key[some].any() and not key[some].all():
-            found.append(auroc(key[some], score[some]))
-    low, high = np.percentile(found, [2.5, 97.5])
-    return round(float(low), 4), round(float(high), 4)
-
-
 def _families(sets: Sequence[Examples]) -> list[str]:
     families = sorted({each.family for each in sets})
     if len(families) < 2:
@@ -183,15 +108,6 @@ def _families(sets: Sequence[Examples]) -> list[str]:
             f"expected models of at least two families, so that one can be held out, got {families}; give others"
         )
     return families
-
-
-def _line(sets: Sequence[Examples], spec: FeatureSpec, penalty: float) -> Evaluator:
-    features, key = _gathered(sets)
-    blank = Evaluator(spec, HIDDEN, universal=True)
-    blank.mean.copy_(features.mean(0))
-    blank.scale.copy_(features.std(0, correction=0).clamp_min(SCALE_FLOOR))
-    weight, bias = regression(((features - blank.mean) / blank.scale).double().numpy(), key.numpy() > 0, penalty)
-    return as_network(blank, weight, bias, None).eval().requires_grad_(False)
 
 
 def _gathered(sets: Sequence[Examples]) -> tuple[torch.Tensor, torch.Tensor]:

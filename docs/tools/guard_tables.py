@@ -8,14 +8,11 @@ from typing import Any
 
 from result_files import as_table, per_cent, read_result, source, with_ends
 
+GATHER = "python benchmarks/bench_guard.py gather runs/guard-*.jsonl"
 GUARD_WAYS = {
     "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "agreement": "`Agreement`",
     "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
     "fixed": "fixed strength",
-}  # fmt: skip
-GUARD_SEARCHES = {
-    "price": "patches, the best price first (the library's)", "place": "patches, in order of place",
-    "onward": "left to right, each in the text that the ones before left",
 }  # fmt: skip
 GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
 
@@ -37,7 +34,7 @@ def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[s
 
 def _keeps(run: dict[str, Any]) -> str | None:
     """What the guard of a run kept, by its name; None for JSON's fields."""
-    by_kind = {"gsm8k": "results", "everyday": "healed"}
+    by_kind = {"gsm8k": "results", "everyday": "content"}
     named: str | None = json.loads(run["guard"]).get("keeps", by_kind.get(run["what"]))
     return named
 
@@ -67,24 +64,7 @@ def guard() -> str:
         "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "of those with drafts",
         "rollouts", "nats per token",
     )  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_json() -> str:
-    """Share of JSON answers that are detected and keep their values, of all and of those that end within the limit."""
-    lines = []
-    for run, row, _ in guarded_runs("json", "guard", "alone"):
-        ended = [success for tokens, _, success in run["texts"] if tokens < run["tokens"]]
-        whole = row["texts"] == "all"
-        lines.append((
-            run["model"].split(".Q")[0], run["tokens"], GUARD_WAYS[row["way"]], GUARD_TEXTS[row["texts"]], row["count"],
-            with_ends(row["found"], *row["found_ci"]), with_ends(row["both"], *row["both_ci"]),
-            f"{sum(ended)} of {len(ended)}" if whole and row["way"] == "guard" else "",
-            f"{row['cost']:.1f}" if whole else "", f"{row['nats']:.2f}",
-        ))  # fmt: skip
-    header = ("model", "tokens at most", "setting", "texts", "number", "detected", "detected and kept",
-              "the same, unmarked text ended before the limit", "unmarked decodes", "nats per token")  # fmt: skip
-    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
+    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 
 def guard_everyday() -> str:
@@ -104,26 +84,7 @@ def guard_everyday() -> str:
         ))  # fmt: skip
     header = ("model", "tokens at most", "setting", "texts", "detected", "detected, same content", "nats per token",
               "under another model", "likeness", "distinct 4-grams", "unmarked decodes")  # fmt: skip
-    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json')}"
-
-
-def guard_equal() -> str:
-    """What the guard and another way cost the texts that the guard detected and kept."""
-    lines = []
-    for run in read_result("guard.json")["runs"]:
-        for row in run.get("equal", ()):
-            for what, name in (("nats", "the model itself"), ("judged", "another model")):
-                if what not in row:
-                    continue
-                ratio = f"{what}_ratio"
-                lines.append((
-                    run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", _keeps(run), GUARD_WAYS[row["way"]],
-                    row["count"], per_cent(row["found"], 0), name, *(f"{each:.2f}" for each in row[what]),
-                    "{:.2f} ({:.2f} - {:.2f})".format(row[ratio], *row[f"{ratio}_ci"]) if ratio in row else "",
-                ))  # fmt: skip
-    header = ("model", "texts of", "level", "keeps", "beside", "texts detected and kept", "of these detected beside",
-              "read by", "rise, guard", "rise, beside", "ratio")  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
+    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json', GATHER)}"
 
 
 def guard_null() -> str:
@@ -139,71 +100,10 @@ def guard_null() -> str:
                 *(_points(each) if way == "difference" else with_ends(*each, digits=1) for each in run["null"][way]),
             ))  # fmt: skip
     header = ("model", "texts of", "level", "keeps", "texts", "", "p at most 0.01", "0.1", "0.5")
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_searches() -> str:
-    """The library's search beside others, on train questions."""
-    lines = []
-    for row in read_result("guard_searches.json")["searches"]:
-        for level in ("0.01", "0.001"):
-            its, last = row[level], level == "0.001"
-            lines.append((
-                GUARD_SEARCHES[row["search"]], level, row["texts"],
-                with_ends(its["found"] / row["texts"], *its["found_ci"]), f"{its['rollouts']:.1f}",
-                f"{its['rolled']:.2f}", f"{its['read']:.2f}" if row["search"] == "onward" else "",
-                f"{row['decodes']:.2f}" if last else "", f"{row['rise']:.2f}" if last else "",
-            ))  # fmt: skip
-    header = ("search", "level", "texts", "detected and kept", "rollouts", "rollouts' tokens over the text's",
-              "tokens read again over the text's", "unmarked decodes", "rise in nats per token")  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard_searches.json')}"
+    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 
 def _points(ends: list[float]) -> str:
     """A difference of shares and the ends of its interval, in points of a per cent."""
     value, low, high = (100 * each for each in ends)
     return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
-def guard_unspliced() -> str:
-    """How often changes that rejoined end in the same answer without the copied tail."""
-    lines = [
-        (row["rejoin"], row["count"], with_ends(row["answer"] / row["count"], *row["answer_ci"]),
-         with_ends(row["results"] / row["count"], *row["results_ci"]))
-        for row in read_result("guard.json")["unspliced"]
-    ]  # fmt: skip
-    return as_table(("tokens that rejoined", "changes", "same answer", "same results"), lines)
-
-
-def guard_limits() -> str:
-    """What a limit to the number of rollouts does: the share that is detected and keeps its results, and the cost."""
-    runs = [
-        (json.loads(run["guard"])["rollouts"], run) for run in read_result("guard.json")["runs"]
-        if run["what"] == "gsm8k" and json.loads(run["guard"]).keys() == {"rollouts"}
-    ]  # fmt: skip
-    lines = [
-        (run["model"].split("-")[2].upper(), f"{run['level']:g}", limit, row["count"],
-         with_ends(row["both"], *row["both_ci"]), f"{row['rollouts'][0]:.0f}", f"{row['cost']:.1f}")
-        for limit, run in sorted(runs, key=lambda each: each[0])
-        for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "all")
-    ]  # fmt: skip
-    header = ("model", "level", "rollouts at most", "texts", "detected and kept", "rollouts, mean", "unmarked decodes")
-    return f"{as_table(header, lines)}\n\n{source('guard.json')}"
-
-
-def guard_curve() -> str:
-    """Share of texts that are detected and keep their results with at most so many rollouts."""
-    most = (4, 8, 12, 16, 24, 32, 48, 96)
-    lines = []
-    for run, row, options in guarded_runs("gsm8k", "guard"):
-        if run["batch"] == 1 or options or run["edits"] or row["texts"] == "short":
-            continue
-        least = 90 if row["texts"] == "long" else 0
-        some = [(rollouts, success) for tokens, rollouts, success in run["texts"] if tokens >= least]
-        shares = [sum(success for rollouts, success in some if rollouts <= limit) / len(some) for limit in most]
-        lines.append((
-            run["model"].split("-")[2].upper(), f"{run['level']:g}", GUARD_TEXTS[row["texts"]], len(some),
-            *(per_cent(each, 0) for each in shares), f"{row['rollouts'][0]:.0f}", f"{row['cost']:.1f}",
-        ))  # fmt: skip
-    header = ("model", "level", "texts", "number", *map(str, most), "rollouts, mean", "unmarked decodes, mean")
-    return as_table(header, lines)

@@ -1,199 +1,117 @@
 """Tables of measured results for the pages, made from what benchmarks/results holds when the site is built.
 
 A page names one: `<!-- table: NAME -->`, or with a run of `caw evaluate`: `<!-- table: accuracy qwen05 -->`. Every
-figure stands in a result file, and the file and its command are named under the table.
+figure stands in a result file, and the file and its command are named under the table. Here are the tables of what is
+measured again with each version; those of finished studies stand in the pages, beside the name of their file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
-import everyday as everyday_texts
-import tables as benchmark_tables
-from attacked_tables import attacked
-from cost_tables import (
-    cool_texts,
-    drawn_cost,
-    drawn_found,
-    marks_compared,
-    race_answers,
-    race_ends,
-    retried_cost,
-)
-from detection_tables import (
-    detect_speed,
-    detection,
-    drawn_reader,
-    mixed_load,
-    model_weights,
-    model_weights_null,
-    null,
-    power,
-    readings,
-    regions,
-    retokenise,
-    short_texts,
-    variants,
-    weights,
-)
-from goal_tables import speed_goals
-from gpu_tables import gpu_drawn, gpu_kernels, gpu_steps, gpu_weights
-from guard_tables import (
-    guard,
-    guard_curve,
-    guard_equal,
-    guard_everyday,
-    guard_json,
-    guard_limits,
-    guard_null,
-    guard_searches,
-    guard_unspliced,
-)
-from llama_cpp_tables import llama_cpp
-from loading_tables import loading, prefill
-from look_ahead_tables import look_ahead, look_ahead_texts
-from quantization_tables import quantization, quantized_marks
-from result_files import RESULTS, ROOT, as_table, per_cent, read_result, share, source, with_ends
-from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
-from speed_tables import (
-    batches,
-    cpu_ops,
-    draft_goals,
-    drafts,
-    drawing,
-    floor,
-    loop,
-    many_keys,
-    products,
-    prompt_cache,
-    rounding,
-    row_invariance,
-    servers,
-    servers_blocks,
-    serving,
-    vllm_cost,
-)
-from step_tables import no_look_ahead, step_parts, synthid_steps
-from swap_tables import swaps
-from universal_tables import (
-    everyday_policies,
-    universal,
-    universal_beside,
-    universal_combinations,
-    universal_combined,
-    universal_deeper,
-    universal_grid,
-    universal_judged,
-    universal_key,
-    universal_texts,
-    universal_windows,
-)
+from bench_stages import table as stages_table
+from guard_tables import guard, guard_everyday, guard_null
+from result_files import RESULTS, ROOT, as_table, read_result, share, source, with_ends
+from run_tables import accuracy, cost, equal_detection, summary
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
+UNIVERSAL = "universal.json"
 
 
 def table(name: str) -> str:
     """The table of a marker: a name, and for evaluations the run. KeyError for an unknown one."""
     kind, *arguments = name.split()
-    if kind in benchmark_tables.TABLES:
-        return benchmark_tables.TABLES[kind](RESULTS)
     if kind not in TABLES:
-        raise KeyError(f"no table {kind!r}; known are {', '.join(sorted({**TABLES, **benchmark_tables.TABLES}))}")
+        raise KeyError(f"no table {kind!r}; known are {', '.join(sorted(TABLES))}")
     return TABLES[kind](*arguments)
 
 
-# ---- everyday texts --------------------------------------------------------------------------------------------------
-@lru_cache
-def _everyday() -> list[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    """(file name, content, rows) of every run that has been published."""
-    read = [(path.name, everyday_texts.read_everyday(path)) for path in sorted(RESULTS.glob("everyday_*.json.xz"))]
-    return [(name, found, list(everyday_texts.rows(found))) for name, found in read]
-
-
-def _everyday_table(
-    header: Sequence[str], line: Callable[[dict[str, Any]], Sequence[Any] | None], said: str, tasks: Sequence[str] = ()
-) -> str:
-    """A table of a line for each cell of every run, where `line` makes one; without a run, a table that says so.
-
-    tasks: cells of these only; of all where there are none.
-    """
-    lead = ("model", "decoding", "maximum tokens", "setting", "texts")
-    lines = [
-        (row["model"], row["decoding"], row["limit"], "no watermark" if row["policy"] == "none" else row["policy"],
-         row["texts"], *cells)
-        for _, _, rows in _everyday() for row in rows
-        if (not tasks or row["task"] in tasks) and (cells := line(row)) is not None
-    ]  # fmt: skip
-    if not lines:
-        lines = [("not measured yet", *[""] * (len(lead) + len(header) - 1))]
-    names = ", ".join(f"`benchmarks/results/{name}`" for name, _, _ in _everyday())
-    return f"{as_table((*lead, *header), lines)}\n\n{said}" + (
-        f" *From {names}, made by `benchmarks/evaluation/everyday.py`.*" if names else ""
+def null() -> str:
+    """False alarms on unmarked text, pooled over keys."""
+    null_rates = read_result("detect_null.json")
+    names = list(dict.fromkeys(row["watermark_name"] for row in null_rates["rows"]))
+    levels = [rate["level"] for rate in null_rates["rows"][0]["rates"]]
+    rows = []
+    for name in names:
+        of_mark = [row for row in null_rates["rows"] if row["watermark_name"] == name]
+        for how, label in (("once", "once in the corpus"), ("rates", "text by text")):
+            spans = [[row[how][i]["rate"] for row in of_mark] for i in range(len(levels))]
+            rows.append((name, label, *(f"{share(min(s))} - {share(max(s))}" for s in spans)))
+    once = [rate for row in null_rates["rows"] for rate in row["once"]]
+    above = sum(rate["low"] > rate["level"] for rate in once)
+    texts = (
+        f"{null_rates['texts']:,} texts, {null_rates['tokens']:,} tokens, the minimum and the maximum rate of 5 keys. "
+        f"Counted once, {above} of {len(once)} rates are above their level by more than their 95 % interval."
     )
+    header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
+    return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json')}"
 
 
-def everyday(*tasks: str) -> str:
-    """Everyday texts: the share detected at 0.1 %, the attempts, and statistics relative to unmarked texts."""
-
-    def line(row: dict[str, Any]) -> Sequence[Any]:
-        return (
-            with_ends(*row["found"]), "" if row["made"] is None else f"{row['made']:.2f}", f"{row['tokens']:.0f}",
-            share(row["ended"]), "" if row["scored"] is None else f"{row['scored']:.0f}",
-            _with_ends(row["perplexity"]), *("" if d is None else per_cent(d) for d in row["distinct"]),
-            "" if row["repeated"] is None else per_cent(row["repeated"]), _points(row["repeated_over"]),
-        )  # fmt: skip
-
-    judges = {rows[0]["model"]: found["judge"] for _, found, rows in _everyday() if found["judge"]}
-    said = "One key; threshold 0.001 (for texts without a watermark: false alarms). Tokens are medians."
-    if judges:
-        said += f" Perplexity: {'; '.join(f'{model} under {judge}' for model, judge in judges.items())}."
-    header = ("detected (95 % interval)", "attempts", "tokens", "ended", "tokens that count",
-              "perplexity relative to unmarked", "distinct words", "distinct 2-grams", "distinct 3-grams",
-              "repeated 4-grams", "minus unmarked, points")  # fmt: skip
-    return _everyday_table(header, line, said, tasks)
+def universal_texts() -> str:
+    """Answers in maths under every policy, each with a target."""
+    results = read_result(UNIVERSAL)
+    rows = [
+        (row["model"], row["prompts"], row["texts"], results["policies"].get(row["policy"], "no mark"),
+         with_ends(row["found"], *row["found_ci"]), with_ends(row["kept"], *row["kept_ci"]),
+         with_ends(row["both"], *row["both_ci"]) if "both" in row else "", share(row["right"]))
+        for row in results["texts"] if (row["kind"], row["split"]) == ("maths", "test")
+    ]  # fmt: skip
+    header = ("model", "questions", "texts", "policy", "found", "answer of the unmarked text kept", "found and kept",
+              "right")  # fmt: skip
+    return f"{as_table(header, rows)}\n\n{_from_universal()}"
 
 
-def everyday_attacks() -> str:
-    """Everyday texts: the share detected at 0.1 % after each attack."""
-    attacks = sorted({name for _, _, rows in _everyday() for row in rows for name in row["after"]})
+def universal_judged() -> str:
+    """Everyday texts that another model read: found, and the rise in nats beside that of other policies."""
+    results = read_result(UNIVERSAL)
+    pairs = {tuple(row[name] for name in ("model", "split", "policy", "than")): row for row in results["pairs"]
+             if row["kind"] == "everyday"}  # fmt: skip
+    rows = []
+    for row in results["texts"]:
+        if (row["kind"], row["split"]) != ("everyday", "test") or "rise" not in row or "window" in row["policy"]:
+            continue
+        beside = [pairs.get((row["model"], row["split"], row["policy"], than), {}) for than in ("own", "fixed")]
+        rows.append((
+            row["model"], row["prompts"], row["texts"], results["policies"].get(row["policy"], "no mark"),
+            with_ends(row["found"], *row["found_ci"]), f"{row['nats']:.2f}",
+            "" if row["policy"] == "none" else f"{row['rise']:.2f} ({_ends(row['rise_ci'])})", *map(_over, beside),
+        ))  # fmt: skip
+    header = ("model", "prompts", "texts", "policy", "found at 0.1 %", "nats per token under another model", "rise",
+              "rise over that of the model's own evaluator; found beyond it, points",
+              "the same, fixed strength")  # fmt: skip
+    return f"{as_table(header, rows)}\n\n{_from_universal()}"
 
-    def line(row: dict[str, Any]) -> Sequence[Any] | None:
-        hit = [row["after"].get(name) for name in attacks]
-        cells = ["" if found is None else f"{with_ends(*found[0])}; {share(found[1])}" for found in hit]
-        return (with_ends(*row["found"]), *cells) if any(cells) else None
 
-    said = "Share detected, its 95 % interval, and the share of words that the attack really changed."
-    return _everyday_table(("not attacked", *attacks), line, said)
-
-
-def _with_ends(value: tuple[float, float, float] | None, digits: int = 2) -> str:
-    """A number with so many digits behind the point, and the ends of its interval; nothing for None."""
-    if value is None:
+def _over(pair: dict[str, Any]) -> str:
+    """How much more one policy's texts rise and are found than another's; nothing where the two were not compared."""
+    if "rise_ratio" not in pair:
         return ""
-    middle, low, high = (f"{part:.{digits}f}" for part in value)
-    return f"{middle} ({low} {'-' if value[1] >= 0 else 'to'} {high})"
+    low, high = (100 * end for end in pair["found_ci"])
+    ratio = f"{pair['rise_ratio']:.2f} ({_ends(pair['rise_ratio_ci'])})"
+    return f"{ratio}; {100 * pair['found']:+.1f} ({low:.0f} to {high:.0f})"
 
 
-def _points(value: tuple[float, float, float] | None) -> str:
-    """A difference of shares in percentage points, and the ends of its interval; nothing for None."""
-    return "" if value is None else "{:+.1f} ({:.1f} to {:.1f})".format(*(100 * part for part in value))
+def _ends(ends: tuple[float, float]) -> str:
+    return "{:.2f} - {:.2f}".format(*ends)
 
 
-# ---- evaluators ------------------------------------------------------------------------------------------------------
+def _from_universal() -> str:
+    return source(UNIVERSAL, "python benchmarks/bench_universal.py gather")
+
+
 def ablation(model: str) -> str:
     """The evaluators that were tried for a model, as `caw evaluate evaluator` wrote them."""
-    return evaluators(f"evaluator_ablation_{model}")
+    return _report(f"evaluator_ablation_{model}")
 
 
 def top_k(model: str) -> str:
     """The same with fewer probabilities of each position."""
-    return evaluators(f"evaluator_top_k_{model}")
+    return _report(f"evaluator_top_k_{model}")
 
 
-def evaluators(name: str) -> str:
+def _report(name: str) -> str:
     text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
     return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json')}"
 
@@ -207,70 +125,71 @@ def shipped() -> str:
         if "trained_on" in about:  # something else than key segments
             continue
         low, high = metrics["auroc_ci"]
-        found = metrics["evaluators"]
+        auroc = {name: f"{metrics['evaluators'][name]['auroc']:.3f}" for name in ("capacity", "entropy", "logit_delta")}
         rows.append((
-            f"`{path.stem}`", about["model"], about["data"]["documents"], f"{found['capacity']['auroc']:.3f}",
-            f"{low:.3f} - {high:.3f}", f"{found['entropy']['auroc']:.3f}", f"{found['logit_delta']['auroc']:.3f}",
+            f"`{path.stem}`", about["model"], about["data"]["documents"], auroc["capacity"],
+            f"{low:.3f} - {high:.3f}", auroc["entropy"], auroc["logit_delta"],
         ))  # fmt: skip
     header = ("evaluator", "model", "documents", "AUROC", "95 % interval", "AUROC of entropy", "AUROC of the logit gap")
     return f"{as_table(header, rows)}\n\n*From `caw/evaluator/weights/*.json`; each file names its command.*"
 
 
-def transfer() -> str:
-    """An evaluator of one model, read on another."""
-    rows = [
-        (r["trained_on"], r["read_on"], f"{r['auroc']:.3f}", f"{r['own_evaluator_auroc']:.3f}",
-         f"{r['entropy_auroc']:.3f}")
-        for r in read_result("evaluator_transfer.json")["rows"]
-    ]  # fmt: skip
-    header = ("trained on", "used on", "AUROC", "AUROC of that model's own", "AUROC of entropy")
-    return f"{as_table(header, rows)}\n\n{source('evaluator_transfer.json')}"
+def _files(pattern: str) -> list[tuple[str, Any]]:
+    return [(path.name, json.loads(path.read_text())) for path in sorted(RESULTS.glob(pattern))]
 
 
-def damage() -> str:
-    """Which scores predict that a changed token changes the answer."""
-    name = "evaluator_damage_qwen2.5-coder-0.5b.json"
-    found = read_result(name)
-    rows = [
-        (r["score"], f"{r['auroc_changed']:.3f} ({r['auroc_changed_ci'][0]:.2f} - {r['auroc_changed_ci'][1]:.2f})",
-         f"{r['auroc_harmed']:.3f}")
-        for r in found["rows"]
-    ]  # fmt: skip
-    said = f"{found['changes']} changes in {found['questions']} questions; {share(found['answers_changed'])} changed "
-    header = ("score", "AUROC, answer changed (95 % interval)", "AUROC, right answer lost")
-    return f"{as_table(header, rows)}\n\n{said}the answer. {source(name)}"
+def generate() -> str:
+    """A row per mode and case of every generate_*.json of `caw benchmark`."""
+    lines = ["| run | mode | ms per token | time over plain (quartiles) | first token over plain | memory over plain |",
+             "| --- | --- | ---: | --- | ---: | ---: |"]  # fmt: skip
+    for _, found in _files("generate_*.json"):
+        for row in found["rows"] if found.get("kind") == "caw benchmark" else []:
+            name, arguments = row["mode"], found["arguments"]
+            subject = f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}"
+            case = f"{subject}, batch {row['batch']}, prompt {row['prompt']}"
+            if "error" in row:
+                lines.append(f"| {case} | {name} | not supported | | | |")
+                continue
+            ratio, memory = row["ratio"], f"{row['peak_ratio']:.3f}" if "peak_ratio" in row else ""
+            case += f", {row['tokens']} new tokens, {ratio['n']} rounds"
+            lines.append(
+                f"| {case} | {name} | {row['ms_per_token']['median']:.1f} | {ratio['median']:.2f} "
+                f"({ratio['low']:.2f} - {ratio['high']:.2f}) | {row['first_ratio']['median']:.2f} | {memory} |"
+            )
+    return "\n".join(lines)
+
+
+def stages() -> str:
+    """Milliseconds per step by stage, a table for each dtype and batch."""
+    parts = []
+    for _, found in _files("stages*.json"):
+        for dtype, batch in dict.fromkeys((row["dtype"], row["batch"]) for row in found["rows"]):
+            own = {r["mode"]: r for r in found["rows"] if (r["dtype"], r["batch"]) == (dtype, batch)}
+            about = found["arguments"]
+            case = f"{dtype}, batch {batch}, prompt {about['prompt']}, {about['tokens']} new tokens"
+            parts.append(f"Milliseconds per step, {case}, {about['rounds']} rounds:\n\n{stages_table(own)}")
+    return "\n\n".join(parts)
+
+
+def machine() -> str:
+    """What each file was measured on."""
+    lines = ["| file | machine | threads | torch | transformers | commit |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, found in _files("*.json"):
+        if not isinstance(found, dict) or "commit" not in found:
+            continue
+        about, versions = found["machine"], found["versions"]
+        place = about.get("gpu") or f"{about['cpu']}, {about['cores']} cores"
+        lines.append(
+            f"| `{name}` | {place} | {about['threads']} | {versions['torch']} | {versions['transformers']} "
+            f"| {found['commit']} |"
+        )
+    return "\n".join(lines)
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    "readings": readings,
-    "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "variants": variants,
-    "mixed-load": mixed_load, "drawn-reader": drawn_reader, "short-texts": short_texts, "guard": guard,
-    "guard-curve": guard_curve, "guard-limits": guard_limits, "guard-json": guard_json,
-    "guard-everyday": guard_everyday,
-    "guard-unspliced": guard_unspliced, "guard-equal": guard_equal, "guard-null": guard_null,
-    "guard-searches": guard_searches,
-    "retokenise": retokenise,
-    "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
-    "products": products, "rounding": rounding, "loading": loading, "prefill": prefill, "llama-cpp": llama_cpp,
-    "quantization": quantization, "quantized-marks": quantized_marks,
-    "many-keys": many_keys, "serving": serving, "servers": servers, "servers-blocks": servers_blocks, "drafts": drafts,
-    "draft-goals": draft_goals, "speed-goals": speed_goals,
-    "prompt-cache": prompt_cache, "batches": batches, "drawing": drawing, "vllm": vllm_cost,
-    "step-parts": step_parts, "no-look-ahead": no_look_ahead, "synthid-steps": synthid_steps, "cpu-ops": cpu_ops,
-    "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
-    "universal": universal, "universal-key": universal_key, "universal-texts": universal_texts,
-    "universal-judged": universal_judged, "universal-combinations": universal_combinations,
-    "universal-deeper": universal_deeper, "universal-grid": universal_grid, "universal-combined": universal_combined,
-    "universal-beside": universal_beside, "universal-windows": universal_windows,
-    "everyday-policies": everyday_policies,
-    "top-k": top_k, "own-weights": own_weights,
-    "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
-    "everyday-attacks": everyday_attacks, "attacked": attacked,
-    "damage": damage, "model-weights": model_weights,
-    "model-weights-null": model_weights_null, "swaps": swaps,
-    "look-ahead": look_ahead, "look-ahead-texts": look_ahead_texts,
-    "drawn-found": drawn_found, "drawn-cost": drawn_cost, "marks-compared": marks_compared,
-    "retried-cost": retried_cost, "race-answers": race_answers,
-    "cool-texts": cool_texts, "race-ends": race_ends,
-    "gpu-steps": gpu_steps, "gpu-drawn": gpu_drawn, "gpu-weights": gpu_weights, "gpu-kernels": gpu_kernels,
+    "accuracy": accuracy, "cost": cost, "equal": equal_detection, "summary": summary, "null": null,
+    "guard": guard, "guard-everyday": guard_everyday, "guard-null": guard_null,
+    "universal-texts": universal_texts, "universal-judged": universal_judged,
+    "ablation": ablation, "top-k": top_k, "shipped": shipped,
+    "generate": generate, "stages": stages, "machine": machine,
 }  # fmt: skip

@@ -18,7 +18,7 @@ def summary(median: float, spread: float, n: int = 10) -> dict[str, float]:
 
 
 def made_up(ratio: float = 1.1, ms: float = 20.0, spread: float = 0.02, peak: float = 1.01, n: int = 10) -> Any:
-    case = {"slots": None, "batch": 1, "prompt": 128, "tokens": 64}
+    case = {"batch": 1, "prompt": 128, "tokens": 64}
     figures = {"ms_per_token": summary(ms, ms * spread, n), "first_token_ms": summary(90, 1, n), "peak_bytes": 1}
     rows = [
         {"mode": "plain", **case, **figures, "ratio": summary(1, 0), "first_ratio": summary(1, 0), "peak_ratio": 1.0},
@@ -73,7 +73,7 @@ def test_rows_meet_by_case() -> None:
     other["arguments"]["dtype"] = "bfloat16"
     broken = made_up()
     broken["rows"][1] = {
-        **{k: broken["rows"][1][k] for k in ("mode", "slots", "batch", "prompt", "tokens")},
+        **{k: broken["rows"][1][k] for k in ("mode", "batch", "prompt", "tokens")},
         "error": "",
     }
     assert {c.row.split(",")[0] for c in compare(made_up(), broken)} == {"plain"}

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
-from typer.testing import CliRunner
+from step_model import DEVICES, LAUNCH_US, Device, Launch, Launches, model_of_step, run
 
 from caw import ops
 from caw.benchmark.sizes import SHAPES
-from caw.benchmark.step_model import DEVICES, LAUNCH_US, Device, Launch, Launches, model_of_step, run
-from caw.cli import app
 from caw.triton_kernels.packed_weights_ref import FORMATS, Format
 
 # launches of a step of Llama-2-7B at batch 1, and what the watermarks add: lower them with what was saved
@@ -97,7 +92,7 @@ def test_no_more_launches_and_bytes_than_before() -> None:
         assert of_plain < moved <= BYTES[mode] * of_plain, mode
 
 
-@pytest.mark.parametrize("mode", ["as-transformers-kgw", "as-markllm-kgw"])
+@pytest.mark.parametrize("mode", ["as-transformers-kgw"])
 def test_formats_of_others_are_captured(mode: str) -> None:
     """Their lists are drawn by one kernel each, for the record and, where a row asks, for the vocabulary."""
     names = [launch.name for launch in model_of_step(mode, "tiny", "float32", 2, 64)]
@@ -132,41 +127,6 @@ def test_a_launch_takes_its_bytes_or_its_start() -> None:
     assert all(us == pytest.approx(max(LAUNCH_US, floor), abs=1e-3) for _, _, floor, us in row["each"])
     assert row["step_us"] > max(row["floor_us"], LAUNCH_US * row["launches"] - 1e-6)
     assert found["device"] == {"name": "h200", "bandwidth": DEVICES["h200"].bandwidth}
-
-
-@pytest.mark.parametrize(
-    ("mode", "device", "message"),
-    [
-        ("transformers", "h100", "modes must be among plain"),
-        ("plain", "h1000", "device must be one of a100"),
-    ],
-)
-def test_what_has_no_model_is_named(mode: str, device: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        run(device, [mode], "tiny", "float32", [1], [9])
-
-
-def test_on_the_command_line(tmp_path: Path) -> None:
-    out = tmp_path / "step.json"
-    command = ["benchmark", "--model-of-step", "h100", "--shapes", "tiny", "--batch", "1,2", "--json", str(out)]
-    done = CliRunner().invoke(app, command, env={"COLUMNS": "100", "NO_COLOR": "1", "CAW_TRACEBACK": ""})
-    assert done.exit_code == 0, done.stderr
-    rows = json.loads(out.read_text())["rows"]
-    assert [(row["batch"], row["mode"]) for row in rows] == [
-        (batch, mode) for batch in (1, 2) for mode in ("plain", "kgw+caw", "exp+caw")
-    ]
-    assert f"plain: {rows[0]['launches']} launches" in done.stdout and "on h100: not measured" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
-    for options, words in (
-        (["--model-of-step", "x"], "device must be one of"),
-        (["--quantization", "fp8"], "--quantization='fp8' is for a GPU"),
-        (
-            ["--quantization", "fp8", "--shapes", "tiny", "--device", "cpu"],
-            "--quantization with --shapes requires a GPU",
-        ),
-    ):
-        wrong = CliRunner().invoke(app, ["benchmark", *options], env={"CAW_TRACEBACK": "", "COLUMNS": "200"})
-        assert wrong.exit_code == 2 and words in wrong.stderr
 
 
 def test_penalties_are_three_launches_and_one_pass() -> None:

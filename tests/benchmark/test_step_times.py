@@ -5,20 +5,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import compiled_torch
 import pytest
+import step_times
 import torch
-from typer.testing import CliRunner
+from compiled_torch import COMPILED, CompiledTorch
+from step_model import model_of_step
+from step_times import StepSettings, run
 
-from caw.benchmark import compiled_torch, replays, step_times
-from caw.benchmark.compiled_torch import CompiledTorch, generated
-from caw.benchmark.modes import COMPILED, OTHERS, same_tokens
-from caw.benchmark.step_model import model_of_step
-from caw.benchmark.step_times import StepSettings, run
 from caw.benchmark.subjects import random_model
-from caw.cli import app
 
 PROMPTS = [[5, 9, 11, 3, 800], [7, 7, 1999, 12, 4]]
 
@@ -47,20 +44,9 @@ def test_compiled_torch_gives_the_models_own_greedy_texts(changes: dict[str, Any
     rows = torch.tensor(PROMPTS)
     expected = model.generate(rows, attention_mask=torch.ones_like(rows), do_sample=False, max_new_tokens=6,
                               eos_token_id=None, pad_token_id=0)[:, 5:].tolist()  # fmt: skip
-    made = generated(model, PROMPTS, 6)
-    assert made.tokens == expected and made.preparation > 0 and not made.drafts
-    assert generated(model, PROMPTS, 1).tokens == [row[:1] for row in expected]
-    assert COMPILED in OTHERS and ["plain", COMPILED] in same_tokens(["plain", COMPILED])
-
-
-def test_compiled_torch_says_what_it_does_not_know() -> None:
-    with pytest.raises(ValueError, match="compiled torch needs whole layers"):
-        CompiledTorch(
-            random_model("tiny", "float32", "cpu", model_type="mistral", sliding_window=4, num_key_value_heads=2), 1, 9
-        )
-    gpt2 = {"model_type": "phi", "num_key_value_heads": 4}
-    with pytest.raises(ValueError, match="got others; leave it out"):
-        CompiledTorch(random_model("tiny", "float32", "cpu", **gpt2), 1, 9)
+    decoder = CompiledTorch(model, len(PROMPTS), rows.shape[1] + 6)
+    decoder.prepare()
+    assert decoder.generate(rows, 6) == expected
 
 
 def test_steps_are_timed_beside_plain_and_one_that_fails_takes_none_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,42 +76,3 @@ def test_steps_are_timed_beside_plain_and_one_that_fails_takes_none_along(monkey
         plain["bytes"] / found["bandwidth"] / plain["step_us"]["median"] * 1e6, rel=0.1, abs=1e-4
     )
     assert not run(StepSettings("tiny", "float32", "cpu", ("plain",), (1, 2), (9,), 1, seconds=0.0))["complete"]
-
-
-def test_replays_are_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two marks around eight replays of a graph of four calls: 96 ms are 3 ms a call."""
-    order: list[str] = []
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            order.append("mark")
-
-        def synchronize(self) -> None:
-            order.append("wait")
-
-        def elapsed_time(self, end: Any) -> float:
-            return 96.0
-
-    class Graph:
-        def replay(self) -> None:
-            order.append("replay")
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    step = step_times.Step(lambda: None, lambda: order.append("reset"), Graph(), 0)
-    assert replays.replay_timer(Graph(), 32, 8)() == pytest.approx(0.003)
-    assert step_times.timed(step, lambda: 0.0)() == pytest.approx(0.012)
-    assert order == ["mark", *["replay"] * 8, "mark", "wait", "reset", "mark", *["replay"] * 8, "mark", "wait"]
-
-
-def test_the_command_shows_a_table_and_saves(tmp_path: Path) -> None:
-    out = tmp_path / "steps.json"
-    given = ("benchmark", "--steps", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--prompt", "9")
-    done = CliRunner().invoke(app, [*given, "--modes", "plain,kgw", "--rounds", "1", "--json", str(out)])
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(out.read_text())["complete"] and "kgw" in done.stdout and "us a step" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    wrong = CliRunner().invoke(app, [*given, "--modes", "transformers"])
-    assert wrong.exit_code != 0 and "for times of steps, got 'transformers'" in " ".join(wrong.stderr.split())

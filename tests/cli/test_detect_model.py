@@ -132,7 +132,6 @@ def test_what_would_do_nothing_is_refused(model: str, lines: Path, tmp_path: Pat
 
 
 def test_a_reader_that_does_not_fit_is_refused_in_a_sentence(model: str, lines: Path, tmp_path: Path) -> None:
-    """One that reads other tokens than the texts have, and one whose context is shorter than the prompt."""
     other, prompt = tmp_path / "other", tmp_path / "prompt.txt"
     shutil.copytree(model, other)
     written = json.loads((other / "tokenizer.json").read_text())

@@ -58,7 +58,6 @@ def test_detect_lines_texts_and_ids(model: str, marked: str, tmp_path: Path) -> 
 
 
 def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> None:
-    """A key with a typing error found nothing, and nothing said that the texts name another one."""
     out = tmp_path / "out.jsonl"
     made = run("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "8", "-o", str(out))
     assert made.exit_code == 0, made.stderr
@@ -70,7 +69,6 @@ def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> 
 
 
 def test_a_file_of_lines_is_no_text(model: str, tmp_path: Path) -> None:
-    """All its texts, with braces and digests, were tested as one, and the mark drowned."""
     out = tmp_path / "out.jsonl"
     out.write_text('{"text": "the sky"}\n')
     assert_refused(run("detect", "--tokenizer", model, str(out)), "give --input for a file with a text on each line")
@@ -98,13 +96,6 @@ def test_detect_bad_lines(model: str, tmp_path: Path) -> None:
     assert [re.search(r"line (\d)", c).group(1) for c in result.stderr.splitlines()] == ["2", "3", "4", "5", "6"]  # type: ignore[union-attr]
 
 
-def test_detect_ids_that_are_none(tmp_path: Path) -> None:
-    source = tmp_path / "texts.jsonl"
-    source.write_text('{"text": [1, -5]}\n')
-    result = run("detect", "--input", str(source))
-    assert result.exit_code == 1 and result.stderr.startswith("caw: line 1: ") and result.stdout == ""
-
-
 def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect_command, "run_detection", lambda task, items: [(item, "it is odd") for item in items])
     lines = tmp_path / "texts.jsonl"
@@ -112,27 +103,6 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
     for given, said in ((["--text", "the sky"], "it is odd"), (["--input", str(lines)], "line 1: it is odd")):
         result = run("detect", *given, "--tokenizer", model)
         assert result.exit_code == 1 and result.stderr == f"caw: {said}\n" and result.stdout == ""
-
-
-@pytest.mark.slow
-def test_detection_dequantizes_no_model(demo_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo model's tokenizer comes straight from its .gguf file while no dequantized copy is there."""
-    monkeypatch.setenv("CAW_CACHE", str(tmp_path / "cache"))
-    tokenizer = load_tokenizer("smollm2-135m")
-    assert not (tmp_path / "cache").exists()
-    assert tokenizer.get_vocab() == demo_tokenizer.get_vocab()
-    text = "Hello wörld 12345  <|im_end|>\n\n tabs\t"
-    assert tokenizer(text)["input_ids"] == demo_tokenizer(text)["input_ids"]
-
-
-def test_detection_loads_no_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", refuse)
-    assert run("detect", "--text", "the sky", "--tokenizer", model).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -36,14 +35,12 @@ OVER_AN_INPUT = {
     "detect --power": ("detect", "--tokenizer", "MODEL", "--power", "IN", "--html", "OUT"),
     "detection-weights": ("detection-weights", "--tokenizer", "MODEL", "-i", "IN", "--config", "x", "-o", "OUT"),
     "detection-weights --config": ("detection-weights", "--tokenizer", "x", "-i", "x", "--config", "IN", "-o", "OUT"),
-    "label": ("label", "--data-dir", "FOLDER", "--same-as", "IN", "-o", "OUT", "--resume"),
     "train-evaluator": ("train-evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "-o", "OUT"),
     "tune --json": ("tune", "--model", "MODEL", "-i", "IN", "--json", "OUT"),
-    "tune --plot": ("tune", "--model", "MODEL", "-i", "IN", "--plot", "OUT"),
     "benchmark --json": ("benchmark", "--compare", "IN", "--json", "OUT"),
     "benchmark --plot": ("benchmark", "--evaluator", "IN", "--plot", "OUT"),
     "evaluate evaluator": (
-        "evaluate", "evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "--table", "OUT",
+        "evaluate", "evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "--json", "OUT",
     ),
     "demo": ("demo", "--evaluator", "IN", "--html", "OUT"),
 }  # fmt: skip
@@ -62,17 +59,15 @@ def test_no_output_over_an_input(case: str, model: str, source: Path, tmp_path: 
     assert source.read_bytes() == before
 
 
-@pytest.mark.parametrize("command", [("tune", "--model", "x", "--prompt", "x"), ("benchmark",)])
-def test_two_outputs_are_two_files(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_two_outputs_are_two_files(tmp_path: Path) -> None:
     both = str(tmp_path / "x")
-    assert_refused(run(*command, "--json", both, "--plot", both), "must be two files")
+    assert_refused(run("benchmark", "--json", both, "--plot", both), "must be two files")
     assert not Path(both).exists()
 
 
 @posix
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/full"])
 def test_devices_are_refused(device: str, model: str, source: Path, tmp_path: Path) -> None:
-    """They were read until the memory was full."""
     detect, make = ("detect", "--tokenizer", model), ("generate", "--model", model)
     for given in [
         (*detect, device), (*detect, "-i", device), (*detect, "--null-report", device), (*detect, "--power", device),
@@ -98,7 +93,6 @@ def test_texts_have_an_end(model: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_id_that_no_line_can_hold_is_a_bad_line(model: str, tmp_path: Path) -> None:
-    """It ended the run where it stood, the later prompts were lost, and --resume met it again."""
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     prompts.write_text('{"id": "a", "prompt": "the sky"}\n' + BAD_ID + '{"id": "b", "prompt": "the sea"}\n')
     given = ("-i", str(prompts), "-o", str(out))
@@ -110,7 +104,6 @@ def test_an_id_that_no_line_can_hold_is_a_bad_line(model: str, tmp_path: Path) -
 
 
 def test_a_page_is_whole_or_as_it_was(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a surrogate in an id, or a bug, left a page of no bytes where one was."""
     texts, page = tmp_path / "texts.jsonl", tmp_path / "page.html"
     texts.write_text('{"id": "a", "text": "the sky is blue"}\n' + BAD_ID)
     given = ("detect", "--tokenizer", model, "-i", str(texts), "--html", str(page))
@@ -127,19 +120,8 @@ def test_a_page_is_whole_or_as_it_was(model: str, tmp_path: Path, monkeypatch: p
     assert page.read_bytes() == good and sorted(os.listdir(tmp_path)) == ["page.html", "texts.jsonl"]
 
 
-def test_resume_of_a_file_with_an_id_twice(model: str, tmp_path: Path) -> None:
-    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
-    given = ("-i", str(prompts), "-o", str(out))
-    assert generate(model, *given).exit_code == 0
-    twice = out.read_bytes() * 2
-    out.write_bytes(twice)
-    assert_refused(generate(model, *given, "--resume"), "must hold each id once")
-    assert out.read_bytes() == twice
-
-
 @posix
 def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
-    """Both did all prompts: 24 lines for 12 ids, exit codes 0 and 0."""
     from caw.io.jsonl import JsonlWriter
 
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
@@ -148,22 +130,6 @@ def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
         assert_refused(result, f"{out} is being written by another process")
     assert generate(model, "-i", str(prompts), "-o", str(out), "--resume").exit_code == 0
     assert len(read(out)) == 2
-
-
-@posix
-def test_two_processes_on_one_label_file(tmp_path: Path) -> None:
-    from caw.io.jsonl import JsonlWriter
-
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "train.jsonl").write_text(json.dumps({"question": "?", "answer": "It is 4\n#### 4"}) + "\n")
-    out = tmp_path / "labels.jsonl"
-    given = ("label", "--data-dir", str(tmp_path), "--dataset", "toy", "-o", str(out), "--resume")
-    with JsonlWriter(out):
-        assert_refused(run(*given), "is being written by another process")
-    assert run(*given).exit_code == 0
-    line = out.read_bytes()
-    out.write_bytes(line * 2)
-    assert_refused(run(*given), "line 2 repeats")
 
 
 def test_a_model_that_is_not_there_leaves_no_output(tmp_path: Path) -> None:
@@ -181,7 +147,6 @@ def test_options_that_no_line_can_hold_are_refused_at_once(model: str, tmp_path:
 
 @posix
 def test_stdout_that_takes_nothing(source: Path) -> None:
-    """The exit code was 120, after a second message by the interpreter."""
     command = [sys.executable, "-m", "caw.cli", "detect", "--field", "ids", "-i", str(source), "--json"]
     source.write_text('{"ids": [1, 2, 3]}\n')
     if not os.path.exists("/dev/full"):

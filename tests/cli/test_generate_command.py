@@ -15,9 +15,7 @@ from tiny import save_tiny, tiny_tokenizer
 from transformers import GenerationConfig
 
 import caw
-from caw.cli import generate_command
 from caw.cli.generate_command import sampling_settings
-from caw.models.sampling import sampling_of_source
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -56,7 +54,6 @@ def test_prompt_in_text_out(model: str) -> None:
 def test_letters_that_stdout_lacks_are_escaped(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text was thrown away: a one-sentence error, after the work."""
     from caw.cli.generate_prompts import print_text
 
     monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115
@@ -73,10 +70,7 @@ def test_prompt_from_stdin(model: str) -> None:
     [
         ["--watermark", "unigram", "--delta", "6", "--policy", "entropy", "--nats", "1"],
         ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
-        ["--watermark", "exp", "--strength-exp", "scale", "--context-width", "2"],
         ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
-        ["--watermark", "exp", "--target", "0.01", "--policy", "fixed"],
-        ["--max-memory", "500MB", "--prefill-attention", "eager"],
         ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
         ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
     ],
@@ -87,8 +81,6 @@ def test_every_option_works(model: str, options: list[str]) -> None:
 
 
 def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each at another value than the default, so that a forgotten one shows."""
-
     seen: dict[str, Any] = {}
 
     def record(
@@ -127,40 +119,14 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_speculate(model: str, tmp_path: Path) -> None:
-    """Look-up, or a model of the same vocabulary; the texts stay the same."""
-    hows = ("auto", "own", "none", "3", str(save_tiny(tmp_path / "small")))
-    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in hows]
+def test_speculate(model: str) -> None:
+    """The texts stay the same."""
+    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in ("auto", "own", "none", "3")]
     assert len(set(text)) == 1 and text[0]
-    other = save_tiny(tmp_path / "other")
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["unheard"])
-    tokenizer.save_pretrained(other)
-    refused = {str(other): "--speculate must name a model with the vocabulary of", "": "--speculate must be",
-               str(tmp_path / "none"): "none", "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
+    refused = {"": "--speculate must be auto, own, none or a number, got ''", "small": "--speculate must be",
+               "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
     for wrong, said in refused.items():
         assert_refused(generate(model, "--prompt", "the sky", "--speculate", wrong), said)
-
-
-def test_a_drafter_of_fewer_bits(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its own weights, and the text stays the same."""
-    drafter, asked = str(save_tiny(tmp_path / "small")), list[tuple[str, Any]]()
-
-    def loading(name: str, **given: Any) -> Any:
-        asked.append((name, given["quantization"]))
-        return caw.load_model(name, **given)
-
-    monkeypatch.setattr(generate_command, "load_model", loading)
-    common = ("--prompt", "the sky", "--device", "cpu", "--max-new-tokens", "30")
-    plain = generate(model, *common, "--speculate", "none").stdout
-    fewer = generate(model, *common, "--speculate", drafter, "--drafter-quantization", "int4")
-    assert fewer.stdout == plain and fewer.exit_code == 0 and asked[1:] == [(model, None), (drafter, "int4")]
-    refused = {
-        ("--speculate", "3"): "--drafter-quantization is for the model given by --speculate, got none; leave it",
-        ("--speculate", drafter, "--dtype", "bfloat16"): "--drafter-quantization='int4' computes in float32 on a CPU",
-    }
-    for options, said in refused.items():
-        assert_refused(generate(model, *common, *options, "--drafter-quantization", "int4"), said)
 
 
 @pytest.fixture
@@ -184,11 +150,6 @@ def test_the_models_suggestion_is_applied_where_it_is_asked_for_and_said(
         "do_sample": True, "temperature": 0.2, "top_p": 0.95, "repetition_penalty": 1.05, "seed": 3, "logit_bias": None,
     }  # fmt: skip
     assert "do_sample=True, top_p=0.95, repetition_penalty=1.05" in capsys.readouterr().err
-
-
-def test_a_model_without_a_suggestion(tmp_path: Path) -> None:
-    assert sampling_of_source(save_tiny(tmp_path / "model")) == {}
-    assert sampling_of_source("smollm2-135m") == {}
 
 
 def test_biases() -> None:

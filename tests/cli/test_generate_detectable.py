@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +40,7 @@ def test_guarded_lines_say_what_they_keep(model: str, tmp_path: Path) -> None:
 
 def test_wrong_guards_are_refused(model: str) -> None:
     for more, said in {
-        ("--guard", "tone"): "keeps must be one of healed, number, results, json, python, content or a function",
+        ("--guard", "tone"): "keeps must be one of number, results, json, python, content or a function",
         ("--guard", "number", "--sample"): "a guard needs greedy text",
         ("--guard", "number", "--best-of", "2"): "a guard changes one text and has nothing to select from",
     }.items():
@@ -79,15 +74,7 @@ def test_lines_have_receipts_that_the_detector_confirms(model: str, tmp_path: Pa
     assert {r["fpr"] for r in by_id.values()} == {1e-2}
 
 
-def test_lines_without_detectable_at_are_what_they_were(model: str, tmp_path: Path) -> None:
-    source, out = write_prompts(tmp_path / "p.jsonl", 1), tmp_path / "o.jsonl"
-    assert generate(model, "-i", str(source), "-o", str(out)).exit_code == 0
-    [line] = read(out)
-    assert "receipt" not in line and "detectable_at" not in line["settings"]
-
-
 def test_a_run_cut_short_makes_its_unfinished_texts_anew(model: str, tmp_path: Path) -> None:
-    """Texts leave as they are found; a run that has come to its end leaves them in the input's order."""
     out, made, _ = make(model, tmp_path)
     whole = out.read_bytes()
     assert [line["id"] for line in made] == list(range(1, 7))
@@ -99,28 +86,6 @@ def test_a_run_cut_short_makes_its_unfinished_texts_anew(model: str, tmp_path: P
     assert out.read_bytes() == whole
     for change in (["--max-attempts", "3"], ["--detectable-at", "1e-3"], ["--edits", "0.1"], ["--best-of", "2"]):
         assert_refused(generate(model, *arguments, *FOUND, *change), "resume with the same options")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-def test_a_killed_run_ends_with_the_same_lines(model: str, tmp_path: Path) -> None:
-    whole, _, _ = make(model, tmp_path, "--batch-size", "2", count=60)
-    source, out = tmp_path / "prompts.jsonl", tmp_path / "killed.jsonl"
-    arguments = ["--model", model, "-i", str(source), "-o", str(out), *FOUND, "--batch-size", "2", "--threads", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "caw.cli", "generate", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "CAW_KEY": KEY},
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while (not out.exists() or out.read_bytes().count(b"\n") < 3) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    kept = out.read_bytes()
-    assert 3 <= kept.count(b"\n") < 60
-    assert generate(model, "-i", str(source), "-o", str(out), *FOUND, "--resume").exit_code == 0
-    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
@@ -150,7 +115,6 @@ def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
 
 
 def test_torn_lines_of_receipts_are_named_and_skipped(model: str, tmp_path: Path) -> None:
-    """One receipt joined to half of another, as a full disk left them, made the whole file unreadable."""
     source, out = write_prompts(tmp_path / "prompts.jsonl", 3), tmp_path / "out.jsonl"
     assert generate(model, "-i", str(source), "-o", str(out), *FOUND).exit_code == 0
     first, second, third = out.read_text().splitlines()
@@ -224,20 +188,12 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
     [
         (["--detectable-at", "2"], "detectable_at must be a number in (0, 1), got 2.0"),
         (["--detectable-at", "1e-3", "--watermark", "none"], "detectable_at requires a watermark, got None"),
-        (["--detectable-at", "1e-3", "--max-attempts", "0"], "max_attempts must be an integer in [1, 100], got 0"),
-        (["--detectable-at", "1e-3", "--strength", "0"], "requires a policy that marks"),
         (["--detectable-at", "1e-3", "--weights", "nowhere"], "or a file, nowhere"),
         (
             ["--detectable-at", "1e-20"],
             "detectable_at=1e-20 requires at least 34 tokens that count, got texts of at most 12",
         ),
-        (["--detectable-at", "1e-3", "--best-of", "0"], "best_of must be an integer in [1, 100], got 0"),
-        (["--detectable-at", "1e-3", "--best-of", "5"], "best_of must be at most max_attempts, 4, got 5"),
-        (["--detectable-at", "1e-3", "--payload", "3", "--payload-bits", "4"], "got a watermark with a payload"),
-        (["--target", "2"], "must be a number in (0, 1), got 2.0"),
-        (["--best-of", "2"], "best_of requires detectable_at"),
         (["--weights", "w"], "--weights requires --detectable-at"),
-        (["--detectable-at", "1e-3", "--select", "best"], "select must be one of weakest, likeliest"),
     ],
 )
 def test_bad_options(model: str, options: list[str], message: str) -> None:
@@ -245,7 +201,6 @@ def test_bad_options(model: str, options: list[str], message: str) -> None:
 
 
 def test_a_target_takes_no_payload(model: str) -> None:
-    """Known once the model is loaded, so behind the line that says what marks."""
     answer = generate(model, "--prompt", "the sky", "--target", "1e-3", "--payload", "3", "--payload-bits", "4")
     assert answer.exit_code == 2 and "a target needs a watermark without a payload" in answer.stderr.splitlines()[-1]
     assert "Traceback" not in answer.stderr

@@ -6,10 +6,6 @@ import errno
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,7 +71,6 @@ def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> 
 
 
 def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result with an error is a bad line, not an output line; of a single prompt it is the error."""
     from caw import entrance
 
     def broken(network: Any, tokenizer: Any, accepted: Any, *how: Any, **options: Any) -> Iterator[GenerationResult]:
@@ -141,22 +136,10 @@ def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> 
 
 
 def test_lines_that_are_not_on_the_disk_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was said that all were written, and they only stayed in another order."""
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     opened = open_output(tmp_path / "o", Mock(label={}), [], Mock())
     with pytest.raises(OSError, match="No space left"), opened as out:
         out.write({"id": 1})
-
-
-def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> None:
-    source, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
-    arguments = ["--input", str(source), "--output", str(out)]
-    assert generate(model, *arguments).exit_code == 0
-    before = out.read_bytes()
-    for change in (["--delta", "1"], ["--sample"], ["--watermark", "exp"], ["--stop", "x"]):
-        assert_refused(generate(model, *arguments, "--resume", *change), "resume with the same options")
-    assert_refused(generate(model, *arguments, "--resume", key="another"), "key_id")
-    assert out.read_bytes() == before
 
 
 def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,36 +163,6 @@ def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: p
     assert sorted(line["id"] for line in read(out)) == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_cut_short_is_resumed(model: str, tmp_path: Path, how: signal.Signals) -> None:
-    source, out = write_prompts(tmp_path / "prompts.jsonl", 120), tmp_path / "out.jsonl"
-    command = [
-        sys.executable, "-m", "caw.cli", "generate", "--model", model, "--input", str(source), "--output", str(out),
-        "--max-new-tokens", "30", "--batch-size", "2", "--threads", "1",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "CAW_KEY": KEY},
-        # shells start background jobs with Ctrl-C ignored, and children inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while (not out.exists() or out.read_bytes().count(b"\n") < 3) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == (130 if how == signal.SIGINT else -how), errors
-    assert "Traceback" not in errors
-    kept = out.read_bytes()
-    assert 3 <= kept.count(b"\n") < 120
-    arguments = ["--input", str(source), "--output", str(out), "--resume", "--max-new-tokens", "30", "--threads", "1"]
-    assert generate(model, *arguments).exit_code == 0
-    assert out.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
-    assert sorted(line["id"] for line in read(out)) == list(range(1, 121))
-
-
 def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, environment: None) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n")
@@ -219,7 +172,6 @@ def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, envi
 
 
 def test_lines_with_messages_are_conversations(model: str, tmp_path: Path) -> None:
-    """Also in a field of another name; without --chat, and where the template refuses, the line says why."""
     talk = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "the sky"}]
     source = tmp_path / "in.jsonl"
     lines: list[dict[str, Any]] = [{"id": "a", "messages": talk}, {"id": "b", "prompt": "the sky"},

@@ -70,8 +70,6 @@ CHANGES: dict[str, Sequence[Prompt]] = {
 @pytest.mark.parametrize("more", [(), ("--with-prompt",)], ids=["plain", "with prompt"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_texts_go_with_their_prompts(run: Run, change: str, more: tuple[str, ...]) -> None:
-    """A prompt in front of a file: the ids, line numbers, all moved by one, one prompt was answered twice and one
-    never."""
     run.options += more
     assert run(TEXTS).exit_code == 0
     run.cut(3)
@@ -94,7 +92,6 @@ def test_prompts_under_given_ids_that_changed_places(run: Run) -> None:
 
 @pytest.mark.parametrize("ids", [False, True])
 def test_a_prompt_that_changed_under_its_id(run: Run, ids: bool) -> None:
-    """The old text stood there as the answer to the new prompt, with exit code 0."""
     prompts: list[Prompt] = [(f"id{i}", text) for i, text in enumerate(TEXTS)] if ids else list(TEXTS)
     changed = prompts[:1] + ([("id1", "another")] if ids else ["another"]) + prompts[2:]
     assert run(prompts).exit_code == 0
@@ -110,7 +107,6 @@ def test_a_prompt_that_changed_under_its_id(run: Run, ids: bool) -> None:
 
 
 def test_prompts_that_are_gone(run: Run) -> None:
-    """Of line numbers one belongs to another prompt now, which is refused; ids of others stay, and that is said."""
     assert run(TEXTS).exit_code == 0
     left = [TEXTS[0], *TEXTS[2:]]
     assert_refused(run(left, "--resume"), "line 2 answers another prompt")
@@ -138,7 +134,6 @@ def test_lines_without_a_digest_are_refused(run: Run) -> None:
 
 
 def test_everything_that_decides_a_text_is_compared(model: str, evaluator: str, tmp_path: Path) -> None:
-    """16 texts in bfloat16 and float32 stood in one file, as if one run had made them."""
     run = Run(model, tmp_path, "--policy", "capacity", "--evaluator", evaluator, "--dtype", "float32")
     assert run(TEXTS).exit_code == 0
     run.cut(2)

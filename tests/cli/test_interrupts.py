@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -42,16 +40,15 @@ def program(script: str, *, timeout: float = 120) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("wanted", [1, 2, 5, 20, 60, 150])
+@pytest.mark.parametrize("wanted", [1, 5, 150])
 def test_at_an_import(wanted: int) -> None:
-    """The command asks for a file that is not there: uninterrupted, the exit code is 2."""
     arguments = ["detect", "--key", "1", "--tokenizer", "smollm2-135m", "/no/such/file"]
     done = program(AT_IMPORT.format(wanted=wanted, arguments=arguments))
     assert (done.returncode, done.stderr, done.stdout) == (130, SENTENCE, "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", [300, 900])
+@pytest.mark.parametrize("wanted", [300])
 def test_at_a_late_import(wanted: int) -> None:
     """In the middle of PyTorch's own imports, which turn exceptions into others."""
     done = program(AT_IMPORT.format(wanted=wanted, arguments=["detect", "--key", "1", "/no/such/file"]))
@@ -59,7 +56,6 @@ def test_at_a_late_import(wanted: int) -> None:
 
 
 def test_while_a_command_works() -> None:
-    """The command gets KeyboardInterrupt, which it may turn into a sentence of its own."""
     done = program("""
         import os, signal, typer
         from caw.cli import main
@@ -142,49 +138,3 @@ def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
         main()
     """)
     assert done.returncode == 0 and done.stdout.startswith("caw ")
-
-
-def test_sigterm_stays_as_it_is() -> None:
-    done = program("""
-        import os, signal, sys
-        from caw.cli import main
-        import typer
-        typer.echo = lambda text: os.kill(os.getpid(), signal.SIGTERM)
-        sys.argv = ["caw", "--version"]
-        main()
-    """)
-    assert done.returncode == -signal.SIGTERM
-
-
-def before_our_first_line(stderr: str) -> bool:
-    """Python's own traceback (even a mere note of it), from before `main` was called."""
-    ours = [
-        line for line in stderr.splitlines() if line.lstrip().startswith("File ") and f"{os.sep}caw{os.sep}" in line
-    ]
-    return "KeyboardInterrupt" in stderr and all("__init__.py" in line or "__main__.py" in line for line in ours)
-
-
-@pytest.mark.slow
-def test_at_any_time(tmp_path: Path) -> None:
-    """From early on in steps, until the program is done before the signal comes."""
-    (tmp_path / "ids.jsonl").write_text('{"tokens": [1, 2, 3, 4, 5, 6, 7, 8]}\n')
-    command = [sys.executable, "-m", "caw.cli", "detect", "--key", "1", "--field", "tokens", "-i", "ids.jsonl"]
-    delay, outcomes, begun = 0.05, [], False
-    while delay < 60:
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-            preexec_fn=heed_interrupts,
-        )  # fmt: skip
-        time.sleep(delay)
-        child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=120)
-        outcomes.append((delay, child.returncode, err))
-        # on a busy machine the first signals come before Python has a handler, and end it as any program
-        unheard = (child.returncode, err) == (-signal.SIGINT, "") and not begun
-        if not unheard and not before_our_first_line(err):
-            begun = True
-            if child.returncode == 0:
-                break
-            assert (child.returncode, err) == (130, SENTENCE), outcomes[-1]
-        delay *= 1.6
-    assert outcomes[-1][1] == 0 and len(outcomes) > 3, outcomes

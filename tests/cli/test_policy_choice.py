@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.running import assert_refused, generate, run, write_prompts
+from cli.running import assert_refused, generate, run
 
 import caw
 from caw import defaults
@@ -62,7 +62,6 @@ def test_the_line_names_what_decides(mark: Any, said: str) -> None:
     [({}, "fixed"), ({"target": 0.01}, "fixed"), ({"theta": 0.5}, "capacity"), ({"nats": 1.0}, "entropy")],
 )
 def test_a_race_that_distorts_nothing_runs_at_full_strength(options: dict[str, float], expected: str) -> None:
-    """It was marked by CAW, on a ladder that distorts."""
     assert choose_policy(None, options, "smollm2-135m", marked=True, raced=True)[0] == expected
 
 
@@ -92,21 +91,6 @@ def test_the_full_race_is_what_its_name_gives(model: str, tmp_path: Path) -> Non
         name, *more = command
         refused = run(name, "--model", "no-such-model", *more, *race, "--target", "1e-3")
         assert_refused(refused, "so it takes no target, got one in FixedStrength")
-
-
-def test_a_model_without_evaluator_is_served_by_the_universal_one_and_says_so(model: str, tmp_path: Path) -> None:
-    prompts, output = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
-    kgw = ["--watermark", "kgw"]
-    done = generate(model, "-i", str(prompts), "-o", str(output), *kgw)
-    policy = caw.CapacityPolicy()
-    numbers = f"evaluator universal, theta {policy.theta:g}, beta {policy.beta:g}"
-    expected = f"caw: marking with kgw (delta 4), policy capacity ({numbers}): {UNIVERSAL_SERVES}\n"
-    assert (done.exit_code, done.stderr) == (0, expected)
-    lines = output.read_text().splitlines(keepends=True)
-    assert json.loads(lines[0])["policy"]["evaluator"] == "universal"
-    output.write_text("".join(lines[:1]))
-    again = generate(model, "-i", str(prompts), "-o", str(output), "--resume", *kgw)
-    assert again.stderr.endswith(expected) and output.read_text() == "".join(lines)
 
 
 def test_a_model_with_evaluator_is_marked_by_caw(

@@ -28,13 +28,8 @@ COMMANDS = {
     "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
     "serve": ("caw.cli.serve_command", []),
     "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
-    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
+    "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
-    "train-evaluator --self": ("caw_lab.training.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
-    "label": (
-        "caw_lab.cli.label_command",
-        ["--labeler", "counterfactual", "--data-dir", "FOLDER", "--dataset", "toy", "-o", "FOLDER/new.jsonl"],
-    ),
     "detection-weights": (
         "caw.models",
         ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],
@@ -84,7 +79,6 @@ def test_it_reaches_the_loading(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["label", "--data-dir", ".", "-o", "new.jsonl"], "--quantization is only for labeler counterfactual"),
         (["detection-weights", "--like", "x", "-o", "w.safetensors"], "--quantization require --reader"),
         (["detect", "--text", "x"], "--quantization requires --weights model:NAME; add it"),
     ],
@@ -124,7 +118,6 @@ def test_what_does_not_go_together_is_refused(options: list[str], said: str, mod
 
 
 def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a GPU would be the usual place, nobody has to name the CPU."""
     from caw.cli import options, quantization_option
 
     monkeypatch.setattr(options, "resolve_device", lambda device: device or "cuda")

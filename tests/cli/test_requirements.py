@@ -18,7 +18,6 @@ TRAINING = ["--model", "MODEL", "--labels", "labels.jsonl", "--data-dir", ".", "
 CASES: dict[str, tuple[str, list[str]]] = {
     "train-evaluator": ("scikit-learn", ["train-evaluator", *TRAINING, "-o", "weights.safetensors"]),
     "evaluate evaluator": ("scikit-learn", ["evaluate", "evaluator", *TRAINING, "--json", "out.json"]),
-    "evaluate evaluator --plot": ("matplotlib", ["evaluate", "evaluator", *TRAINING, "--plot", "out.svg"]),
     "evaluate run": ("scikit-learn", ["evaluate", "run", "--config", "run.yaml"]),
     "evaluate run --config": ("pyyaml", ["evaluate", "run", "--config", "run.yaml"]),
     "evaluate run, a .gguf file": ("gguf", ["evaluate", "run", "--config", "gguf.yaml"]),
@@ -29,7 +28,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "evaluate perplexity": ("pyyaml", ["evaluate", "perplexity", "run", "--model", "MODEL"]),
     "evaluate report": ("matplotlib", ["evaluate", "report", "run", "-o", "report"]),
     "evaluate report --anew": ("scikit-learn", ["evaluate", "report", "run", "-o", "report", "--anew"]),
-    "tune --plot": ("matplotlib", ["tune", "--model", "MODEL", "--prompt", "x", "--protect", "0.5", "--plot", "x.svg"]),
     "benchmark --plot": ("matplotlib", ["benchmark", "--model", "MODEL", "--plot", "x.svg"]),
     "detection-weights": (
         "pyyaml",
@@ -50,10 +48,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "label": (
         "openai",
         ["label", "--data-dir", ".", "--labeler", "openai", "--model", "m", "-o", "new.jsonl", "--yes"],
-    ),
-    "label --compare": (
-        "gguf",
-        ["label", "--data-dir", ".", "--compare", "labels.jsonl", "--tokenizer", "late.gguf", "-o", "new.jsonl"],
     ),
 }  # fmt: skip
 
@@ -82,7 +76,7 @@ def folder(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "q.jsonl").write_text('{"prompt": "the sky", "answer": "a"}\n')
     (tmp_path / "marked.jsonl").write_text('{"text": "the sky is blue", "tokens": [1, 2], "key_id": "x"}\n')
     (tmp_path / "labels.jsonl").write_text("")
-    (tmp_path / "keys.yaml").write_text("candidates: [{watermark: kgw, key: 1}]\n")
+    (tmp_path / "keys.yaml").write_text("watermarks: [{watermark: kgw, key: 1}]\n")
     (tmp_path / "late.gguf").write_bytes(b"GGUF")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text((tmp_path / "run.yaml").read_text())

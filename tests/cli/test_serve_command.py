@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +49,8 @@ def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatc
         raise ValueError("enough")
 
     monkeypatch.setattr("caw.serve.settings.ServerSettings", settings)
-    every = [
-        "--exempt-json",
-        "--exempt-tools",
-        "--exempt-thinking",
-        "--exempt-below",
-        "30",
-        "--strict",
-        "--detectable-at",
-        "0.01",
-    ]
+    every = ["--exempt-json", "--exempt-tools", "--exempt-thinking", "--exempt-below", "30", "--strict"]
+    every += ["--detectable-at", "0.01"]
     for options in ([], ["--exempt-tools"], every):
         assert_refused(run("serve", "--model", "no-such-model", *options), "enough")
     assert given == [
@@ -77,14 +71,13 @@ def test_a_key_is_needed() -> None:
     assert_refused(run("serve", "--model", "no-such-model", key=None), "requires a marking key, got none; set CAW_KEY")
 
 
-@pytest.mark.slow(seconds=12)
-def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
-    """It says where it listens, answers, writes receipts that `caw detect` repeats, shows no key, and ends well."""
-    receipts = tmp_path / "receipts.jsonl"
+@contextlib.contextmanager
+def served(model: str, secrets: dict[str, str], *options: str) -> Iterator[tuple[str, list[str]]]:
+    """A server in a process of its own, which ends well: its address, and what it said, the end of it afterwards."""
     command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--receipts", str(receipts), "--threads", "1", "--max-length", "128",
-               "--detectable-at", "0.05"]  # fmt: skip
-    server = subprocess.Popen(command, env={**os.environ, "CAW_KEY": KEY}, stderr=subprocess.PIPE, text=True)
+               "--threads", "1", "--max-length", "128", "--detectable-at", "0.05", *options]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "CAW_KEY"}
+    server = subprocess.Popen(command, env={**environment, **secrets}, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
         said = []
@@ -92,62 +85,50 @@ def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
             said.append(line)
             if "listening at " in line:
                 break
-        url = said[-1].split("listening at ")[1].strip()
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60)
-        answer = client.completions.create(model="tiny", prompt="the sky", max_tokens=9)
+        yield f"{said[-1].split('listening at ')[1].strip()}/v1", said
         server.send_signal(signal.SIGTERM)
-        rest = server.stderr.read()
+        said.append(server.stderr.read())
         assert server.wait(60) == 0
     finally:
         server.kill()
-    assert answer.choices[0].text
+
+
+@pytest.mark.slow(seconds=12)
+def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
+    receipts = tmp_path / "receipts.jsonl"
+    with served(model, {"CAW_KEY": KEY}, "--receipts", str(receipts)) as (base, said):
+        text = ask(base, "any")
+    assert text
     begun, closed = (json.loads(line) for line in receipts.read_text().splitlines())
     assert (begun["event"], closed["event"], begun["id"]) == ("begun", "closed", closed["id"])
     assert begun["tenant"] == "default" and len(begun["key_id"]) == 8 and closed["ending"] == "complete"
-    assert KEY not in "".join([*said, rest, receipts.read_text()]) and "Traceback" not in rest
+    assert KEY not in "".join([*said, receipts.read_text()]) and "Traceback" not in "".join(said)
     assert receipts.stat().st_mode & 0o077 == 0
-    again = run("detect", "--tokenizer", model, "--text", answer.choices[0].text, "--receipt", str(receipts), "--json")
+    again = run("detect", "--tokenizer", model, "--text", text, "--receipt", str(receipts), "--json")
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["p_value"] == closed["p_value"] == closed["tested"]["p_value"]
 
 
 @pytest.mark.slow(seconds=12)
 def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
-    """Strangers get 401, tenants text under their own key, and the receipts are those of the registry."""
     master, url = new_master_key(), f"sqlite:///{tmp_path / 'keys.db'}"
     registry = open_registry(url, MasterKeys.read({"CAW_MASTER_KEY": master}), create=True)
     tokens, ids = {}, {}
     for tenant in ("acme", "globex"):
         ids[tenant] = registry.marking.create(tenant).id
         _, tokens[tenant] = registry.api.create(tenant)
-    command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--registry", url, "--threads", "1", "--max-length", "128", "--detectable-at", "0.05"]  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if name != "CAW_KEY"}
-    server = subprocess.Popen(command, env={**environment, "CAW_MASTER_KEY": master}, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        said = []
-        for line in server.stderr:
-            said.append(line)
-            if "listening at " in line:
-                break
-        base = f"{said[-1].split('listening at ')[1].strip()}/v1"
+    with served(model, {"CAW_MASTER_KEY": master}, "--registry", url) as (base, said):
         with pytest.raises(openai.AuthenticationError):
             ask(base, "any")
         texts = [ask(base, token) for token in tokens.values()]
         registry.marking.revoke(ids["globex"])
         with pytest.raises(openai.APIError):  # no key, no text
             ask(base, tokens["globex"])
-        server.send_signal(signal.SIGTERM)
-        rest = server.stderr.read()
-        assert server.wait(60) == 0
-    finally:
-        server.kill()
     entries = [json.loads(line) for line in export_lines(registry.database)]
     assert verify(export_lines(registry.database), registry.receipts.public_keys()[0]).open == ()
     begun = [entry["receipt"] for entry in entries if entry["kind"] == "begun"]
     assert [(each["tenant"], each["key_id"]) for each in begun] == list(ids.items())
-    assert not any(secret in "".join([*said, rest]) for secret in (master, *tokens.values()))
+    assert not any(secret in "".join(said) for secret in (master, *tokens.values()))
     repeated(model, tmp_path, registry, master, texts, [each["receipt"] for each in entries])
     registry.close()
 

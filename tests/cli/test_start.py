@@ -1,26 +1,30 @@
-"""Starting is instant: what may be imported, counted in modules, since seconds depend on the machine."""
+"""The program itself: what starting it imports (seconds depend on the machine), help, version, a reader that leaves."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
-from cli.running import run
+from cli.running import KEY, run, write_prompts
 from tiny import save_tiny
 
-from caw.cli.program import COMMANDS, GROUPS, LazyCommand
+import caw
+from caw.cli.lazy_commands import LazyCommand
+from caw.cli.program import COMMANDS, GROUPS
 
+pytestmark = pytest.mark.usefixtures("environment")
 HEAVY = {
     "torch", "transformers", "numpy", "scipy", "sklearn", "matplotlib", "triton", "pandas", "tokenizers", "safetensors",
     "openai", "ray", "datasets", "huggingface_hub", "yaml", "sqlalchemy", "cryptography",
 }  # fmt: skip
-NAMES = [*COMMANDS, *(f"{group} {name}" for group, names in GROUPS.items() for name in names)]
+NAMES = [*COMMANDS, *(f"{name} {command}" for name, group in GROUPS.items() for command in group.commands)]
 PROGRAM = """
 import json, sys
 from caw.cli import main
@@ -56,7 +60,8 @@ def test_version() -> None:
     loaded = modules_after("--version")
     assert loaded & {*HEAVY, "rich"} == set()
     assert {m for m in loaded if m.startswith("caw")} == {
-        "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.interrupts",
+        "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.lazy_commands", "caw.cli.interrupts",
+        "caw_lab", "caw_lab.cli",
     }  # fmt: skip
 
 
@@ -82,7 +87,6 @@ def test_a_detector_imports_no_transformers() -> None:
 
 
 def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer is read without transformers, tails are computed without the slow parts of scipy."""
     monkeypatch.setenv("CAW_KEY", "1")
     model = str(save_tiny(tmp_path / "model"))
     loaded = modules_after("detect", "--tokenizer", model, "--text", "the sky is blue because the air scatters light")
@@ -96,7 +100,7 @@ def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_the_list_says_what_the_command_says(name: str) -> None:
     words = name.split()
-    group, command = (GROUPS[words[0]], words[1]) if " " in name else (COMMANDS, name)
+    group, command = (GROUPS[words[0]].commands, words[1]) if " " in name else (COMMANDS, name)
     lazy: LazyCommand = group[command]
     function = getattr(importlib.import_module(lazy.module), lazy.function)
     first = (inspect.getdoc(function) or "").split("\n\n")[0]
@@ -117,3 +121,41 @@ def test_a_module_that_fails_to_load_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ModuleNotFoundError, match="no_such_command"):
         broken.load("nothing")
     assert isinstance(COMMANDS["detect"].load("detect"), typer.core.TyperCommand)
+
+
+@pytest.mark.parametrize("command", ["", *NAMES])
+def test_help_has_examples_and_no_key(command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout and f"caw {command}".strip() in result.stdout
+    assert KEY not in result.output
+
+
+def test_help_explains_exit_codes() -> None:
+    # line breaks and panels differ with the terminal
+    said = " ".join(run("detect", "--help").stdout.split())
+    assert "1 some lines of --input were bad or a p-value differs from its receipt, 2 bad usage" in said
+    assert "130 interrupted" in " ".join(run("--help").stdout.split())
+
+
+def test_help_shows_brackets_and_braces() -> None:
+    shown = " ".join(run("generate", "--help").stdout.split())
+    assert "[0.25]" in shown and '{"prompt": ..., "id": ...}' in shown
+
+
+def test_version_is_that_of_the_library() -> None:
+    assert run("--version").stdout.strip() == f"caw {caw.__version__}"
+
+
+@pytest.mark.slow
+def test_the_program_ends_quietly_when_nobody_reads(model: str, tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "prompts.jsonl", 30)
+    command = f"{sys.executable} -m caw.cli generate --model {model} --input {source} --max-new-tokens 8 --threads 1"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -n 1"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CAW_KEY": KEY},
+        check=False,
+    )
+    assert len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr

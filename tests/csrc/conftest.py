@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from caw import ops
@@ -11,3 +14,9 @@ from caw import ops
 def _extension() -> None:
     if ops.missing_extension():
         pytest.skip(ops.missing_extension())
+
+
+@pytest.fixture
+def kernel() -> Callable[..., Any]:
+    """Calls an operator by its name, as it is compiled. tests/triton_kernels runs the same tests on Triton's."""
+    return lambda name, *given, **options: getattr(ops, name)(*given, **options)

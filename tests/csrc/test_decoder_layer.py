@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pairwise import pairwise
 
 from caw import ops
 from caw.testing import assert_close
@@ -14,7 +15,7 @@ from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
 
-ROWS = (*range(1, 18), 24, 31, 32, 33, 64, 96)
+ROWS = (*range(1, 10), 16, 17, 31, 33, 64, 96)
 SEQUENCES = {1: ROWS, 2: (1, 3, 8, 17, 48), 8: (1, 2, 5, 12)}  # of so many candidates each, 96 rows at most
 
 
@@ -105,9 +106,10 @@ def test_bfloat16() -> None:
         assert_close(a, b.to(torch.bfloat16), "layer/bfloat16")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("options", [{}, {"head_norms": True, "biases": True, "window": 5}], ids=str)
-@pytest.mark.parametrize("candidates", SEQUENCES)
+@pytest.mark.parametrize(
+    "candidates, options, dtype",
+    pairwise(SEQUENCES, [{}, {"head_norms": True, "biases": True, "window": 5}], [torch.float32, torch.bfloat16]),
+)
 def test_rows_do_not_depend_on_their_neighbours(candidates: int, options: dict[str, Any], dtype: torch.dtype) -> None:
     batch = 96 // candidates
     given = arguments(batch=batch, candidates=candidates, width=40, wide=72, size=70, dtype=dtype, **options)
@@ -186,10 +188,6 @@ def test_no_rows() -> None:
     given = arguments(batch=1)
     given.update({k: given[k][:0] for k in ("hidden", "cos", "sin", "k_cache", "v_cache", "lengths")})
     assert ops.decoder_layer(**given).shape == (0, 2, 24)
-
-
-def test_opcheck() -> None:
-    torch.library.opcheck(ops.decoder_layer, tuple(arguments(window=None).values()))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from csrc.test_candidates import BUILDERS
+from csrc.test_enumerate_candidates import BUILDERS
 from prf_inputs import key_tensor, mixed_keys
 
 from caw import ops

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pairwise import pairwise
 
 from caw import ops
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
@@ -30,9 +31,9 @@ def one(x: torch.Tensor, at: int) -> torch.Tensor:
     return x[:, :, at : at + 1]
 
 
-@DTYPES
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("committed", [0, 1, 63, 507, 1019])
+@pytest.mark.parametrize(
+    "committed, option, dtype", pairwise([0, 1, 63, 507, 1019], OPTIONS, [torch.float32, torch.bfloat16])
+)
 def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: torch.dtype) -> None:
     """A row behind d drafted tokens is the same bits as the candidate of a step after d commits."""
     drafts = 9  # over the ends of a tile of 64 and of spans of 512
@@ -74,9 +75,9 @@ def test_attention_of_any_number_of_rows(option: str, dtype: torch.dtype) -> Non
             assert torch.equal(drafts(part), together[part]), rows
 
 
-@DTYPES
-@pytest.mark.parametrize("option", ["plain", "window"])
-@pytest.mark.parametrize("candidates", SEQUENCES)
+@pytest.mark.parametrize(
+    "candidates, option, dtype", pairwise(SEQUENCES, ["plain", "window"], [torch.float32, torch.bfloat16])
+)
 def test_attention_of_any_number_of_candidates(candidates: int, option: str, dtype: torch.dtype) -> None:
     """96 rows in all, side by side and packed, some of them behind more than 512 tokens."""
     batch = 96 // candidates

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from pairwise import pairwise
@@ -10,7 +13,8 @@ from prf_inputs import KEYS, contexts, key_tensor
 from caw import ops, prf
 from caw.ladder import race_winner_ref
 
-VOCABULARIES = [1, 2, 3, 4, 5, 31, 32, 33, 997, 4096, 4099, 9001]
+OP = "race_winner"
+VOCABULARIES = [1, 3, 32, 1025]
 KINDS = ["random", "flat", "ties", "peaked", "few", "bfloat16"]
 
 
@@ -28,27 +32,30 @@ def logits_of(kind: str, rows: int, vocab_size: int) -> torch.Tensor:
     return logits.bfloat16().float() if kind == "bfloat16" else logits
 
 
-@pytest.mark.parametrize("vocab_size, kind, width", pairwise(VOCABULARIES, KINDS, [0, 1, 4, 9]))
-def test_winner_is_that_of_the_reference(vocab_size: int, kind: str, width: int) -> None:
-    keys = key_tensor(KEYS)
-    logits, context = logits_of(kind, len(keys), vocab_size), contexts(len(keys), width, "cpu")
-    for temperature in (1.0, 0.3, 2.5):
-        expected = race_winner_ref(logits, context, keys, temperature)
-        assert torch.equal(ops.race_winner(logits, context, keys, temperature), expected)
+@pytest.mark.parametrize(
+    "vocab_size, kind, width, temperature", pairwise(VOCABULARIES, KINDS, [0, 1, 4, 9], [1.0, 0.3, 2.5])
+)
+def test_winner_is_that_of_the_reference(
+    kernel: Any, vocab_size: int, kind: str, width: int, temperature: float
+) -> None:
+    keys = key_tensor(KEYS[::2] if width else KEYS[1::2])
+    logits, context = logits_of(kind, len(keys), 2 * vocab_size)[:, ::2], contexts(len(keys), width, "cpu")
+    expected = race_winner_ref(logits, context, keys, temperature)
+    assert torch.equal(kernel(OP, logits, context, keys, temperature), expected)
 
 
-def test_ties_go_to_the_smaller_token() -> None:
+def test_ties_go_to_the_smaller_token(kernel: Any) -> None:
     """Tokens with one word: equal values, whatever comes between; found by looking for them."""
     context, key = torch.tensor([[5]]), torch.tensor([77])
-    words = prf.vocabulary_words(77, context, 60_000)[0] >> 8
+    words = prf.vocabulary_words(77, context, 8_000)[0] >> 8
     order = words.sort(stable=True)
     equal = (order.values.diff() == 0).nonzero()[:, 0].tolist()
     assert equal
     for place in equal:
         pair = order.indices[place : place + 2]
-        logits = torch.full((1, 60_000), -torch.inf)
+        logits = torch.full((1, 8_000), -torch.inf)
         logits[0, pair] = 1.5
-        found = [op(logits, context, key).item() for op in (ops.race_winner, race_winner_ref)]
+        found = [op(logits, context, key).item() for op in (partial(kernel, OP), race_winner_ref)]
         assert found == [int(pair.min())] * 2
 
 
@@ -66,38 +73,30 @@ def test_the_largest_noise_is_not_cut_off() -> None:
         assert ops.race_winner(logits, context, torch.tensor([9])).item() == winner
 
 
-@pytest.mark.parametrize("vocab_size", [1, 37, 5000])
-def test_nobody_races(vocab_size: int) -> None:
+@pytest.mark.parametrize("vocab_size", [1, 37, 1500])
+def test_nobody_races(kernel: Any, vocab_size: int) -> None:
     """Rows of -inf and NaN give 0; NaN among others does not race; +inf wins."""
     key, context = torch.tensor([7, 8, 9]), torch.tensor([[1], [2], [3]])
     logits = torch.full((3, vocab_size), -torch.inf)
     logits[1], logits[2] = torch.nan, torch.nan
     logits[2, vocab_size - 1] = -50.0
-    for op in (ops.race_winner, race_winner_ref):
+    for op in (partial(kernel, OP), race_winner_ref):
         assert op(logits, context, key).tolist() == [0, 0, vocab_size - 1]
     logits[2, vocab_size // 2] = torch.inf
-    assert ops.race_winner(logits, context, key)[2] == vocab_size // 2
+    assert kernel(OP, logits, context, key)[2] == vocab_size // 2
+    assert kernel(OP, torch.randn(0, 9), torch.zeros(0, 2).long(), torch.zeros(0).long()).shape == (0,)
 
 
-def test_rows_of_any_stride() -> None:
-    wide, keys, context = torch.randn(3, 2 * 501), torch.arange(3), contexts(3, 2, "cpu")
-    expected = race_winner_ref(wide[:, ::2], context, keys)
-    assert torch.equal(ops.race_winner(wide[:, ::2], context, keys), expected)
-    assert ops.race_winner(torch.randn(0, 9), torch.zeros(0, 2).long(), torch.zeros(0).long()).shape == (0,)
-
-
-def test_bad_arguments_are_refused() -> None:
-    if ops.missing_extension():
-        pytest.skip(ops.missing_extension())
+def test_bad_arguments_are_refused(kernel: Any) -> None:
     logits, context, key = torch.randn(2, 9), torch.zeros(2, 1, dtype=torch.int64), torch.arange(2)
     for changed, message in (
-        ((logits[0], context, key), r"logits must have shape \[B, V\]"),
-        ((logits[:, :0], context, key), r"with V >= 1, got \[2, 0\]"),
+        ((logits[0], context, key), "logits must have"),
+        ((logits[:, :0], context, key), "V >= 1, got|columns, got 0"),
         ((logits.double(), context, key), "logits must be float32"),
-        ((logits, context[:1], key), r"context must have shape \[B, W\], got \[1, 1\]"),
+        ((logits, context[:1], key), r"context must have shape .*, got \[1, 1\]"),
         ((logits, context.int(), key), "context must be int64"),
         ((logits, context, key[:1]), r"key must have shape \[2\], got \[1\]"),
-        ((logits, context, key, 0.0), "temperature must be a finite number above 0"),
+        ((logits, context, key, 0.0), "temperature must be .*above 0"),
     ):
-        with pytest.raises(RuntimeError, match=message):
-            ops.race_winner(*changed)
+        with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+            kernel(OP, *changed)

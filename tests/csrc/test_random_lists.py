@@ -14,7 +14,7 @@ from caw.ops_ref.permutation_ref import (
     permutation_green_ref,
 )
 
-SIZES = [1, 2, 8, 1000, 32_000, 50_257, 49_152, 128_256, 151_936]
+SIZES = [1, 2, 8, 1000, 50_257, 151_936]
 KEY = 15_485_863
 
 
@@ -104,19 +104,6 @@ def test_members_of_any_list(size: int, share: float, seeds: list[int], pairs: i
     count = int(share * size)
     expected = permutation_contains_ref(asked, tokens, size, count)
     assert torch.equal(ops.permutation_contains(asked, tokens, size, count), expected)
-
-
-def test_whole_vocabularies_of_small_sizes() -> None:
-    """Every token, count and a hundred seeds for the sizes at which blocks and vectors end."""
-    for size in (1, 2, 15, 16, 17, 33, 623, 624, 625, 1249):
-        seeds = torch.randint(0, 2**31, (100 if size < 100 else 3,))
-        for count in {0, 1, size // 2, size - 1, size, min(size, 624), min(size, 625)}:
-            tokens = torch.arange(size)
-            sets = ops.permutation_green(seeds, size, count)
-            for part in tokens.split(20):  # below the number from which a list is drawn
-                rows, columns = seeds.repeat_interleave(len(part)), part.repeat(len(seeds))
-                got = ops.permutation_contains(rows, columns, size, count)
-                assert torch.equal(got.view(len(seeds), -1), in_sets(sets, part.expand(len(seeds), -1)))
 
 
 def test_words_are_those_of_the_generator() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pairwise import pairwise
 from transformers.pytorch_utils import Conv1D
 
 from caw import ops
@@ -13,10 +14,9 @@ pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the
 SHAPES = [(1, 1, 1), (1, 16, 32), (2, 17, 33), (3, 5, 70), (7, 100, 31), (8, 64, 64), (9, 33, 1), (16, 257, 97)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("rows,size,outputs", SHAPES)
-def test_equals_float64(rows, size, outputs, with_bias, dtype):
+@pytest.mark.parametrize("shape, with_bias, dtype", pairwise(SHAPES, [False, True], [torch.float32, torch.bfloat16]))
+def test_equals_float64(shape, with_bias, dtype):
+    rows, size, outputs = shape
     x, weight = torch.randn(rows, size).to(dtype), torch.randn(outputs, size).to(dtype)
     bias = torch.randn(outputs).to(dtype) if with_bias else None
     wide = [t.double() if t is not None else None for t in (x, weight, bias)]
@@ -27,11 +27,11 @@ def test_equals_float64(rows, size, outputs, with_bias, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 33, 100, 576, 800, 1536, 3000])
+@pytest.mark.parametrize("size", [1, 15, 17, 33, 576, 3000])
 def test_rows_do_not_depend_on_their_neighbours(size, dtype):
     x, weight = torch.randn(200, size).to(dtype), torch.randn(37, size).to(dtype)
     together = ops.small_linear(x, weight)
-    for rows in (*range(1, 25), 31, 32, 33, 64, 96, 97):
+    for rows in (*range(1, 10), 16, 17, 24, 31, 33, 64, 97):
         assert torch.equal(ops.small_linear(x[:rows].clone(), weight), together[:rows])
         assert torch.equal(ops.small_linear(x[200 - rows :].clone(), weight), together[200 - rows :])
 

@@ -14,7 +14,7 @@ from caw import ops
 from caw.testing import margin
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
-VOCABULARIES = [1, 2, 3, 7, 8, 31, 53, 997, 4099, 9001]
+VOCABULARIES = [1, 2, 8, 53, 997, 4099]
 KINDS = ["random", "flat", "equal", "ties", "bfloat16", "near", "masked", "peaked", "zeros"]
 
 
@@ -83,7 +83,7 @@ def test_keeps_what_the_processors_of_transformers_keep(monkeypatch: pytest.Monk
     def stable(x: torch.Tensor, descending: bool = False) -> Any:
         return plain(x, descending=descending, stable=True)
 
-    for kind, (heat, top_k, top_p, min_p) in product(("random", "ties", "bfloat16", "masked"), CASES):
+    for kind, (heat, top_k, top_p, min_p) in product(("ties", "masked"), CASES):
         logits = logits_of(kind, 2, 1009)
         steps: list[Any] = [TemperatureLogitsWarper(heat)]
         steps += [TopKLogitsWarper(top_k)] if top_k else []

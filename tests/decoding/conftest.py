@@ -6,12 +6,6 @@ from typing import Any
 
 import pytest
 from decoding.architectures import CONFIGS, build
-from decoding.drafts.guessing import keep_price_steady
-
-
-@pytest.fixture(autouse=True)
-def steady_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_price_steady(monkeypatch)
 
 
 @pytest.fixture(params=sorted(CONFIGS))

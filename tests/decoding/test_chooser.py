@@ -18,13 +18,13 @@ import caw
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.row_tensors import MOST_KEYS
-from caw.policies import Deficit, Target
+from caw.policies import Target
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
 ENDS = (2,)
 OTHERS = ("transformers", "dual", "synthid")  # reads the prompt, has two races, has layers
 LENGTHS = (16, 5, 11, 16)
-TARGET = Target(0.01, law=Deficit(tokens=16))
+TARGET = Target(0.01, margin=0)
 MARKS = {**WATERMARKS, **{name: FOREIGN[name] for name in OTHERS}, "none": None}
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3}
 SETTINGS = {
@@ -320,19 +320,6 @@ def test_what_else_is_refused(llama: Any) -> None:
         full.fork(0)
 
 
-def test_a_strength_out_of_range_is_an_error(llama: Any) -> None:
-    class Wild(caw.policies.Policy):
-        max_strength = 1.0
-
-        def strength(self, signals: Any) -> torch.Tensor:
-            return torch.full_like(signals.current.logsumexp, 3.0)
-
-    chooser = chooser_of(llama, caw.KGW(key=3), Wild())
-    chooser.start(2, [1])
-    with pytest.raises(ValueError, match=r"Wild must give strengths in \[0, 1\].* got 3 in row 2"):
-        chooser.choose(torch.randn(1, llama.config.vocab_size))
-
-
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_refused_strength_does_not_stay(llama: Any, rows: int) -> None:
     class Wild(caw.policies.Policy):
@@ -507,15 +494,3 @@ def test_features_of_generate(llama: Any, name: str) -> None:
     rows = rows_of(**settings)
     told = Told(llama, watermark, None, rows, **options)
     assert chosen(told, chooser_of(llama, watermark, None, **options), rows, llama) == told.tokens
-
-
-def test_texts_outgrow_their_memory_by_choices(llama: Any, monkeypatch: Any) -> None:
-    """Token by token past the room that there is at first: the tokens are those with room for all."""
-    logits = list(torch.randn(12, llama.config.vocab_size, generator=torch.Generator().manual_seed(4)) * 2)
-    texts = []
-    for room in (256, 4):
-        monkeypatch.setattr("caw.decoding.chooser.ROOM", room)
-        chooser = chooser_of(llama, caw.Unigram(key=3), POLICIES["target"](llama), rows=2)
-        chooser.start(1, PROMPTS[0])
-        texts.append(text(chooser, 1, logits, []))
-    assert texts[0] == texts[1] and chooser._texts.room >= 12

@@ -18,10 +18,10 @@ from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
 
 import caw
-from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
 from caw.detection.weights import TokenWeights
-from caw.policies import Deficit, Lagrangian, Stop, Target
+from caw.policies import Target
 from caw.testing import assert_close
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
@@ -39,7 +39,6 @@ def weights(vocab_size: int) -> TokenWeights:
 class Steered(BruteForce):
     """The definition under a target: a detector reads what was generated so far."""
 
-    budget: int = NEW
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -48,10 +47,10 @@ class Steered(BruteForce):
         self.target, self.detector = target, Detector(None, self.watermark, weights=target.weights)
 
     def decide(self, prompt: list[int], new: list[int], occurrence: int = 0) -> Any:
-        self.factor = self.law(new)
+        self.factor = self.steered(new)
         return super().decide(prompt, new, occurrence)
 
-    def law(self, new: list[int]) -> float:
+    def steered(self, new: list[int]) -> float:
         result = self.detector.detect_ids([np.array(new, dtype=np.int64)])[0]
         kept = [token for token, score in zip(new, result.token_scores, strict=True) if score is not None]
         levels = (
@@ -62,18 +61,9 @@ class Steered(BruteForce):
         skewness = self.watermark.null_third * cubes / (variance * squares) ** 1.5 if squares else 0.0
         quantile = NormalDist().inv_cdf(1 - self.target.p_value)
         needed = quantile + self.target.margin + (quantile**2 - 1) / 6 * skewness
-        if result.z_score >= needed:
-            return 0.0
-        if isinstance(self.target.law, Stop):
-            return 1.0
-        law = self.target.law
-        planned = needed * math.sqrt(min(1, (len(new) + 8) / min(self.budget, law.tokens)))
-        return min(max(law.on_plan + law.gain * (planned - result.z_score), 0.0), law.most)
+        return 0.0 if result.z_score >= needed else 1.0
 
     def _strength(self, logits: torch.Tensor, capacity: float) -> float:
-        law = self.target.law
-        if isinstance(law, Lagrangian) and not math.isnan(capacity):
-            return self.policy.max_strength * self.factor * law.free / max(capacity, law.free)
         return super()._strength(logits, capacity) * self.factor
 
     def _choice(self, scores: Any, warped: Any, new: list[int], original: int) -> Any:
@@ -93,9 +83,7 @@ class Steered(BruteForce):
 
 TARGETS = {
     "stop": Target(0.05, margin=0.2),
-    "deficit": Target(0.01, law=Deficit(tokens=10, most=1.3)),
-    "lagrangian": Target(0.01, law=Lagrangian(tokens=10, free=0.3)),
-    "weights": Target(0.05, margin=0, law="deficit", weights=weights(200)),
+    "weights": Target(0.05, margin=0, weights=weights(200)),
 }
 POLICIES = {
     "fixed": lambda model, target: caw.FixedStrength(0.8, target),
@@ -148,11 +136,10 @@ def test_a_target_out_of_reach_changes_nothing(llama: Any, watermark: str, polic
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("target", ["stop", "deficit", "lagrangian"])
 @pytest.mark.parametrize("watermark", ["lefthash", "selfhash", "unigram", "top_k", "scale"])
-def test_rows_with_a_target_are_as_if_alone(llama: Any, watermark: str, target: str, fixed: bool) -> None:
+def test_rows_with_a_target_are_as_if_alone(llama: Any, watermark: str, fixed: bool) -> None:
     """Ragged prompts, factors and sampling of their own, through two places and through all."""
-    mark, policy = WATERMARKS[watermark], POLICIES["capacity"](llama, TARGETS[target])
+    mark, policy = WATERMARKS[watermark], POLICIES["capacity"](llama, TARGETS["stop"])
     rows = [
         RowSettings(max_new_tokens=NEW), RowSettings(max_new_tokens=6, strength_factor=0.4),
         RowSettings(max_new_tokens=NEW, strength_factor=1.25, do_sample=True, seed=4),
@@ -200,17 +187,6 @@ def test_no_target_costs_nothing(llama: Any) -> None:
     decoder = make_decoder(llama, caw.KGW(key=1))
     assert decoder.plan.loop is None and decoder.choosing.loop is None and decoder.choosing.texts.evidence is None
     assert make_decoder(llama, None, caw.FixedStrength(target=0.01)).plan.loop is None
-
-
-def test_the_greatest_factor_needs_room_in_the_record(llama: Any) -> None:
-    """beta * factor * top_k may not exceed K; ladders and slots follow it."""
-    policy = caw.FixedStrength(1.0, Target(0.01, law=Deficit(most=2.5)))
-    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100, got 2.5 \* 50; lower"):
-        make_decoder(llama, caw.EXP(key=1, top_k=50), policy)
-    plan = make_decoder(llama, caw.EXP(key=1, top_k=4), policy, limits=RowLimits(strength_factor=1.5)).plan
-    assert plan.max_strength == 3.75
-    capacity = caw.CapacityPolicy(capacity_policy(llama).network, 1.0, 1.0, Target(0.01, law=Deficit(most=1.5)))
-    assert make_decoder(llama, caw.EXP(key=1, top_k=4), capacity).plan.slots == 6
 
 
 def test_payloads_are_refused(llama: Any) -> None:

@@ -15,7 +15,7 @@ from pairwise import pairwise
 import caw
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowSettings
-from caw.policies import Deficit, Target
+from caw.policies import Target
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
 LENGTH, CUTS = 18, (1, 7, 17)  # of the texts; after so many tokens each is interrupted
@@ -23,7 +23,7 @@ LENGTH, CUTS = 18, (1, 7, 17)  # of the texts; after so many tokens each is inte
 
 def policy_of(model: Any, kind: str) -> Any:
     if kind == "target":
-        return caw.FixedStrength(1.0, Target(0.01, law=Deficit(tokens=LENGTH)))
+        return caw.FixedStrength(1.0, Target(0.01))
     return caw.CapacityPolicy(capacity_policy(model).network, 1.0, 1.5)
 
 

@@ -13,8 +13,6 @@ from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
-from caw.decoding.plan_defaults import candidate_slots
-from caw.settings import Settings
 
 SAMPLING = {
     "greedy": {},
@@ -107,17 +105,6 @@ def test_seed_decides_the_sample(llama: Any) -> None:
     torch.manual_seed(2)
     assert first == run(llama, RAGGED, **settings).tokens, "the global generator has no say"
     assert first != run(llama, RAGGED, **{**settings, "seed": 6}).tokens
-
-
-def test_candidate_slots() -> None:
-    policy = policy_of(build("llama"), theta=0.5)  # beta 1.5
-    cases = [(None, policy, 1), (caw.KGW(key=1), caw.FixedStrength(1.0), 1), (caw.KGW(key=1), policy, 2),
-             (caw.EXP(key=1, top_k=3), policy, 4), (caw.EXP(key=1, top_k=10), policy, 8),
-             (caw.EXP(key=1, strength="scale"), policy, 8), (caw.SynthID(key=1), policy, 2)]  # fmt: skip
-    for watermark, chosen, expected in cases:
-        assert candidate_slots(watermark, chosen, Settings(), chosen.max_strength) == expected
-    assert candidate_slots(caw.EXP(key=1), policy, Settings(slots=3), 1.5) == 3
-    assert candidate_slots(caw.SynthID(key=1), policy, Settings(), 1.5, captured=True) == 8
 
 
 def test_too_strong_for_the_record_is_refused(llama: Any) -> None:

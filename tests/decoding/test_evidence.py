@@ -20,7 +20,7 @@ from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.detection.detector import Detector
 from caw.detection.weights import TokenWeights
-from caw.policies import Deficit, Target
+from caw.policies import Target
 from caw.testing import assert_close
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3), prompt(2, 4)]
@@ -85,7 +85,7 @@ class Watched:
 
 def watch(model: Any, name: str, policy: Any, weighted: bool = False, keys: Any = None, **settings: Any) -> Watched:
     weights = table(model.config.vocab_size) if weighted else None
-    target = Target(0.01, law=Deficit(tokens=20), weights=weights)
+    target = Target(0.01, weights=weights)
     watched = Watched(model, MARKS[name], policy(model, target), weights, **settings)
     texts = watched.run(BUDGETS, keys or [None] * len(PROMPTS))
     assert len(texts) == len(PROMPTS) and watched.counted > 0

@@ -43,12 +43,12 @@ def length_of_beginning(model: Any, ids: list[int], text: list[int], free: float
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_text_begins_as_the_unmarked_one_until_its_nats_are_spent(llama: Any, fixed: bool) -> None:
-    """The same tokens as long as the beginning lasts; then, under 20 keys, other ones at once somewhere."""
+    """The same tokens as long as the beginning lasts; then, under 8 keys, other ones at once somewhere."""
     settings = {"do_sample": True, "temperature": 1.3, "seed": 5, "max_new_tokens": 30}
     plain = run(llama, PROMPTS, None, fixed=fixed, **settings).tokens
     for free in (0.0, 2.0, 9.0):
         mark = dataclasses.replace(RACE, free=free)
-        by_key = [run(llama, PROMPTS, mark.with_key(key), fixed=fixed, **settings).tokens for key in range(20)]
+        by_key = [run(llama, PROMPTS, mark.with_key(key), fixed=fixed, **settings).tokens for key in range(8)]
         for number, ids in enumerate(PROMPTS):
             begins = length_of_beginning(llama, ids, plain[number], free, 1.3)
             same = [shared(texts[number], plain[number]) for texts in by_key]
@@ -106,10 +106,10 @@ def test_the_chooser_begins_as_generate_does_and_resumes_with_its_nats(llama: An
     assert chooser.spent(0) >= FREE_NATS
 
 
-def test_a_text_of_which_nothing_is_known_has_no_beginning(llama: Any) -> None:
-    texts = [run(llama, PROMPTS[:1], RACE.with_key(key), seed=seed, max_new_tokens=3, **SAMPLED).tokens[0]
-             for key in range(6) for seed in (1, 2)]  # fmt: skip
-    assert all(texts[n] == texts[0] for n in range(0, 12, 2)), "keys have no say in a beginning"
+def test_a_first_token_is_the_samplers_and_a_text_of_which_nothing_is_known_has_no_beginning(llama: Any) -> None:
+    first = {tuple(run(llama, PROMPTS[:1], RACE.with_key(key), seed=1, max_new_tokens=1, **SAMPLED).tokens[0])
+             for key in range(6)}  # fmt: skip
+    assert len(first) == 1
     assert Request([3], 9).spent == math.inf
 
 
@@ -125,9 +125,9 @@ def toy(width: int) -> tuple[torch.Tensor, dict[tuple[int, ...], float]]:
 
 @pytest.mark.parametrize("free", [0.0, 1.0, 2.5])
 def test_over_keys_and_seeds_whole_texts_are_the_samplers(free: float) -> None:
-    """Identity 13: exact probabilities of all 243 texts of five tokens against 10^6 draws, each under a key and a seed of
-    its own. Chi-square at a false-alarm rate of 1e-6."""
-    length, rows, rounds = 5, 50_000, 20
+    """Identity 13: exact probabilities of all 243 texts of five tokens against 200,000 draws, each under a key and a
+    seed of its own. Chi-square at a false-alarm rate of 1e-6."""
+    length, rows, rounds = 5, 50_000, 4
     logits, expected = toy(length)
     counts = dict.fromkeys(expected, 0)
     mark = caw.EXP(key=1, strength="scale", context_width=2, free=free)

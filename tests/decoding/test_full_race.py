@@ -163,8 +163,8 @@ def test_a_decoder_of_nothing_else_has_two_rungs(llama: Any) -> None:
     ("temperature", "top_p", "top_k"), [(0.7, 1.0, 0), (1.0, 1.0, 0), (1.0, 0.95, 0), (1.3, 1.0, 4096)]
 )
 def test_demo_model_loses_no_nats(demo_logits: torch.Tensor, temperature: float, top_p: float, top_k: int) -> None:
-    """Expected surprise under the model's own plain distribution, over keys, at every position of a text: within .01
-    nats of the sampler's own, with so many keys that .01 is four standard errors or more.
+    """Expected surprise under the model's own plain distribution, over keys, at every position of a text: within .02
+    nats of the sampler's own, with so many keys that .02 is four standard errors or more.
 
     A race over the record of 100 gives .05, .40, .21 and 1.2 nats less. Temperature 1.3 has so long a tail that its
     4,096 likeliest tokens race here, .97 of the probability; all of them are in the next test.
@@ -173,15 +173,15 @@ def test_demo_model_loses_no_nats(demo_logits: torch.Tensor, temperature: float,
     if top_k:  # as a vocabulary of their own, or a row costs as much as all
         likeliest = demo_logits.topk(top_k)
         demo_logits, surprise = likeliest.values, surprise.gather(1, likeliest.indices)
-    off, error = nats_off(surprise, sampled_from(demo_logits, temperature, top_p), error=0.0025)
-    assert 4 * error <= 0.01 + 1e-9 and abs(off) < 0.01, (off, error)
+    off, error = nats_off(surprise, sampled_from(demo_logits, temperature, top_p), error=0.005)
+    assert 4 * error <= 0.02 + 1e-9 and abs(off) < 0.02, (off, error)
 
 
 @pytest.mark.slow(seconds=20)
 def test_a_long_tail_races_too(demo_logits: torch.Tensor) -> None:
-    """All tokens at temperature 1.3, within four standard errors, of .01 each; a race over the record is off by 1.4."""
+    """All tokens at temperature 1.3, within four standard errors, of .02 each; a race over the record is off by 1.4."""
     surprise = -demo_logits.double().log_softmax(1)
-    off, error = nats_off(surprise, sampled_from(demo_logits, 1.3), error=0.01)
+    off, error = nats_off(surprise, sampled_from(demo_logits, 1.3), error=0.02)
     assert abs(off) < 4 * error, (off, error)
 
 

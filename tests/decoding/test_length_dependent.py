@@ -111,5 +111,5 @@ def test_steps_stay_on_the_host_where_the_embedding_changes(phi: Any) -> None:
 
 
 def test_whole_prompts_are_planned_for(phi: Any) -> None:
-    plan = [decoding_needs(ModelFacts.of(phi), 100_000, 1, 1, 0, limit).fixed for limit in (None, LIMIT)]
+    plan = [decoding_needs(ModelFacts.of(phi), 100_000, 1, 0, limit).fixed for limit in (None, LIMIT)]
     assert plan[1] > 5 * plan[0]

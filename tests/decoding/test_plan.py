@@ -58,18 +58,17 @@ def test_candidates_that_a_forward_carries(
 ) -> None:
     policy = FIXED if beta is None else looking_ahead(beta)
     plan = plan_of(facts, watermark, policy, **settings)
-    assert plan.slots == slots and plan.copies == 1
+    assert plan.slots == slots
     assert plan.looks_ahead == (watermark is not None and beta is not None)
-    assert plan_of(facts, watermark, policy, branching="batch", **settings).copies == slots
 
 
 @pytest.mark.parametrize("previous", [0, 1, 2])
 def test_an_evaluator_of_what_is_known_carries_one_token(facts: ModelFacts, previous: int) -> None:
     """Whatever number of slots is asked for: it used to look ahead for nothing."""
     policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous, 0), hidden=4), theta=0.5, beta=1.0)
-    for settings in ({}, {"slots": 5}, {"branching": "batch"}):
+    for settings in ({}, {"slots": 5}):
         plan = plan_of(facts, KGW, policy, **settings)
-        assert (plan.looks_ahead, plan.evaluates, plan.slots, plan.copies) == (False, True, 1, 1)
+        assert (plan.looks_ahead, plan.evaluates, plan.slots) == (False, True, 1)
         assert plan.history == previous
 
 

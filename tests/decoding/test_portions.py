@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, policy_of, prompt
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from decoding.running import make_decoder
+from pairwise import pairwise
 
 import caw
 from caw import ops
@@ -41,9 +42,10 @@ def texts_of(decoder: Decoder, prompts: list[list[int]], budgets: list[int], sam
 
 
 @needs_extension
-@pytest.mark.parametrize("name", ["llama", "gemma3", "phi3", "granite", "gpt2"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sampling", [False, True])
+@pytest.mark.parametrize(
+    "name, dtype, sampling",
+    pairwise(["llama", "gemma3", "phi3", "granite", "gpt2"], [torch.float32, torch.bfloat16], [False, True])[:6],
+)
 def test_portions_change_no_text(
     name: str, dtype: torch.dtype, sampling: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +77,6 @@ def test_portions_beside_drafts_change_no_text(monkeypatch: pytest.MonkeyPatch) 
     expected = texts_of(decoder_of(model, 3, False), prompts, budgets, False)
     right = list[int]()
     drafter = Knowing(list(zip(prompts, expected, strict=True)), ["right", "last wrong", "too long"])
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     monkeypatch.setattr(Portions, "size", lambda self: 16)
     monkeypatch.setattr(Portions, "later", lambda self, prompts, busy: [True] * len(prompts))
@@ -196,28 +197,6 @@ def test_an_abandoned_prompt_is_read_no_further(monkeypatch: pytest.MonkeyPatch)
 
     list(decoder.run([first], on_token))
     assert 0 < max(read) <= 50 and set(told) == {0} and len(told) == 30 and not decoder.portions
-
-
-@needs_extension
-def test_others_go_on_between_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt of 90 tokens is read ten at a time, and the text beside it gets a token after each portion."""
-    model = build("llama")
-    decoder = decoder_of(model, 2, True)
-    monkeypatch.setattr(Portions, "size", lambda self: 10)
-    order: list[int] = []
-    prompts, row = [prompt(5, 1), prompt(90, 2)], RowSettings(seed=1)
-    first, second = requests_for(prompts, [30, 4], [row, row])
-
-    def on_token(sequence: Any) -> bool:
-        order.append(sequence.index)
-        if len(order) == 2:
-            decoder.waiting.add(second)
-        return False
-
-    list(decoder.run([first], on_token))
-    assert order.index(1) == 2 + 9  # of its nine portions the last is followed by a step of both
-    assert order.count(0) == 30
-    assert order.count(1) == 4
 
 
 @needs_extension

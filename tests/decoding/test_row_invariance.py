@@ -22,7 +22,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 # fused, with a window, merged matrices or multipliers, and run as transformers has them. Capped logits are left out:
 # torch computes tanh of a tensor's last few numbers otherwise than of the rest, unless a row is a multiple of 32
 MODELS = pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma3", "phi3", "granite", "gpt2"])
-ROWS = (*range(1, 18), 24, 31, 32, 33, 64, 96)
+ROWS = (*range(1, 10), 16, 17, 31, 33, 64, 96)
 
 
 def model_of(name: str, dtype: torch.dtype) -> Any:

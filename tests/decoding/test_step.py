@@ -113,16 +113,6 @@ def test_slots_change_no_token(llama: Any, watermark: str, sampling: str, branch
             assert_close(a.strength, b.strength, "capacity")
 
 
-def test_one_slot_without_trace_still_marks(llama: Any) -> None:
-    policy = capacity_policy(llama, theta=1.0)
-    traced, plain = (
-        run(llama, PROMPTS, WATERMARKS["lefthash"], policy, slots=1, return_trace=trace) for trace in (True, False)
-    )
-    assert traced.changed > 0
-    assert traced.tokens == plain.tokens
-    assert not any(map(len, plain.traces))
-
-
 def test_rows_with_and_without_a_choice_share_a_forward(llama: Any) -> None:
     done = run(llama, [prompt(5, s) for s in range(6)], WATERMARKS["lefthash"], capacity_policy(llama))
     assert done.mixed_steps > 3

@@ -28,23 +28,6 @@ def emit(texts: Texts, *columns: list[int]) -> None:
         texts.emit(torch.tensor(tokens), torch.ones(len(tokens), dtype=torch.bool))
 
 
-def test_contexts_are_the_last_generated_tokens() -> None:
-    texts = started(2, window=3, room=5)
-    assert texts.contexts().tolist() == [[-1, -1, -1]] * 2
-    emit(texts, [4, 5])
-    assert texts.contexts().tolist() == [[-1, -1, 4], [-1, -1, 5]]
-    emit(texts, [6, 7], [8, 9], [1, 2])
-    assert texts.contexts().tolist() == [[6, 8, 1], [7, 9, 2]]
-    assert started(2, window=0, room=5).contexts().shape == (2, 0)
-
-
-def test_rows_that_emit_nothing_stand_still() -> None:
-    texts = started(2, window=1, room=3)
-    texts.emit(torch.tensor([4, 5]), torch.tensor([True, False]))
-    assert texts.counts.tolist() == [1, 0]
-    assert texts.contexts().tolist() == [[4], [-1]]
-
-
 def test_tokens_put_are_tokens_emitted() -> None:
     texts, other = started(2, window=2, room=5), started(2, window=2, room=5)
     emit(texts, [4, 5], [6, 7])
@@ -52,13 +35,6 @@ def test_tokens_put_are_tokens_emitted() -> None:
         other.put(row, tokens[:1])
         other.put(row, tokens[1:])
     assert torch.equal(texts.padded_tokens, other.padded_tokens) and torch.equal(texts.counts, other.counts)
-
-
-def test_a_full_row_keeps_its_tokens() -> None:
-    texts = started(2, window=1, room=2)
-    emit(texts, [4, 5], [6, 7])
-    texts.emit(torch.tensor([8, 9]), torch.tensor([False, False]))
-    assert texts.padded_tokens.tolist() == [[-1, 4, 6], [-1, 5, 7]]
 
 
 def test_context_repeats_by_definition() -> None:
@@ -76,35 +52,6 @@ def test_context_repeats_by_definition() -> None:
             emit(texts, new)
             for t, token in zip(made, new, strict=True):
                 t.append(token)
-
-
-def test_start_resets_only_its_rows() -> None:
-    texts = started(3, window=2, room=4)
-    emit(texts, [3, 4, 5], [6, 7, 8])
-    texts.refused[:] = 9.0
-    begin(texts, 1)
-    assert texts.counts.tolist() == [2, 0, 2]
-    assert texts.contexts().tolist() == [[3, 6], [-1, -1], [5, 8]]
-    assert texts.refused.tolist() == [9, 0, 9]
-    assert texts.streams[1].tolist() == list(Request([2], 4).stream)
-
-
-def test_keep_takes_every_part_along() -> None:
-    texts = started(3, window=1, room=4)
-    emit(texts, [3, 4, 5])
-    texts.keep(torch.tensor([2, 0]))
-    assert texts.batch == 2
-    assert texts.contexts().tolist() == [[5], [3]]
-    assert texts.streams.tolist() == [list(Request([prompt], 4).stream) for prompt in (3, 1)]
-
-
-def test_a_taken_row_is_a_copy() -> None:
-    texts = started(3, window=1, room=4)
-    emit(texts, [3, 4, 5])
-    taken = texts.take(torch.tensor([2, 0]))
-    emit(taken, [7, 8])
-    assert taken.padded_tokens.tolist() == [[-1, 5, 7, -1, -1], [-1, 3, 8, -1, -1]]
-    assert texts.contexts().tolist() == [[3], [4], [5]]
 
 
 @pytest.mark.parametrize("room", [5, 9])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import pytest
-from decoding.architectures import EOS, build, prompt
+from decoding.architectures import EOS, prompt
 from decoding.capturing import replays_go_on_as, seen_by_fakes, started
 from decoding.drafts.guessing import Knowing
 from decoding.mixing import ROWS, rows_for, texts
@@ -18,7 +17,6 @@ from pairwise import pairwise
 import caw
 from caw import ops
 from caw.decoding.choosing import Choosing
-from caw.decoding.drafts.small_model import ModelDrafter
 from caw.decoding.plan_defaults import checked
 from caw.testing import assert_close
 
@@ -118,24 +116,8 @@ def test_drafts(llama: Any, window: tuple[int, int], fixed: bool) -> None:
     passes = sum(trace.drafts.passes for trace in done.traces)
     accepted = sum(trace.drafts.accepted for trace in done.traces)
     assert passes + accepted == sum(map(len, done.tokens)) and accepted > 0
-    if not fixed:  # no original beside the draft, no second candidate
+    if not fixed:  # no second candidate
         assert sum(trace.drafts.rows for trace in done.traces) == passes + sum(t.drafts.drafted for t in done.traces)
-
-
-@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
-@pytest.mark.parametrize("window", WINDOWS)
-def test_a_smaller_model_expects_the_marks(window: tuple[int, int]) -> None:
-    """A copy of the model knows what its evaluator will say, so it is always right."""
-    model, mark = build("qwen3"), caw.KGW(key=3, delta=6.0)
-    policy = both(model, window)[0]
-    drafter = ModelDrafter(copy.deepcopy(model), mark, policy, cost=0.01)
-    plain, done = (
-        run(model, PROMPTS[:1] + PROMPTS[2:], mark, policy, max_new_tokens=16, speculate=speculate)
-        for speculate in (None, drafter)
-    )
-    assert texts(done) == texts(plain) and plain.changed > 0
-    for trace in done.traces:
-        assert trace.drafts.drafted and trace.drafts.acceptance == 1.0
 
 
 def test_a_target(llama: Any) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from demo_run import shown
+from html_reader import Reader
 from rich.cells import cell_len
 from rich.console import Console
 from tiny import save_tiny
@@ -131,43 +131,17 @@ def test_terminal(four: Demo, width: int) -> None:
     assert pairs == (width >= 100)
 
 
-class Page(HTMLParser):
-    """Collects what a page is made of; complains about tags that do not close in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.open: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.text += data
-
-
 def test_page_is_escaped_and_self_contained(four: Demo) -> None:
     html = page(four)
-    parsed = Page()
-    parsed.feed(html)
-    parsed.close()
-    assert parsed.open == []
+    read = Reader(html)
     # a link, image, script or style sheet from elsewhere would need one of these
-    assert not {"script", "link", "img", "iframe", "a", "object", "b"} & set(parsed.tags)
-    assert {name for name, _ in parsed.attributes} <= {"lang", "charset", "name", "content", "class", "title"}
+    assert not read.open and not {"script", "link", "img", "iframe", "a", "object", "b"} & {tag for tag, _ in read.tags}
+    names = {name for _, given in read.tags for name in given}
+    assert names <= {"lang", "charset", "name", "content", "class", "title"}
     assert not re.search(r"url\(|@import|https?:", html)
-    assert PROMPT in parsed.text
+    assert PROMPT in read.text["body"]
     for text in four.texts:
-        assert visible("".join(t.text for t in text.tokens)) in parsed.text
+        assert visible("".join(t.text for t in text.tokens)) in read.text["body"]
     assert html.count('class="marked"') == sum(t.changed for t in four.texts) + 1  # one in the legend
     html.encode("utf-8")
 
@@ -175,11 +149,9 @@ def test_page_is_escaped_and_self_contained(four: Demo) -> None:
 def test_page_escapes_what_a_model_says(four: Demo) -> None:
     evil = DemoToken("</div><script>alert(1)</script>&", "marked", '"><img src=x>')
     plain = DemoToken("<i>", "plain", "")
-    html = page(replace(four, texts=(replace(four.texts[0], tokens=(evil, plain)),)))
-    parsed = Page()
-    parsed.feed(html)
-    assert not {"script", "img", "i"} & set(parsed.tags) and parsed.open == []
-    assert evil.text + plain.text in parsed.text and ("title", evil.note) in parsed.attributes
+    read = Reader(page(replace(four, texts=(replace(four.texts[0], tokens=(evil, plain)),))))
+    assert not {"script", "img", "i"} & {tag for tag, _ in read.tags} and not read.open
+    assert evil.text + plain.text in read.text["body"] and evil.note in [given.get("title") for _, given in read.tags]
 
 
 def test_command(tmp_path: Path) -> None:

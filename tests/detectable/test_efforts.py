@@ -46,8 +46,6 @@ def test_a_race_goes_no_further_than_its_record() -> None:
     assert factors(mark, FIXED) == [1, 1.5, 2.25, 2.5]
     assert factors(mark, caw.FixedStrength(2.0)) == [1, 1.25, 1.25, 1.25]
     assert factors(mark, caw.FixedStrength(2.5)) == [1, 1, 1, 1]
-    lawful = caw.FixedStrength(1.0, target=Target(1e-3, law="deficit"))  # 1.5 times as strong where it is behind
-    assert factors(mark, lawful)[-1] == pytest.approx(1.666)
     for strength in (0.3, 0.7, 1.1, 3.3):
         greatest = factors(caw.EXP(key=1, top_k=7), caw.FixedStrength(strength), max_attempts=20)[-1]
         caw.EXP(key=1, top_k=7).check_strength(greatest * strength)

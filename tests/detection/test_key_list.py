@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from detection.test_many_keys import marked
 from scipy import stats
 
 from caw.detection import Detector
-from caw.detection.key_list import detect_any, holm
+from caw.detection.key_list import detect_any
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram
-
-
-def step_down(p: list[float], level: float) -> set[int]:
-    """Holm's procedure as published: compare the k-th smallest with level / (m - k + 1) and stop at the first above."""
-    rejected: set[int] = set()
-    for k, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        if p[i] > level / (len(p) - k):
-            break
-        rejected.add(i)
-    return rejected
-
-
-def test_holm_is_the_step_down_procedure() -> None:
-    rng = np.random.default_rng(0)
-    for m in (1, 2, 3, 7):
-        for _ in range(50):
-            p = (rng.random(m) ** 4).tolist()
-            corrected = holm(p)
-            for level in (0.5, 0.1, 0.01):
-                assert set(np.flatnonzero(corrected <= level).tolist()) == step_down(p, level)
-    assert_close(holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06], "float64")
-
-
-def marked(watermark: KGW, count: int = 60) -> list[int]:
-    ids = [1]
-    while len(ids) < count:
-        context = torch.tensor([ids[-1:]])
-        ids.append(int(watermark.green_vocabulary(context, 500)[0].nonzero()[len(ids) % 100]))
-    return ids
 
 
 def test_the_right_watermark_is_named() -> None:
@@ -69,18 +39,6 @@ def test_the_right_watermark_is_named() -> None:
     for fpr in (0.0, 1.0, float("nan"), -1e-3):
         with pytest.raises(ValueError, match="fpr must be"):
             detect_any([1, 2], {"ours": Detector(None, KGW(key=1))}, fpr=fpr)
-
-
-def test_a_damaged_text_does_not_sink_the_list() -> None:
-    def characters(texts: list[str], **options: Any) -> dict[str, Any]:
-        return {"input_ids": [list(text.encode()) for text in texts]}
-
-    detectors = {"a": Detector(characters, KGW(key=1)), "b": Detector(characters, EXP(key=1))}
-    good, bad = detect_any(["text", "half \ud83d"], detectors)
-    assert good == detect_any("text", detectors) and not good.error
-    assert bad.error == bad.message and bad.error.startswith("text 1 must be valid Unicode") and not bad.is_watermarked
-    with pytest.raises(ValueError, match="text 0 must be valid Unicode"):
-        detect_any("half \ud83d", detectors)
 
 
 def test_family_wise_error_rate() -> None:

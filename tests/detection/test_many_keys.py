@@ -60,19 +60,17 @@ def test_kinds_may_be_mixed_and_keep_their_order() -> None:
 
 
 def test_the_right_key_of_a_thousand_is_named() -> None:
-    marks = {f"key {i}": KGW(key=i) for i in range(1000)}
-    for ids in (marked(marks["key 123"]), marked(marks["key 999"])):
+    marks = {f"key {i}": KGW(key=i) for i in range(300)}
+    for ids in (marked(marks["key 123"]), marked(marks["key 299"])):
         found = caw.detect_keys(ids, None, marks)
         own = found.results[found.likeliest]
         assert found.is_watermarked and found.matches == (found.likeliest,)
         assert own.p_value == float(found.p_values[int(found.likeliest.split()[1])])
-        assert_close(found.p_value, 1 - (1 - own.p_value) ** 1000, "tail")
+        assert_close(found.p_value, 1 - (1 - own.p_value) ** 300, "tail")
         assert own.key_id == marks[found.likeliest].key_id and own.token_ids == tuple(ids)
-        assert found.message.startswith(
-            f"watermarked with {found.likeliest} at a false-positive rate of 0.001 (1000 ke"
-        )
-    names = [caw.detect_keys(marked(marks[n]), None, marks).likeliest for n in ("key 0", "key 500")]
-    assert names == ["key 0", "key 500"]
+        assert found.message.startswith(f"watermarked with {found.likeliest} at a false-positive rate of 0.001 (300 ke")
+    names = [caw.detect_keys(marked(marks[n]), None, marks).likeliest for n in ("key 0", "key 200")]
+    assert names == ["key 0", "key 200"]
 
 
 def test_a_text_that_would_pass_alone_does_not_pass_among_many() -> None:
@@ -96,15 +94,15 @@ def test_the_correction_is_one_minus_one_minus_p_to_the_n() -> None:
 
 
 def test_false_alarms_of_the_family_are_as_many_as_promised() -> None:
-    """EXP's p-values are continuous, so the corrected ones are uniform: 400 texts, 50 other keys for each."""
+    """EXP's p-values are continuous, so the corrected ones are uniform: 200 texts, 30 other keys for each."""
     rng = np.random.default_rng(1)
-    texts = rng.integers(0, 5000, (400, 40))
+    texts = rng.integers(0, 5000, (200, 40))
     corrected = []
     for number, text in enumerate(texts):
-        marks = {str(i): EXP(key=1000 * number + i) for i in range(50)}
+        marks = {str(i): EXP(key=1000 * number + i) for i in range(30)}
         corrected.append(KeySearch(None, marks).search(text).p_value)
     assert stats.kstest(corrected, "uniform").pvalue > 1e-3
-    plain = [1 - (1 - p) ** (1 / 50) for p in corrected]
+    plain = [1 - (1 - p) ** (1 / 30) for p in corrected]
     assert stats.kstest(plain, "uniform").pvalue < 1e-9  # without the correction they are far from uniform
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from decoding.running import run
+from pairwise import pairwise
 from scipy import stats
 from tiny import tiny_model
 
@@ -69,8 +70,7 @@ def test_long_payloads_are_two_blocks() -> None:
     assert np.array_equal(code.symbols(message)[12:], Block(16, 4).symbols(0xBCDE))
 
 
-@pytest.mark.parametrize("bits", [1, 7, 16, 32])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name, bits", pairwise(MAKERS, [1, 7, 16, 32])[::2])
 def test_what_is_written_is_read(name: str, bits: int) -> None:
     message = (0xC0FFEE42 >> 3) % (1 << bits)
     ids = marked(MAKERS[name](payload=message, payload_bits=bits), 30 + 6 * bits)
@@ -82,16 +82,15 @@ def test_what_is_written_is_read(name: str, bits: int) -> None:
     assert not other.is_watermarked and other.payload is None
 
 
-@pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.slow
-def test_half_marked_texts_are_mended(bits: int) -> None:
+def test_half_marked_texts_are_mended() -> None:
     """Of weakly marked texts the symbols alone would often be wrong."""
     right = 0
-    for seed in range(10):
+    for seed, bits in zip(range(6), (16, 32) * 3, strict=True):
         message = (seed * 0x9E3779B1 + 7) % (1 << bits)
         ids = marked(KGW(key=seed, payload=message, payload_bits=bits), 400, share=0.5, seed=seed)
         right += caw.detect(ids, None, KGW(key=seed, payload_bits=bits)).payload == message
-    assert right >= 8
+    assert right >= 5
 
 
 def test_p_value_is_the_tail_times_the_number_of_messages() -> None:
@@ -103,7 +102,7 @@ def test_p_value_is_the_tail_times_the_number_of_messages() -> None:
     assert sum(s for s in result.token_scores if s is not None) == result.score
 
 
-@pytest.mark.parametrize(("bits", "texts"), [(4, 150), (20, 40)])
+@pytest.mark.parametrize(("bits", "texts"), [(4, 100), (20, 30)])
 @pytest.mark.parametrize("name", ["lefthash", "exp"])
 def test_unmarked_texts_under_fresh_keys(name: str, bits: int, texts: int) -> None:
     """Of 20 bits fewer: what forgets how many messages were tried finds a third to all of them."""
@@ -157,10 +156,10 @@ def test_marking_needs_the_payload_and_reading_no_options() -> None:
             Detector(None, watermark, mode="compat")
 
 
-@pytest.mark.parametrize(("written", "asked", "said"), [
-    (8, 16, 8), (16, 8, 16), (8, 24, 8), (24, 16, 24), (32, 8, 32), (16, 32, 16), (8, 5, 8), (3, 16, 8),
+@pytest.mark.parametrize(("name", "written", "asked", "said"), [
+    ("lefthash", 8, 16, 8), ("exp", 16, 8, 16), ("exp", 8, 24, 8), ("lefthash", 24, 16, 24), ("exp", 32, 8, 32),
+    ("lefthash", 16, 32, 16), ("exp", 8, 5, 8), ("lefthash", 3, 16, 8),
 ])  # fmt: skip
-@pytest.mark.parametrize("name", ["lefthash", "exp"])
 def test_a_payload_read_with_another_size_is_told(name: str, written: int, asked: int, said: int) -> None:
     """A payload of 8 bits read as 16 gave a number that nobody wrote, at a p-value of 7.6e-4."""
     ids = marked(MAKERS[name](payload=(1 << written) - 2, payload_bits=written), 200)
@@ -171,14 +170,14 @@ def test_a_payload_read_with_another_size_is_told(name: str, written: int, asked
     assert caw.detect(ids, None, MAKERS[name](payload_bits=said)).payload == (1 << written) - 2
 
 
-@pytest.mark.parametrize("bits", [1, 8, 12, 16, 24, 32])
+@pytest.mark.parametrize("bits", [1, 12, 16, 32])
 def test_the_right_size_is_not_doubted(bits: int) -> None:
     """In short and weakly marked texts neither, where the own reading is hardly sure."""
     found = 0
-    for seed in range(8):
+    for seed in range(5):
         mark = KGW(key=5 + seed, payload=seed % (1 << bits), payload_bits=bits)
         ids = marked(mark, 60 + 15 * (seed % 4), 0.7, seed=seed)
         result = caw.detect(ids, None, KGW(key=5 + seed, payload_bits=bits), fpr=0.05)
         found += result.is_watermarked
         assert not result.is_watermarked or result.payload is not None
-    assert found > 2
+    assert found > 1

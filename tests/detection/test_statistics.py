@@ -85,8 +85,7 @@ def test_tails_follow_the_watermarks_null() -> None:
     assert_close(tails(EXP(key=1), scores, counts).p_values, [stats.gamma.sf(30, 60)], "tail")
 
 
-@pytest.mark.parametrize("gamma", [0.01, 0.25, 0.5, 0.99])
-@pytest.mark.parametrize("fpr", [0.5, 0.0625, 1e-3, 1e-9])
+@pytest.mark.parametrize("gamma, fpr", zip([0.01, 0.25, 0.5, 0.99], [0.5, 1e-3, 0.0625, 1e-9], strict=True))
 def test_fewest_for_is_the_least_count_that_can_decide(gamma: float, fpr: float) -> None:
     watermark = KGW(key=1, gamma=gamma)
     n = fewest_for(watermark, fpr)

@@ -11,22 +11,11 @@ from detection.native_watermarks import ALL, IDS, REPETITIVE
 
 from caw.detection import detect, token_scores
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW, Unigram, Watermark
-
-
-def test_what_counts_once_in_a_text_that_repeats_itself() -> None:
-    """EXP: a context once, whatever follows it. KGW: context and token. Unigram: a token."""
-    ids = [8, 9, 8, 9, 8, 7]
-    counted = {w.name: [s is not None for s in detect(ids, None, w).token_scores] for w in (
-        EXP(key=1, context_width=1), KGW(key=1), Unigram(key=1),
-    )}  # fmt: skip
-    assert counted["exp"] == [True, True, True, False, False, False]
-    assert counted["kgw"] == [True, True, True, False, False, True]
-    assert counted["unigram"] == [True, True, False, False, False, True]
+from caw.watermarks import EXP, Watermark
 
 
 @pytest.mark.parametrize("watermark", ALL, ids=IDS)
-@pytest.mark.parametrize("stream_tokens", [1, 40, 1 << 18])
+@pytest.mark.parametrize("stream_tokens", [1, 40])
 def test_a_text_in_a_batch_equals_the_text_alone(
     watermark: Watermark, stream_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 import caw
@@ -66,9 +65,9 @@ def test_one_scan_gives_the_sums_of_each_variant_by_itself() -> None:
     assert Detector(None, MARK)(ids.tolist()).variant == int(np.argmin([result.p_value for result in each]))
 
 
-@pytest.mark.parametrize("key", [0, 42, 2**64 - 1, "a secret", 15485863])
+@pytest.mark.parametrize("key", [2**64 - 1, "a secret"])
 def test_p_values_are_uniform(key: Any) -> None:
-    """1,000 random texts under each of five keys, at a false-alarm rate of 1e-6; contexts hardly repeat."""
+    """1,000 random texts under each of two keys, at a false-alarm rate of 1e-6; contexts hardly repeat."""
     rng, detector = np.random.default_rng(5), Detector(None, EXP(key=key, strength="scale", variants=64))
     found = [result.p_value for result in detector.detect_ids(list(rng.integers(0, 50_000, (1000, 30))))]
     assert stats.kstest(found, "uniform").pvalue > FALSE_ALARM
@@ -102,21 +101,6 @@ def test_keys_and_variants_are_one_family() -> None:
     assert_close(found.p_value, -math.expm1(96 * math.log1p(-alone)), "tail")
     each = [Detector(None, mark)(ids).p_value for mark in marks.values()]
     assert_close(found.p_values, each, "tail")
-
-
-def test_a_detector_of_vllms_format_reads_a_variant_under_its_key() -> None:
-    """Its score is the sum of -log(1 - u) with its own words: here by the formula, key by key."""
-    number, ids = 40, marked(MARK.variant_key(40), 80)
-    key = MARK.variant_key(number)
-    padded = [-1] * 4 + ids
-    words = [prf.token_word(key, prf.absorb_context(key, padded[i : i + 4]), t) for i, t in enumerate(ids)]
-    uniforms = [float(np.float32(((word >> 8) + 1) / (2**24 + 1))) for word in words]
-    seen, score = set(), 0.0
-    for i, uniform in enumerate(uniforms):
-        score += -np.log1p(-uniform) if tuple(padded[i : i + 4]) not in seen else 0.0
-        seen.add(tuple(padded[i : i + 4]))
-    assert_close(Detector(None, MARK)(ids).score, score, "float64")
-    assert caw.detect(ids, None, EXP(key=key), mode="compat").p_value < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -159,10 +143,3 @@ def test_a_text_is_tested_by_a_detector_of_all_its_variants() -> None:
     theirs = Detector(lambda text: text, EXP(key=77, strength="scale", variants=16))
     with pytest.raises(ValueError, match="detector must try the 64 variants that mark, got 16; make it with"):
         make_trial(settings, theirs, mark, theirs.tokenizer, 200)
-
-
-def test_sums_do_not_depend_on_threads() -> None:
-    ids = np.random.default_rng(1).integers(0, 50_000, 400)
-    keys = torch.arange(1000)
-    parts = [sums_of(MARK, ids, some)[0] for some in keys.split(7)]
-    assert np.array_equal(sums_of(MARK, ids, keys)[0], np.concatenate(parts))

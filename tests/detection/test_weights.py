@@ -64,7 +64,7 @@ def test_weights_find_what_protected_tokens_hide() -> None:
     rng = np.random.default_rng(2)
     found = {"plain": 0, "weighted": 0}
     weights = table([0] * 50 + [MOST] * 2950)
-    for seed in range(60):
+    for seed in range(30):
         watermark = KGW(key=seed)
         ids = [1]
         while len(ids) < 80:
@@ -76,7 +76,7 @@ def test_weights_find_what_protected_tokens_hide() -> None:
             )
         found["plain"] += detect(ids, None, watermark).is_watermarked
         found["weighted"] += detect(ids, None, watermark, weights=weights).is_watermarked
-    assert found["weighted"] > found["plain"] + 10
+    assert found["weighted"] > found["plain"] + 5
 
 
 def _row(*ids: int) -> Any:

@@ -52,7 +52,7 @@ def test_holm_with_shares_is_the_step_down_procedure() -> None:
     rng = np.random.default_rng(0)
     for m in (1, 2, 3, 11):
         for _ in range(50):
-            p, shares = rng.random(m) ** 4, rng.dirichlet(np.ones(m))
+            p, shares = rng.random(m) ** 4, rng.dirichlet(np.full(m, rng.choice([1.0, 1e9])))  # equal ones too
             corrected = holm(p, shares)
             for level in (0.5, 0.1, 0.01):
                 assert set(np.flatnonzero(corrected <= level).tolist()) == step_down(p, shares, level)

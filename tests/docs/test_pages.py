@@ -88,17 +88,15 @@ def test_usage_sees_what_is_wrong() -> None:
     assert list(lines_of("KEY=1 caw detect \\\n  --text x | head  # see")) == [["caw", "detect", "--text", "x"]]
 
 
-@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_exist(page: Path) -> None:
-    wrong = [complaint for words in typed(page) if words[0] == "caw" and (complaint := usage(words))]
-    assert not wrong
+def test_commands_exist() -> None:
+    shown = [words for page in READ for words in typed(page) if words[0] == "caw"]
+    assert not [complaint for words in shown if (complaint := usage(words))]
 
 
-@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
-def test_scripts_and_targets_exist(page: Path) -> None:
+def test_scripts_and_targets_exist() -> None:
     """`python benchmarks/x.py --option` and `make target`."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for words in typed(page):
+    for words in (words for page in READ for words in typed(page)):
         if words[0] == "make" and len(words) > 1 and re.fullmatch("[a-z-]+", words[1]):
             assert words[1] in targets, words
         if words[0].startswith("python") and len(words) > 1 and words[1].endswith(".py"):
@@ -107,13 +105,12 @@ def test_scripts_and_targets_exist(page: Path) -> None:
             assert all(w.split("=")[0] in source for w in words if w.startswith("--")), words
 
 
-@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_compiles(page: Path) -> None:
-    for code in blocks(page, {"python", "py"}):
+def test_python_compiles() -> None:
+    for code in (code for page in READ for code in blocks(page, {"python", "py"})):
         if "--8<--" in code:
             [path] = re.findall(r'--8<-- "(.*?)"', code)
             code = (ROOT / path).read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(code, str(page))):  # and what it takes from `caw` is there
+        for node in ast.walk(ast.parse(code)):  # and what it takes from `caw` is there
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "caw":
                 assert hasattr(caw, node.attr), f"caw.{node.attr}"
 
@@ -140,11 +137,11 @@ def test_configs_are_read(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(read_config(file).plan()) > 4
 
 
-@pytest.mark.parametrize("page", [*READ, *sorted(ROOT.glob("lab/*.md"))], ids=lambda page: str(page.relative_to(ROOT)))
-def test_decimals_have_their_zero(page: Path) -> None:
+def test_decimals_have_their_zero() -> None:
     """0.95 and 95 % are read at once; .95 is not."""
-    prose = INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
-    assert not re.findall(r".*(?:^|[ (|+-])\.\d.*", prose, re.MULTILINE)
+    for page in [*READ, *sorted(ROOT.glob("lab/*.md"))]:
+        prose = INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+        assert not re.findall(r".*(?:^|[ (|+-])\.\d.*", prose, re.MULTILINE), page
 
 
 def nav(entries: Any) -> Iterator[str]:
@@ -166,8 +163,8 @@ def test_every_public_name_has_its_reference() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda page: page.stem)
-def test_what_has_a_reference_is_there(page: Path) -> None:
-    for shown in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+def test_what_has_a_reference_is_there() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    for shown in re.findall(r"^::: (\S+)$", text, re.MULTILINE):
         name = shown.replace("triton_kernels.", "caw.triton_kernels.") if shown.startswith("triton") else shown
         assert pkgutil.resolve_name(name) is not None

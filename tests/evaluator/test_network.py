@@ -12,7 +12,6 @@ from decoding import architectures
 from safetensors.torch import load_file, save_file
 
 from caw.evaluator import Evaluator, FeatureSpec, warn_of_other_model
-from caw.evaluator.network import shipped
 from caw.evaluator.token_classes import class_table
 from caw.policies import CapacityPolicy
 from caw.testing import assert_close
@@ -140,12 +139,6 @@ def test_load_refuses_weights_that_can_give_no_capacity(tmp_path, what):
         with pytest.raises(ValueError, match=message) as caught:
             refused()
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_shipped_weights_give_capacities(name):
-    """Far from the limit: their inputs' scales are at least 1e-6."""
-    Evaluator.load(name).check_numbers()
 
 
 def test_sums_at_the_limit_are_numbers():

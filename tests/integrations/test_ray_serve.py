@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import environment
 from registry.test_postgres import Server as Postgres
 from serve.besieged import NAME, Keep
 from serve.test_siege_receipts import Clients, check_heard, check_texts, receipts_of
@@ -83,7 +83,6 @@ def test_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_file_of_the_page_and_the_service_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/ray-serve.md's file, on a registry of its own and a tiny model; two replicas know each other's texts."""
     pytest.importorskip("sqlalchemy")
     page = (ROOT / "docs" / "ray-serve.md").read_text(encoding="utf-8")
     said = json.loads(page.split("```json\n")[1].split("```")[0])
@@ -114,19 +113,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with Ray, and behind it this one's packages and this checkout."""
     if kept := os.environ.get(INTERPRETER):
         return Path(kept)
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    found = folder / "bin" / "python"
-    asked = [str(found), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
-    ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (packages / "behind.pth").write_text("\n".join([str(ROOT), *ours]))
-    command = [sys.executable, "-m", "pip", "--python", str(found), "install", "-q", "--no-compile", RAY]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        *_, last = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        pytest.skip(f"pip could not install {RAY}: {last}")
-    return found
+    return environment(tmp_path_factory.mktemp("environment"), RAY)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +189,6 @@ class Cluster:
 @pytest.mark.gate("ray")
 @pytest.mark.timeout(1800)
 def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: Postgres, tmp_path: Path) -> None:
-    """Both work; nothing is unreceipted; another takes the place of the one that is gone, and they end well."""
     keep = Keep.build(postgres.fresh())
     with Cluster(python, save_tiny(tmp_path / "model"), keep, tmp_path) as cluster:
         before = cluster.replicas()
@@ -233,7 +219,6 @@ def test_two_replicas_one_of_them_killed_in_mid_stream(python: Path, postgres: P
 @pytest.mark.gate("ray")
 @pytest.mark.timeout(900)
 def test_a_real_ray_writes_a_data_set(python: Path) -> None:
-    """The test of tests/test_ray.py that needs Ray: a pool of actors, killed and started again."""
     command = [
         str(python),
         "-m",
@@ -243,6 +228,7 @@ def test_a_real_ray_writes_a_data_set(python: Path) -> None:
         "no:cacheprovider",
         "-rs",
         "tests/test_ray.py",
+        "--all-cases",
         "-k",
         "two_actors",
     ]

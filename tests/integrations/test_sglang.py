@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import EOS, VOCAB, build, prompt, spread_evaluator, tokenizer
+from decoding.architectures import EOS, VOCAB, build, prompt, tokenizer
 
 import caw
 from caw.integrations import sglang
@@ -151,7 +151,6 @@ def engine() -> Any:
 
 @pytest.mark.parametrize("profile, own", CASES)
 def test_texts(llama: Any, profile: str, own: dict[str, Any]) -> None:
-    """Requests come, wait, move, are read in chunks and end; the sampler's own draws change nothing."""
     expected = [by_caw(llama, number, profile, own) for number in range(3)]
     scheduler, (one, two, three) = Scheduler(llama), [request(number, profile, **own) for number in range(3)]
     two.inflight_middle_chunks = 2
@@ -168,30 +167,7 @@ def test_texts(llama: Any, profile: str, own: dict[str, Any]) -> None:
     assert own or profile == "exp" or list(one.output_ids) != unmarked
 
 
-@pytest.mark.parametrize("window", [(0, 0), (1, 0)])
-def test_an_evaluator_of_what_an_engine_knows(
-    llama: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, window: tuple[int, int]
-) -> None:
-    path, network = tmp_path / "own.safetensors", spread_evaluator(llama, *window)
-    network.save(path)
-    said = {"name": "capacity", "evaluator": str(path), "theta": 0.8, "beta": 1.5}
-    marks = tmp_path / "capacity.json"
-    marks.write_text(json.dumps({**FILE, "profiles": {"kgw": {**PROFILES["kgw"], "policy": said}}, "default": "kgw"}))
-    monkeypatch.setenv("CAW_SGLANG_CONFIG", str(marks))
-    own = Req([5], {"caw_profile": "kgw"}, max_new_tokens=14)
-    scheduler = Scheduler(llama)
-    while not own.finished():
-        scheduler.step([own])
-    expected = caw.generate(
-        llama, tokenizer(), [[5]], watermark=MARKS["kgw"], max_new_tokens=14,
-        policy=caw.CapacityPolicy(network, 0.8, 1.5), return_trace=True,
-    )  # fmt: skip
-    assert list(own.output_ids) == expected.sequences[0]
-    assert 0 < sum(choice > 0 for choice in expected.trace[0].choice) < len(own.output_ids)
-
-
 def test_more_requests_than_rows(llama: Any) -> None:
-    """Those that wait give their rows to those that run, and go on from their ids."""
     scheduler, every = Scheduler(llama), [request(number % 3, "kgw") for number in range(7)]
     expected = [by_caw(llama, number, "kgw", {}) for number in range(3)]
     while going := [own for own in every if not own.finished()]:
@@ -210,18 +186,6 @@ def test_a_request_that_is_gone_gives_its_row_back(llama: Any) -> None:
     assert len(held._requests) == 1 and [len(own.started) for own in held.texts.choosers.values()] == [1, 0, 0, 0]
 
 
-def test_requests_without_a_seed_draw_their_own(llama: Any) -> None:
-    def made() -> list[list[int]]:
-        sglang._engine.cache_clear()
-        scheduler, every = Scheduler(llama), [request(0, "kgw", temperature=1.0, top_k=WHOLE) for _ in range(2)]
-        for _ in range(6):
-            scheduler.step(every)
-        return [list(own.output_ids) for own in every]
-
-    one, two = made()
-    assert one != two and made() == [one, two]
-
-
 @pytest.mark.parametrize(
     ("given", "own", "said"),
     [
@@ -237,7 +201,6 @@ def test_requests_without_a_seed_draw_their_own(llama: Any) -> None:
 def test_a_request_that_cannot_be_marked_ends_with_400_and_no_text(
     llama: Any, given: Any, own: dict[str, Any], said: str
 ) -> None:
-    """And the one beside it goes on."""
     scheduler, wrong, right = Scheduler(llama), Req(PROMPTS[0], given, **own), request(1, "kgw")
     while not right.finished():
         scheduler.step([each for each in (wrong, right) if not each.finished()])
@@ -279,7 +242,6 @@ def test_another_version_and_no_file(llama: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_ids_that_are_missing_or_changed_end_the_text(llama: Any) -> None:
-    """As under overlapped scheduling, or where something changes a token after the choice."""
     scheduler, missing, changed = Scheduler(llama), request(0, "kgw"), request(1, "kgw")
     scheduler.step([missing, changed])
     missing.output_ids.pop()
@@ -310,7 +272,6 @@ def test_a_request_names_the_class_and_brings_no_code() -> None:
 
 
 def test_the_example_of_the_page(llama: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """docs/engines.md: its file and its request, answered by the scheduler played here."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
     (tmp_path / "marks.json").write_text(page.split("```json\n")[1].split("```")[0])
     monkeypatch.setenv("HOUSE_KEY", KEY)

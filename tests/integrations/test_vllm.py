@@ -151,7 +151,6 @@ CASES = [("kgw", {}), ("kgw", DRAWN), ("exp", {}), ("exp", DRAWN), ("target", {}
 
 @pytest.mark.parametrize("profile, own", CASES)
 def test_v1(llama: Any, profile: str, own: dict[str, Any]) -> None:
-    """Requests come, are preempted, move, are swapped, resumed and end; others in the batch are marked otherwise."""
     expected = [by_caw(llama, n, None if profile == "off" else profile, own) for n in range(3)]
     runner = V1(llama)
     one, two, three = (parameters(profile=profile, max_tokens=LENGTHS[n], **own) for n in range(3))
@@ -199,7 +198,6 @@ def test_v1_a_new_request_in_the_place_of_an_old_one(llama: Any) -> None:
 
 
 def test_v1_tokens_that_the_engine_takes_back(llama: Any) -> None:
-    """As after a failure to load a cache: its own list shrinks, and the text goes on from what is left."""
     runner = V1(llama)
     request = runner.add(parameters(**DRAWN), PROMPTS[0])
     for _ in range(6):
@@ -239,7 +237,6 @@ def test_v1_ids_that_are_missing_or_changed_are_an_error(llama: Any, output: lis
 
 
 def test_v1_a_request_without_ids_is_an_error() -> None:
-    """As of a prompt given as embeddings."""
     processor = vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
     processor.update_state(SimpleNamespace(removed=[], added=[(0, parameters(), None, [])], moved=[]))
     with pytest.raises(ValueError, match="must have the ids of its prompt, got none"):
@@ -285,7 +282,6 @@ class V2:
 
 @pytest.mark.parametrize("profile, own", CASES[:-1])
 def test_v2(llama: Any, profile: str, own: dict[str, Any]) -> None:
-    """Rows in changing order beside an unmarked one, a preempted request in another slot, a slot used again."""
     expected = [by_caw(llama, n, profile, own) for n in range(3)]
     runner = V2(llama)
     one, two, three = (parameters(profile=profile, max_tokens=LENGTHS[n], **own) for n in range(3))
@@ -458,16 +454,6 @@ def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, t
     expected = caw.CapacityPolicy("universal-window00").serving(words).network.token_class
     assert isinstance(chooser.policy, caw.CapacityPolicy) and chooser.history == 0
     assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
-
-
-def test_v1_the_evaluator_of_a_recommended_does_so_too(installed: Path, tmp_path: Path) -> None:
-    said = {"key": "house", "watermark": {"name": "recommended", "evaluator": "universal-window00"}}
-    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
-    config = engine()
-    config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
-    [chooser] = choosers(vllm.LogitsProcessor(config, torch.device("cpu"), False))
-    expected = caw.CapacityPolicy("universal-window00").serving(tiny_tokenizer()).network.token_class
-    assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[union-attr, arg-type]
 
 
 def test_v1_the_tokenizer_is_loaded_at_the_engines_revision(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ The environment is made for it (CAW_VLLM_PYTHON names one to keep). All is float
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import openai
 import pytest
-import torch
 from integrations.vllm_environment import CASES, KEY, LONGEST, ROOT, Environment, generated, installed, mark_of
 
 import caw
@@ -110,7 +108,6 @@ def compare(made: list[list[int]], wanted: list[list[int]], what: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_server_gives_the_tokens_of_generate_and_the_mark_is_found(server: Server, case: str) -> None:
-    """Sixteen requests at once, twenty in all."""
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda number: server.case(number, case), range(len(PROMPTS))))
     expected = server.expected
@@ -126,7 +123,6 @@ def test_the_server_gives_the_tokens_of_generate_and_the_mark_is_found(server: S
 
 
 def test_requests_of_all_settings_in_one_batch(server: Server) -> None:
-    """Unmarked ones among them."""
     jobs = [(number, case) for number in range(4) for case in CASES]
     with ThreadPoolExecutor(17) as pool:
         unmarked = pool.submit(server.ask, 0, "off", {})
@@ -135,23 +131,6 @@ def test_requests_of_all_settings_in_one_batch(server: Server) -> None:
     plain = caw.generate(server.expected.model, server.expected.tokenizer, [server.expected.prompts[0]],
                          max_new_tokens=LONGEST, progress=False)  # fmt: skip
     assert list(unmarked.result().choices[0].token_ids) == plain.sequences[0]
-
-
-def test_streams_several_answers_and_log_probabilities(server: Server) -> None:
-    wanted = server.expected.of("kgw")[0]
-    text = server.expected.tokenizer.decode(wanted, skip_special_tokens=True)
-    chunks = list(server.ask(0, "kgw", {}, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
-    answer = server.ask(0, "kgw", {}, max_tokens=20, logprobs=True, top_logprobs=2)
-    assert list(answer.choices[0].token_ids) == wanted[:20]
-    said = [one.logprob for one in answer.choices[0].logprobs.content]
-    with torch.no_grad():
-        prompt = server.expected.prompts[0]
-        logits = server.expected.model(torch.tensor([prompt + wanted[:20]])).logits[0, len(prompt) - 1 : -1].float()
-    own = logits.log_softmax(1).gather(1, torch.tensor(wanted[:20])[:, None])[:, 0].tolist()
-    assert said == pytest.approx(own, abs=1e-3)  # the unmarked model's
-    several = server.ask(0, "kgw", {"temperature": 1.0, "seed": 3}, max_tokens=30, n=3).choices
-    assert len({choice.message.content for choice in several}) == 3
 
 
 def test_a_json_schema_holds_and_the_mark_is_inside(server: Server) -> None:
@@ -164,29 +143,6 @@ def test_a_json_schema_holds_and_the_mark_is_inside(server: Server) -> None:
     ]
     assert contents[0] != contents[1]
     assert set(json.loads(contents[0])) == {"name", "age"}
-
-
-def test_the_default_profile_is_that_of_the_file(server: Server) -> None:
-    answer = server.ask(0, None, {})
-    assert list(answer.choices[0].token_ids) == server.expected.of("recommended")[0]
-
-
-@pytest.mark.parametrize(
-    ("profile", "more", "said"),
-    [
-        ("nope", {}, "caw_profile must be one of kgw, unigram, exp, race, target, entropy, recommended, off, got"),
-        ("kgw", {"presence_penalty": 1.0}, "presence_penalty must be 0 in a watermarked request, got 1"),
-        ("kgw", {"extra": {"repetition_penalty": 1.2}}, "repetition_penalty must be 1 in a watermarked request"),
-        ("kgw", {"extra": {"vllm_xargs": {"caw_key": "house"}}}, "vllm_xargs must name caw_profile or nothing of caw"),
-        ("kgw", {"temperature": 1.0, "seed": -4}, "seed must be an integer in"),
-        ("kgw", {"max_tokens": 1, "logprobs": True, "top_logprobs": 4}, "must not be a step of a beam search"),
-    ],
-)  # fmt: skip
-def test_a_refusal_is_one_sentence(server: Server, profile: str, more: dict[str, Any], said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=re.escape(said)) as caught:
-        server.ask(0, profile, {}, **{"max_tokens": 5, **more})
-    message = caught.value.body["message"]  # type: ignore[index]
-    assert "\n" not in message and str(KEY) not in message and "Traceback" not in message
 
 
 # The engine ---------------------------------------------------------------------------------------------------------
@@ -233,22 +189,7 @@ def test_vllms_own_detector_reads_the_race(environment: Environment, expected: E
     assert found == pytest.approx(ours, rel=1e-3) and max(found) < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}}, "specul"),
-        ({"watermark_config": {"key": 5, "algorithm": "gumbel"}}, "Triton"),  # vLLM itself: there is none on a CPU
-        ({"enable_prompt_embeds": True}, "must not have prompts as embeddings"),
-    ],
-)
-def test_engines_that_cannot_mark_do_not_start(environment: Environment, options: dict[str, Any], said: str) -> None:
-    found = environment.engine({}, **options)
-    assert said in found["refused"], found
-    print(found["refused"][-300:])
-
-
 def test_the_example_of_the_page(environment: Environment, expected: Expected) -> None:
-    """docs/engines.md: its file, its command's processor and its request."""
     page = Path(ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split("## vLLM")[1]
     request = page.split("```python\n")[1].split("```")[0]
     said = page.split("```json\n")[1].split("```")[0]

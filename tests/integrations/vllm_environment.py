@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import environment
 
 import caw
 from caw.policies import Policy
@@ -163,19 +164,11 @@ def installed(folder: Path) -> Iterator[Path]:
         yield Path(kept)
         return
     place = folder / "environment"
-    python = place / "bin" / "python"
     try:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+        # the checkout has its compiled extension: one serves every torch
+        python = environment(place, VLLM, "scipy", "rich", "typer", behind=False)
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
-        done = subprocess.run([*pip, "install", "-q", "--no-compile", VLLM], capture_output=True, text=True)
-        if done.returncode:
-            *_, last = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-            pytest.skip(f"pip could not install {VLLM}: {last}")
         subprocess.run([*pip, "uninstall", "-q", "-y", *MISMATCHED], check=True, capture_output=True)
-        subprocess.run([*pip, "install", "-q", "scipy", "rich", "typer"], check=True, capture_output=True)
-        asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        packages = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-        Path(packages, "checkout.pth").write_text(f"{ROOT}\n")  # with its compiled extension: one serves every torch
         yield python
     finally:
         shutil.rmtree(place, ignore_errors=True)

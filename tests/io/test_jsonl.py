@@ -117,13 +117,6 @@ def test_resume_after_a_line_cut_short(tmp_path: Path, cut: int) -> None:
     assert lines == [*writer.existing, {"id": 3}]
 
 
-def test_resume_of_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    with JsonlWriter(path, resume=True) as writer:
-        assert writer.existing == []
-    assert path.read_bytes() == b""
-
-
 @pytest.mark.parametrize("content", [b"dear diary", b'{"id": 1}\nhalf a thought', b'{"id": 1}\nx\n{"id": 2}\n', b"\n"])
 def test_recover_leaves_files_of_others_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "diary.txt"

@@ -67,14 +67,6 @@ def test_notes_replace_what_is_being_done(terminal: None) -> None:
         assert task.description == "generating the rest"
 
 
-def test_a_bar_without_tokens_counts_pieces(terminal: None) -> None:
-    with Bar(10, "attacking", "texts") as bar:
-        bar(pieces=4)
-        assert bar.bar is not None
-        task = bar.bar.tasks[0]
-        assert (task.completed, task.total, task.fields["detail"]) == (4, 10, "texts")
-
-
 def test_a_terminal_shows_the_time_left(terminal: None, clock: Clock) -> None:
     with Bar(13, "measuring", "texts", done=3) as bar:
         for _ in range(5):
@@ -109,19 +101,6 @@ def test_lines_come_at_once_then_now_and_then_and_at_the_end(log: Callable[[], l
             bar(tokens=2)
         assert log() == []
     assert log() == ["caw: measuring swaps: 48 of 48 texts, 88 tokens in 1 min 11 s"]
-
-
-def test_what_was_there_before_says_nothing_about_the_time_left(log: Callable[[], list[str]], clock: Clock) -> None:
-    with Bar(48, "measuring", "texts", done=40, announced=True) as bar:
-        assert bar.lines is not None
-        clock.go(20)
-        bar.lines.tick()
-        clock.go(40)
-        bar()
-    assert log()[:2] == [
-        "caw: measuring: 40 of 48 texts, 20 s so far",
-        "caw: measuring: 41 of 48 texts, about 7 min 0 s left",
-    ]
 
 
 def test_short_work_says_nothing(log: Callable[[], list[str]], clock: Clock) -> None:
@@ -212,11 +191,6 @@ def test_durations(seconds: float, said: str) -> None:
     assert spoken(seconds) == said
 
 
-def test_watched_gives_every_piece(terminal: None) -> None:
-    assert list(watched([1, 2, 3], "counting")) == [1, 2, 3]
-    assert list(watched(iter("ab"), "counting")) == ["a", "b"]
-
-
 @pytest.mark.parametrize("watch", [lambda: doing("generating"), lambda: Bar(3, "generating")])
 def test_stdout_stays_stdout(watch: Any, terminal: None, capsys: pytest.CaptureFixture) -> None:
     """`caw generate --prompt ... > file` at a terminal showed the text there and left the file empty."""
@@ -248,10 +222,3 @@ def test_rich_is_imported_only_for_a_bar_that_is_shown() -> None:
     code = "import sys, caw.io.progress as p; p.Bar(5, 'x'); sys.exit('rich' in sys.modules)"
     environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
     assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).returncode == 0
-
-
-def test_there_is_one_progress_bar() -> None:
-    """Copies of it differed in what they showed and in where they stayed silent."""
-    shown = ("rich.progress", "rich.live", ".status(")
-    users = [p for p in PACKAGE.rglob("*.py") if any(name in p.read_text(encoding="utf-8") for name in shown)]
-    assert users == [PACKAGE / "io" / "progress.py"]

@@ -5,6 +5,7 @@ The converter's names and formulas are written anew here, from the format's desc
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quantized import dequantized, random_blocks
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -75,11 +77,11 @@ def write_model(
     without: Sequence[str] = (),
     pre: str | None = "gpt-2",
     tokenizer: Extra | None = None,
-    kind: str = "F32",
+    kinds: Sequence[str] = ("F32",),
 ) -> Path:
     """Write the model. extra: settings of the architecture. without: settings and tensors that are left out.
 
-    kind: of its matrices.
+    kinds: types of its matrices, in turns.
     """
     gguf = pytest.importorskip("gguf")
     config, writer = model.config, gguf.GGUFWriter(str(path), architecture)
@@ -91,6 +93,7 @@ def write_model(
     (tokenizer or byte_tokenizer)(writer)
     if pre is not None:
         writer.add_tokenizer_pre(pre)
+    turns = itertools.cycle(kinds)
     for key, tensor in model.state_dict().items():
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -99,11 +102,10 @@ def write_model(
             values = values.reshape(-1, 2, head // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
         if architecture in GEMMA and "norm" in name:
             values = values + 1
-        if name not in without and (kind == "F32" or values.ndim == 1):
-            writer.add_tensor(name, np.ascontiguousarray(values))
-        elif name not in without:
-            stored = gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
+        if name not in without:
+            kind = gguf.GGMLQuantizationType[next(turns) if values.ndim > 1 else "F32"]
+            stored = stored_as(np.ascontiguousarray(values), kind)
+            writer.add_tensor(name, stored, raw_dtype=None if kind.name == "F32" else kind)
     for name, values in tensors.items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -111,6 +113,18 @@ def write_model(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def stored_as(values: np.ndarray, kind: Any) -> np.ndarray:
+    """A matrix as the file holds it; random blocks of their size where the gguf package cannot make any."""
+    gguf = pytest.importorskip("gguf")
+    if kind.name == "F32":
+        return values
+    if not kind.name.endswith("_K"):
+        return np.asarray(gguf.quants.quantize(values, kind))
+    shape = kind.value, len(values), values.shape[1] // 256, len(values)
+    size = 0.02 * float(values.std() / dequantized(kind.value, random_blocks(*shape)).std())
+    return random_blocks(*shape, size=size).numpy()
 
 
 def usual_settings(config: Any, architecture: str, head: int) -> dict[str, Any]:

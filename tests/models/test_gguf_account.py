@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ LEFT: dict[str, tuple[str, dict[str, Any], dict[str, np.ndarray], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["blocks", "numbers"])
-@pytest.mark.parametrize("case", LEFT)
+@pytest.mark.parametrize("case, way", zip(LEFT, itertools.cycle(["blocks", "numbers"]), strict=False))
 def test_what_nothing_reads_is_named(case: str, way: str, tmp_path: Path, cache: Path) -> None:
     architecture, extra, tensors, said = LEFT[case]
     file = write_model(tmp_path / "a.gguf", model_of(architecture, head_dim=16), architecture, extra, tensors)
@@ -122,8 +122,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case, way", zip(KINDS, itertools.cycle(WAYS), strict=False))
 def test_a_file_is_told_what_it_is(case: str, way: str, tmp_path: Path, cache: Path) -> None:
     """The first part of a file in parts was told to be downloaded again."""
     write, said = KINDS[case]

@@ -36,10 +36,6 @@ def test_the_tokenizer_is_that_of_transformers(made: Path) -> None:
     assert ours.added_tokens_decoder == theirs.added_tokens_decoder
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_a_tokenizer_beside_the_file_is_not_taken(architecture: str, tmp_path: Path) -> None:
     file, _ = write_gguf(tmp_path / "alone" / "a.gguf", architecture=architecture)

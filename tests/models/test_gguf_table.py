@@ -184,8 +184,11 @@ CASES = {
         GEMMA_FILE | {"attention.scale": 0.1, "final_logit_softcapping": 5.0},
     ),
 }  # fmt: skip
-PATHS = [(name, path) for name, case in CASES.items() for path in ("blocks", "numbers")
-         if path == "numbers" or case.architecture in WITH_BLOCKS]  # fmt: skip
+# both ways read one table, so each file is read in one of them, and the first of an architecture in both
+FIRST = {case.architecture: name for name, case in reversed(CASES.items())}
+PATHS = [(name, path) for i, (name, case) in enumerate(CASES.items()) for path in ("blocks", "numbers")
+         if (name in FIRST.values() or i % 2 == (path == "blocks") or case.architecture not in WITH_BLOCKS)
+         and (path == "numbers" or case.architecture in WITH_BLOCKS)]  # fmt: skip
 OPTIONS = {"blocks": {"quantization": "file"}, "numbers": {"dtype": "float32"}}
 
 
@@ -231,7 +234,7 @@ def test_blocks_are_the_numbers(
     """Gemma and Granite scale what they look up, which a table of blocks has to do as well."""
     case = next(case for case in CASES.values() if case.architecture == architecture)
     model = model_of(FAMILIES[architecture].config, **case.settings)
-    file = write_model(tmp_path / "a.gguf", model, architecture, case.extra, kind=kind)
+    file = write_model(tmp_path / "a.gguf", model, architecture, case.extra, kinds=(kind,))
     blocks, numbers = (caw.load_model(file, device="cpu", **OPTIONS[path]) for path in ("blocks", "numbers"))
     ids = torch.randint(3, len(TOKENS), (1, 60), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():

@@ -220,24 +220,6 @@ def test_a_model_is_rounded_from_its_own_precision(kind: str, tmp_path: Path, mo
     assert torch.equal(model(ids).logits, expected(ids).logits)
 
 
-@pytest.mark.parametrize(
-    "arguments,match",
-    [
-        ({"quantization": "int3"}, "quantization must be one of file, file-fast, fp8, int8, int4"),
-        ({"quantization": "int8"}, "use 'file'"),
-        ({"quantization": "file", "dtype": "bfloat16"}, "computes in float32 on a CPU"),
-        ({"quantization": "file", "device": "meta"}, "computes in float32 on a CPU"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    arguments: dict[str, Any], match: str, gguf_file: tuple[Path, Any], cache: Path
-) -> None:
-    with pytest.raises(ValueError, match=match) as caught:
-        caw.load_model(gguf_file[0], **({"device": "cpu"} | arguments))
-    assert "\n" not in str(caught.value)
-    assert not cache.exists()
-
-
 @pytest.fixture
 def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_fast_bfloat16", lambda: False)
@@ -274,11 +256,6 @@ def test_what_cannot_be_usual_is_dequantized_with_the_reason(
     with pytest.warns(UserWarning, match=f"^tiny.gguf is dequantized, .*: .*{reason}"):
         model, _ = caw.load_model(path, device="cpu")
     assert type(model.lm_head) is torch.nn.Linear and model.dtype == torch.float32
-
-
-def test_a_folder_has_no_file_weights(folder: Path) -> None:
-    with pytest.raises(ValueError, match="use 'int8' or 'int4'"):
-        caw.load_model(folder, device="cpu", quantization="file")
 
 
 def test_files_cut_anywhere_are_refused(tmp_path: Path, cache: Path) -> None:

@@ -18,7 +18,6 @@ from caw.detection import Detector, TokenWeights, null_report
 from caw.detection.html_report import write_html
 from caw.models import ReaderWeights
 from caw.policies import Target
-from caw.policies.target import Deficit
 
 PROMPTS = ["the sky is blue because", "a small text about", "which knows a few words", "red light"]
 MARKS = {
@@ -60,10 +59,10 @@ def test_they_find_more(loaded: tuple[Any, Any], name: str) -> None:
 @pytest.mark.parametrize("name", MARKS)
 @pytest.mark.parametrize("prompt", [None, PROMPTS[0]])
 def test_p_values_of_random_keys_are_uniform(loaded: tuple[Any, Any], name: str, prompt: str | None) -> None:
-    """Unmarked and marked texts alike, under 150 other keys each; the texts are read once."""
+    """Unmarked and marked texts alike, under 80 other keys each; the texts are read once."""
     texts = written(loaded, None)[:1] + written(loaded, MARKS[name])[:1]
     weights, found = ReaderWeights(*loaded, prompt), []
-    for key in range(150):
+    for key in range(80):
         found += [r.p_value for r in caw.detect(texts, None, MARKS[name].with_key(key), weights=weights)]
     p = np.array(found)
     for level in (0.1, 0.02):
@@ -127,19 +126,6 @@ def test_half_of_a_mark_is_a_mark_of_half_the_strength(loaded: tuple[Any, Any]) 
         for strength, factors in ((1.0, []), (0.5, []), (1.0, [0.5]))
     )
     assert by_factor == half != whole
-
-
-def test_a_law_that_may_mark_more_explains_tokens_beyond_the_policys_own_reach(loaded: tuple[Any, Any]) -> None:
-    """Its greatest strength is a setting; what the text had shown under its key is not asked."""
-    text, law = np.array(written(loaded, caw.KGW(key="w", delta=4.5))[0]), Target(1e-3, law=Deficit(most=3.0))
-    alone, steered = (
-        ReaderWeights(*loaded, PROMPTS[0], policy) for policy in (caw.FixedStrength(), caw.FixedStrength(target=law))
-    )
-    gap = alone.reading(text).gap
-    beyond = (gap > 1.6) & (gap < 4.4)
-    assert beyond.sum() > 3
-    [own], [more] = (weights.text_levels([text], MARKS["kgw"]) for weights in (alone, steered))
-    assert not own[beyond].any() and more[beyond].all() and (own == more)[gap <= 1.4].all()
 
 
 def test_prompts_are_read_as_generation_does(loaded: tuple[Any, Any]) -> None:
@@ -325,7 +311,7 @@ def test_drawn_shares_are_the_models(loaded: tuple[Any, Any]) -> None:
 def test_p_values_of_drawn_readers_are_uniform_over_keys(loaded: tuple[Any, Any]) -> None:
     texts = drawn(loaded, None, 30)[:1] + drawn(loaded, RACE, 30)[:1]
     weights, found = ReaderWeights(*loaded, PROMPTS[0], temperature=0.7), []
-    for key in range(150):
+    for key in range(80):
         found += [r.p_value for r in caw.detect(texts, None, RACE.with_key(key), weights=weights)]
     p = np.array(found)
     for level in (0.1, 0.02):

@@ -9,8 +9,7 @@ import pytest
 import torch
 from tiny import tiny_model
 
-from caw.models.shared_prefix import SharedPrefix
-from caw.models.teacher import forward, log_probs, read_and_keep, teacher_forced
+from caw.models.teacher import log_probs, teacher_forced
 from caw.testing import assert_close
 
 VOCABULARY = 300
@@ -79,31 +78,17 @@ def test_log_probs(model: Any, batch_tokens: int) -> None:
         assert_close(values, expected, "forward")
 
 
-def test_a_text_that_was_kept_stands_in_for_the_beginning_of_others(model: Any) -> None:
-    """As counterfactuals use it: rows that differ from the text read in one place only."""
-    (ids,) = drawn(30)
-    with torch.inference_mode():
-        logits, kept = read_and_keep(model, ids)
-        assert_close(logits, plain(model, ids), "forward")
-        rows = [[*ids[:20], other, *ids[21:]] for other in (1, 2)]
-        given, start = forward(model, rows, 20, SharedPrefix(20, kept.cache))
-    assert start == 20 and given.shape[1] == 10
-    for row, own in zip(rows, given, strict=True):
-        assert_close(own, plain(model, row)[20:], "forward")
-
-
 @pytest.mark.parametrize("share", [False, True])
 def test_a_model_in_train_mode_is_read_in_eval_mode_and_left_as_it_was(dropping: Any, share: bool) -> None:
     modes = {name: module.training for name, module in dropping.named_modules()}
     texts = [([*BEGINNING, *ids], 41) for ids in drawn(9, 5)]
     assert not torch.equal(plain(dropping, texts[0][0]), plain(dropping, texts[0][0]))  # dropout does act
     found = dict(teacher_forced(dropping, texts, share=share))
-    (kept, _), scores = read_and_keep(dropping, texts[0][0]), log_probs(dropping, texts)
+    scores = log_probs(dropping, texts)
     assert {name: module.training for name, module in dropping.named_modules()} == modes
     dropping.eval()
     for i, (ids, first) in enumerate(texts):
         assert_close(found[i], plain(dropping, ids)[first - 1 :], "forward")
-    assert_close(kept, plain(dropping, texts[0][0]), "forward")
     assert all(np.array_equal(a, b) for a, b in zip(scores, log_probs(dropping, texts), strict=True))
 
 

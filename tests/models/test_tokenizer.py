@@ -74,13 +74,13 @@ def test_the_demo_model(demo_model: Any, demo_tokenizer: Any) -> None:
     """Its cached folder is there once the model was loaded, and read without transformers."""
     ours = detection_tokenizer("smollm2-135m", refuse)
     assert isinstance(ours, FastTokenizer)
-    assert_same(ours, demo_tokenizer, [*PROBES, *random_texts(200)])
+    assert_same(ours, demo_tokenizer, [*PROBES, *random_texts(60)])
 
 
 def test_a_folder_is_read_as_it_is(folder: Path, cache: Path) -> None:
     ours = detection_tokenizer(folder, refuse)
     assert isinstance(ours, FastTokenizer) and not cache.exists()
-    assert_same(ours, load_tokenizer(folder), [*PROBES, *random_texts(200)])
+    assert_same(ours, load_tokenizer(folder), [*PROBES, *random_texts(60)])
     mark = caw.KGW(key=1)
     text = "the sky is blue because the air scatters blue light"
     assert caw.detect(text, ours, mark) == caw.detect(text, load_tokenizer(folder), mark)

@@ -40,7 +40,6 @@ def test_a_whole_chain_passes(registry: Registry, lines: list[str]) -> None:
 
 
 def test_an_empty_log_shows_nothing_of_the_service_whose_key_is_given(registry: Registry) -> None:
-    """A log cut off before its first entry passed beside the service's public key."""
     assert verify([]).entries == 0  # without a key nothing is claimed
     key = registry.receipts.public_keys()[0]
     with pytest.raises(ValueError, match="which every log begins with, found an empty log; it was cut off"):

@@ -37,7 +37,7 @@ def test_what_is_no_registry_is_refused(masters: MasterKeys, tmp_path: Path) -> 
 def test_tables_of_another_form_are_refused(registry: Registry, masters: MasterKeys, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "keys.db") as connection:
         connection.execute("UPDATE caw_facts SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(ValueError, match="format 3, found format 99; use the version that made it"):
+    with pytest.raises(ValueError, match="format 3, found format 99; with the version that made it, export"):
         open_registry(str(registry.database.engine.url), masters)
 
 

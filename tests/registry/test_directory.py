@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import sqlalchemy as sa
 from registry.conftest import START, Clock
 
 from caw.registry import Registry, open_registry
@@ -64,7 +63,6 @@ def test_old_and_revoked_keys_are_still_read_the_current_first(registry: Registr
 
 
 def test_a_tenant_knows_how_many_keys_a_detection_tries(registry: Registry, clock: Clock) -> None:
-    """As many as it gets: its own, revoked ones too, or all public ones where its own is public."""
     registry.marking.create("acme", key=1)
     _, token = registry.api.create("acme")
 
@@ -109,44 +107,6 @@ def test_changes_of_another_process_are_seen(registry: Registry, masters: Master
     registry.api.revoke(api.id)
     assert beside.directory.tenant_for(token) is None
     beside.close()
-
-
-def test_keys_are_opened_once_until_one_changes(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry.marking.create("acme", public=True)
-    opened = []
-    real = MasterKeys.open
-    monkeypatch.setattr(MasterKeys, "open", lambda self, *a: opened.append(1) or real(self, *a))
-    for _ in range(3):
-        registry.directory.detection_keys(None)
-    assert len(opened) == 1
-    registry.marking.create("acme", public=True)
-    registry.directory.detection_keys(None)
-    assert len(opened) == 3
-
-
-def test_keys_are_counted_once_until_one_changes(registry: Registry, clock: Clock) -> None:
-    """A scan of all keys for every request; time that passes needs none."""
-    registry.marking.create("acme", key=1, public=True)
-    registry.marking.create("globex", not_before=clock.now.replace(year=2027), public=True)
-    _, token = registry.api.create("acme")
-    scans = []
-
-    def count(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        scans.append(statement.startswith("SELECT caw_marking_keys.not_before"))
-
-    sa.event.listen(registry.database.engine, "before_cursor_execute", count)
-
-    def tried() -> tuple[int, int]:
-        scans.clear()
-        tenant = registry.directory.tenant_for(token)
-        assert tenant is not None and len(scans) > 2
-        return tenant.tried, sum(scans)
-
-    assert [tried(), tried()] == [(1, 2), (1, 0)]
-    clock.now = START.replace(year=2028)
-    assert tried() == (2, 0)
-    registry.marking.create("initech", public=True)
-    assert [tried(), tried()] == [(3, 2), (3, 0)]
 
 
 def test_rules_of_a_tenant(registry: Registry) -> None:

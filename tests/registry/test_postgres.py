@@ -29,7 +29,6 @@ from registry.test_receipt_log import test_an_entry_of_a_kind_is_written_once as
 from registry.test_receipt_log import test_kill_9_loses_no_receipt_of_a_sent_text_and_doubles_none as test_kill_9
 from registry.test_receipt_log import test_threads_share_commits_and_make_one_chain as test_threads
 from registry.test_receipt_log import test_two_openings_of_one_database_make_one_chain as test_two_openings
-from registry.test_upgrade import test_tables_without_their_newest_column_get_it as test_upgrade
 from serve.test_siege_receipts import model
 from serve.test_siege_receipts import test_keys_rotated_and_revoked_while_requests_run as test_changes_under_load
 from serve.test_siege_receipts import test_two_servers_on_one_registry_one_of_them_killed as test_two_servers
@@ -56,7 +55,6 @@ __all__ = [
     "test_threads",
     "test_two_openings",
     "test_two_servers",
-    "test_upgrade",
 ]  # fmt: skip
 
 

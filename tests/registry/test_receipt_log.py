@@ -168,10 +168,9 @@ def test_a_server_that_starts_says_what_was_cut_and_verifies_the_end(
 
 
 def test_kill_9_loses_no_receipt_of_a_sent_text_and_doubles_none(registry: Registry, url: str) -> None:
-    """Two servers on one database, killed in the middle of their work, then started again: five times in all."""
     sent: set[str] = set()
     complete: set[str] = set()
-    for round in range(3):
+    for round in range(2):
         servers = [start_writer(url, uuid.uuid4().hex[:8]) for _ in range(2 if round else 1)]
         for server in servers:
             assert server.stdout is not None
@@ -184,11 +183,11 @@ def test_kill_9_loses_no_receipt_of_a_sent_text_and_doubles_none(registry: Regis
             assert server.returncode == -9
     entries = [json.loads(line) for line in export_lines(registry.database)]
     ids = {kind: [e["receipt"]["id"] for e in entries if e["kind"] == kind] for kind in ("begun", "closed")}
-    assert len(sent) >= 25 and sent <= set(ids["begun"]) and complete <= set(ids["closed"])
+    assert len(sent) >= 12 and sent <= set(ids["begun"]) and complete <= set(ids["closed"])
     assert all(len(set(each)) == len(each) for each in ids.values())
-    found = verified(registry)  # the chain is whole, over all five
+    found = verified(registry)
     assert found.begun == len(ids["begun"]) and set(found.open) == set(ids["begun"]) - set(ids["closed"])
-    assert len(found.open) <= 5  # what was under way when a server died, and no more
+    assert len(found.open) <= 3  # what was under way when a server died, and no more
 
 
 def start_writer(url: str, name: str) -> subprocess.Popen[str]:

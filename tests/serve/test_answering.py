@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import logging
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from caw.decoding.model_lock import model_lock
 from caw.detectable.receipts import text_digest
 from caw.serve import guard
 from caw.serve.contracts import Begun, MarkRules
+from caw.serve.log_lines import LINES, SECONDS, LogLines
 from caw.serve.requests import CompletionRequest
 from caw.serve.service import WORKERS
 
@@ -33,15 +35,6 @@ def post(port: int, body: bytes, path: str = "/v1/completions", **headers: str) 
     connection.request("POST", path, body, sent)
     answer = connection.getresponse()
     return answer.status, json.loads(answer.read())
-
-
-def raw_request(port: int, body: bytes, path: str) -> bytes:
-    """All of an answer that is no JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", path, body, SENT)
-    answer = connection.getresponse()
-    assert answer.status == 200
-    return answer.read()
 
 
 def raw_stream(port: int, **settings: Any) -> tuple[socket.socket, bytes]:
@@ -65,7 +58,6 @@ def everything(connection: socket.socket) -> bytes:
 
 
 def test_a_client_that_leaves_frees_its_row(served: Running) -> None:
-    """Its receipt says so, with the digest of what was sent; others go on undisturbed."""
     before = len(served.log.closed)
     connection, _ = raw_stream(served.port, max_tokens=240)
     connection.close()
@@ -105,7 +97,6 @@ def test_more_texts_than_may_wait_are_refused() -> None:
 
 
 def test_a_request_that_takes_too_long_ends() -> None:
-    """Before the first byte with 504, in a stream with a last event."""
     with running(timeout=0.05) as served:
         with pytest.raises(openai.InternalServerError, match=r"exceeded the timeout of 0.05 s") as caught:
             served.complete("the sky", max_tokens=250)
@@ -128,7 +119,6 @@ def test_no_text_is_made_whose_receipt_cannot_be_begun() -> None:
 
 
 def test_a_request_that_is_cancelled_while_its_receipt_begins_closes_it() -> None:
-    """As at the end of a server's patience; the receipt stayed open for ever."""
     entered, go = threading.Event(), threading.Event()
 
     class Slow(Kept):
@@ -150,7 +140,6 @@ def test_a_request_that_is_cancelled_while_its_receipt_begins_closes_it() -> Non
 
 
 def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -> None:
-    """All threads are busy, so the closing waits for one; it was cancelled with the answer, and never came."""
     go = threading.Event()
     with running() as served:
         connection, _ = raw_stream(served.port, max_tokens=200)
@@ -163,13 +152,12 @@ def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -
         time.sleep(0.2)
         assert not served.log.closed
         go.set()
-        until(lambda: served.log.closed, 10)
+        until(lambda: served.log.closed and not served.service.open, 10)
         served.idle()
-        assert len(served.log.closed) == 1 and not served.service.open
+        assert len(served.log.closed) == 1
 
 
 def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing() -> None:
-    """The first text was tested, and none of it was sent: its p-value stood beside the digest of nothing."""
     with running(batch=1, rules=MarkRules(detectable_at=1e-2)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.port)
         connection.request("POST", "/v1/completions", json.dumps({**ASK, "max_tokens": 200, "n": 2}).encode(), SENT)
@@ -182,7 +170,6 @@ def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing()
 
 
 def test_a_text_whose_p_value_cannot_be_told_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asked for a test; the text was withheld, and its receipt stayed open for ever."""
     with running() as served:
         monkeypatch.setattr(served.service.planned, "p_value", lambda text, key: 1 / 0)
         assert served.complete("the sky", max_tokens=9).choices[0].text == alone("the sky", max_new_tokens=9)[0]
@@ -191,7 +178,6 @@ def test_a_text_whose_p_value_cannot_be_told_is_sent(monkeypatch: pytest.MonkeyP
 
 
 def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:
-    """An error event, no finish_reason, no [DONE], and the connection is closed; a whole answer does not leave."""
     log = Kept()
     with running(log=log) as served:
         connection, seen = raw_stream(served.port, max_tokens=60)
@@ -225,7 +211,6 @@ def test_bodies_that_are_too_large_are_refused(served: Running) -> None:
 
 @pytest.mark.parametrize("chunks", [30, 200])
 def test_bodies_that_do_not_say_how_large_they_are_are_refused(served: Running, chunks: int) -> None:
-    """One that ends soon hears why; of one that goes on and on no more than four times the limit is read."""
     connection = socket.create_connection(("127.0.0.1", served.port), timeout=60)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
     chunk, seen = b"10000\r\n" + b" " * 65536 + b"\r\n", b""
@@ -286,7 +271,6 @@ def test_a_browsers_form_is_no_request(served: Running) -> None:
 
 
 def test_a_stopped_server_finishes_what_is_under_way() -> None:
-    """New requests are refused, the stream comes to its end."""
     log = Kept()
     with ThreadPoolExecutor(1) as pool:
         with running(log=log, grace=60.0) as served:
@@ -318,3 +302,54 @@ def test_a_server_out_of_patience_ends_what_is_under_way() -> None:
     assert len(log.closed) == 8 and [one.ending for one in log.closed].count("complete") < 6
     for connection in connections:
         connection.close()
+
+
+# What is to be expected is a line of the log, no traceback -----------------------------------------------------------
+
+
+LOG = logging.getLogger("caw.serve")
+
+
+def written(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of the log, none of them with a traceback."""
+    assert all(record.exc_info is None for record in caplog.records)
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_tenant_without_a_key_is_a_line(served: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(openai.InternalServerError, match="there is no active marking key"):
+        served.complete("the sky", key="lost")
+    assert written(caplog) == [
+        "a tenant could not be looked up: tenant lost must have an active marking key, found none"
+    ]
+
+
+def test_a_receipt_that_cannot_be_closed_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = Kept()
+    with running(log=log) as server:
+        log.fails = "close"
+        with pytest.raises(openai.InternalServerError, match="the text's receipt could not be written"):
+            server.complete("the sky")
+    assert set(written(caplog)) == {"a receipt could not be closed: no space left on device"}
+
+
+def test_a_flood_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    lines = LogLines(LOG, lambda: now[0])
+    for _ in range(LINES + 7):
+        lines.failed("a receipt could not be written", OSError("the disk\nis full"))
+    lines.failed("another", OSError("gone"))
+    now[0] = SECONDS
+    lines.failed("a receipt could not be written", OSError("the disk is full"))
+    first = "a receipt could not be written: the disk is full"
+    assert written(caplog) == [
+        *[first] * LINES, "another: gone", f"{first} (7 more in the last minute not shown)",
+    ]  # fmt: skip
+
+
+def test_what_nobody_expects_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    lines = LogLines(LOG)
+    for error in (KeyError("x"), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
+        lines.failed("a tenant could not be looked up", error)
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]

@@ -27,7 +27,6 @@ SAMPLING: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_completions_are_what_the_library_gives_alone(
     served: Running, asked: dict[str, Any], ours: dict[str, Any], stream: bool
 ) -> None:
-    """Two choices of one prompt: equal when greedy, two streams of draws when sampled."""
     want = alone("the sky is", count=2, max_new_tokens=30, **ours)
     answer = served.complete("the sky is", max_tokens=30, n=2, stream=stream, **asked)
     if not stream:

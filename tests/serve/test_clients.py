@@ -1,11 +1,10 @@
-"""Real clients against `caw serve` with the demo model, in a process of its own: lm-eval and openai."""
+"""lm-eval against `caw serve` with the demo model, in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import site
 import subprocess
 import sys
 import threading
@@ -14,19 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from serve.serving import NAME as TINY
-from serve.serving import Running, parts
-from serve.test_messages import CALLS_TEMPLATE
+from environments import environment
 
 LM_EVAL = ("lm-eval==0.4.13", "aiohttp", "tenacity", "requests", "tqdm")
 NAME, QUESTIONS = "smollm2-135m", 20
-HELLO: Any = [{"role": "user", "content": "Why is the sky blue?"}]
-PARAMETERS = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"],
-              "additionalProperties": False}  # fmt: skip
-TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": PARAMETERS}}]
-LOOK: Any = {"type": "function", "function": {"name": "look"}}
 TASK = """\
 task: sums
 dataset_path: json
@@ -46,9 +37,6 @@ class Demo:
 
     url: str
     receipts: Path
-
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=120)
 
     def closed(self) -> list[dict[str, Any]]:
         """The closing lines so far."""
@@ -83,19 +71,7 @@ def demo_server(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -
 @pytest.fixture(scope="module")
 def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, in an environment of its own that finds this one's packages behind its own."""
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
-    ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))] or site.getsitepackages()
-    (packages / "behind.pth").write_text("\n".join(ours))
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-compile", *LM_EVAL]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        *_, last = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        pytest.skip(f"pip could not install {LM_EVAL[0]}: {last}")
-    return folder / "bin" / "lm_eval"
+    return environment(tmp_path_factory.mktemp("environment"), *LM_EVAL).with_name("lm_eval")
 
 
 def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> Any:
@@ -122,7 +98,6 @@ def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> 
 def test_lm_eval_has_every_question_answered(
     demo_server: Demo, lm_eval: Path, tmp_path: Path, model: str, path: str, option: str
 ) -> None:
-    """Its messages have `"type": "text"`, which was refused."""
     before = len(demo_server.closed())
     done = evaluate(lm_eval, tmp_path, model, demo_server.url + path, option)
     assert done.returncode == 0, done.stderr
@@ -134,63 +109,3 @@ def test_lm_eval_has_every_question_answered(
     assert len(answers) == QUESTIONS and all(isinstance(answer, str) and answer.strip() for answer in answers)
     closed = demo_server.closed()[before:]
     assert len(closed) == QUESTIONS and all(line["ending"] == "complete" for line in closed)
-
-
-@pytest.mark.gate("clients")
-def test_openai_is_answered(demo_server: Demo) -> None:
-    """Whole, streamed and completed; every answer says that it is marked."""
-    client = demo_server.client()
-    asked: dict[str, Any] = {"model": NAME, "max_tokens": 24, "temperature": 0}
-    whole = client.chat.completions.create(messages=HELLO, **asked)
-    text = whole.choices[0].message.content
-    assert text and whole.to_dict()["caw"]["marked"]  # type: ignore[index]
-    chunks = list(client.chat.completions.create(messages=HELLO, stream=True, **asked))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
-    said = whole.choices[0].message.model_dump()
-    again = client.chat.completions.create(messages=[*HELLO, said, *HELLO], **asked)
-    assert again.choices[0].message.content and again.usage and whole.usage
-    assert again.usage.prompt_tokens > whole.usage.prompt_tokens + 24
-    completed = client.completions.create(prompt="The sky is", **asked)
-    assert completed.choices[0].text and completed.to_dict()["caw"]["marked"]  # type: ignore[index]
-
-
-@pytest.mark.gate("clients")
-def test_openai_is_told_what_is_not_served(demo_server: Demo) -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    content: Any = [{"type": "text", "text": "what is this?"}, image]
-    with pytest.raises(openai.BadRequestError, match="content parts of type 'image_url' are not supported") as caught:
-        demo_server.client().chat.completions.create(model=NAME, messages=[{"role": "user", "content": content}])
-    assert caught.value.param == "messages.0.content"
-
-
-def streamed_call(client: openai.OpenAI, name: str) -> dict[str, Any]:
-    """The message of a call, put together from a stream."""
-    asked: dict[str, Any] = {"model": name, "temperature": 0, "max_tokens": 60, "tools": TOOLS, "tool_choice": LOOK}
-    calls: list[dict[str, Any]] = []
-    for chunk in client.chat.completions.create(messages=HELLO, stream=True, **asked):
-        for call in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
-            calls.append(call.model_dump())
-    assert [call["index"] for call in calls] == [0] and isinstance(json.loads(calls[0]["function"]["arguments"]), dict)
-    return {"role": "assistant", "content": None, "tool_calls": calls}
-
-
-@pytest.mark.gate("clients")
-def test_openai_sends_a_streamed_call_back(demo_server: Demo) -> None:
-    """The demo model's template has no place for calls, and that is what the client is told."""
-    client = demo_server.client()
-    said: Any = streamed_call(client, NAME)
-    result: Any = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "rain"}
-    with pytest.raises(openai.BadRequestError, match="the chat template has no place for calls"):
-        client.chat.completions.create(model=NAME, messages=[*HELLO, said, result], max_tokens=8)
-
-
-@pytest.mark.gate("clients")
-def test_openai_sends_a_streamed_call_back_to_a_model_that_reads_it(
-    served: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts()[1], "chat_template", CALLS_TEMPLATE)
-    client = served.client()
-    said: Any = streamed_call(client, TINY)
-    result: Any = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "rain"}
-    answer = client.chat.completions.create(model=TINY, messages=[*HELLO, said, result], max_tokens=8, temperature=0)
-    assert answer.choices[0].finish_reason == "length"

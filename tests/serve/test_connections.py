@@ -20,7 +20,6 @@ from caw.serve import running as module
 
 
 def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are served meanwhile, and its row is free again; the connection was kept for ever once it was closing."""
     decode = EagerStep.decode  # 500 of them shall last longer than such a client is waited for, on any machine
     monkeypatch.setattr(EagerStep, "decode", lambda *given: (time.sleep(0.01), decode(*given))[1])
     with running(write_timeout=0.3, max_length=512, batch=2, drafts=False) as served:
@@ -74,7 +73,6 @@ def test_a_body_in_chunks_of_a_byte_is_cut_off(
 
 @pytest.mark.parametrize("each", ["a line", "40 bytes"])
 def test_a_body_of_many_lines_is_served(served: Running, each: str) -> None:
-    """Ids one a line, also from clients that send a chunk for each; lines are not chunks."""
     asked = {**ASK, "prompt": [5] * 100, "max_tokens": 2}
     # the model here takes no 20,000 ids, so that the rest is space
     lines = [b"     \n"] * 20_000 + json.dumps(asked, indent=1).encode().splitlines(keepends=True)
@@ -94,7 +92,6 @@ def test_a_request_with_two_lengths_is_refused_with_all_behind_it(served: Runnin
 
 
 def test_a_client_that_takes_little_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it takes more than the least rate, however small its buffers."""
     monkeypatch.setattr(connections, "LEAST_RATE", 2000)
     with running(write_timeout=0.2) as served:
         for listening in served.server.servers[0].sockets:
@@ -145,7 +142,6 @@ def test_of_too_many_connections_those_go_that_asked_nothing() -> None:
 
 
 def test_a_connection_that_has_ended_leaves_nothing_behind() -> None:
-    """Not even until a collection of garbage."""
     with running() as served:
         gc.disable()
         try:

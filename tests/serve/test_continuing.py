@@ -70,7 +70,6 @@ def without_cut_letters(text: str) -> str:
 
 @pytest.mark.parametrize("ids", [False, True])
 def test_a_continued_text_is_that_of_one_request(marked_by: tuple[Any, Running], ids: bool) -> None:
-    """In pieces of 16 tokens: text, digest, tokens and p-value of the last receipt are those of one request."""
     _, server = marked_by
     whole = server.complete(PROMPT, max_tokens=WHOLE)
     server.idle()
@@ -90,7 +89,6 @@ def test_a_continued_text_is_that_of_one_request(marked_by: tuple[Any, Running],
 
 
 def test_short_answers_are_called_marked_only_where_contexts_are_whole(marked_by: tuple[Any, Running]) -> None:
-    """Whatever the prompt is: it may hold tokens of this server, and a longer one is no proof of them."""
     mark, server = marked_by
     fewest = fewest_marked(mark)
     for most in {1, fewest - 1, fewest} - {0}:
@@ -115,24 +113,7 @@ def test_how_many_tokens_a_marked_text_has_at_the_least() -> None:
         assert least == 1 or (least - 1) - mark.window < 0.75 * (least - 1)
 
 
-@pytest.mark.parametrize("name", MARKS)
-def test_texts_of_the_shortest_marked_answers_are_found(name: str) -> None:
-    """150 tokens put together from answers without proof, each as short as one that is called marked may be."""
-    mark, step = MARKS[name].with_key(KEY), fewest_marked(MARKS[name])
-    known = mark.with_vocabulary(parts()[0].config.vocab_size)
-    start = parts()[1](PROMPT)["input_ids"]
-    ids = list(start)
-    while len(ids) < len(start) + 150:
-        out = caw.generate(
-            *parts(), [ids], watermark=mark, max_new_tokens=step, min_new_tokens=step, progress=False,
-            return_trace=False, do_sample=True, seed=len(ids),
-        )  # fmt: skip
-        ids += out.sequences[0]
-    assert caw.detect(ids[len(start) :], None, known).p_value <= 1e-3
-
-
 def test_an_answer_cut_short_by_a_stop_string_is_not_called_marked(served: Running) -> None:
-    """Not what may be made decides, but what was made: a stop string makes short answers of long requests."""
     text = served.complete(PROMPT, max_tokens=30).choices[0].text
     answer = served.complete(PROMPT, max_tokens=30, stop=text[1])
     assert answer.choices[0].finish_reason == "stop" and said(answer)["marked"] is False
@@ -171,31 +152,11 @@ def test_false_claims_are_refused(served: Running, short: Any, monkeypatch: pyte
 
 
 def test_a_text_that_the_client_wrote_is_no_context(served: Running) -> None:
-    """Behind a text without proof the first token has no context: the answer is that of a new text."""
     own = " red light and small words"
     claimed = served.complete(PROMPT + own, max_tokens=12).choices[0].text
     mark = MARK.with_key(KEY)
     [new] = caw.generate(*parts(), PROMPT + own, watermark=mark, max_new_tokens=12, progress=False).texts
     assert claimed == new
-
-
-def test_interleaved_texts_do_not_mix(served: Running) -> None:
-    """Each token belongs to one text; the other text's end is refused, and pieces of both are no text."""
-    one, two = (served.complete(prompt, max_tokens=6) for prompt in (PROMPT, "a small text"))
-    first, second = one.choices[0].text, two.choices[0].text
-    refused(served, PROMPT + second, token_of(one), "ends with its text|belongs to another prompt")
-    refused(served, PROMPT + first + second, token_of(one), "ends with its text")
-    refused(served, PROMPT + first + second, token_of(two), "belongs to another prompt")
-
-
-def test_a_replayed_token_gives_the_same_text(served: Running, short: Any) -> None:
-    """It says where a text stood: used again it goes on from there again, and a later token from later."""
-    text, extra = short.choices[0].text, {"continuation": token_of(short)}
-    first, again = (served.complete(PROMPT + text, max_tokens=6, extra_body=extra) for _ in range(2))
-    assert first.choices[0].text == again.choices[0].text
-    refused(
-        served, PROMPT + text + first.choices[0].text, token_of(short), r"ends with its text|belongs to another prompt"
-    )
 
 
 def test_drawn_texts_go_on_with_their_own_draws(served: Running) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 import torch
-from decoding.drafts.guessing import Knowing, keep_price_steady
+from decoding.drafts.guessing import Knowing
 from serve.serving import DIRECTORY, KEY, MARK, NAME, OTHER, Directory, Running, alone, parts, running
 
 import caw
@@ -50,7 +50,6 @@ def p_value(text: str, key: Any) -> float:
 
 
 def test_texts_are_json_and_those_beside_them_do_not_change(served: Running) -> None:
-    """Greedy, sampled and streamed, and a request without a schema between them."""
     [plain] = alone("the sky", max_new_tokens=150)
     with ThreadPoolExecutor(4) as pool:
         beside = pool.submit(lambda: served.complete("the sky", max_tokens=150).choices[0].text)
@@ -83,7 +82,6 @@ def test_it_is_exempt_only_where_the_operator_says_so() -> None:
 
 
 def test_a_guard_keeps_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was off in JSON mode. What is spliced is JSON of the schema, and rollouts go on under it."""
     monkeypatch.setattr(search, "broken", lambda *_: "")  # a tiny text is noise
     guard, rules = caw.Guard(keeps=lambda old, new: True, rejoin=2, horizon=8), MarkRules(detectable_at=0.35)
     with running(rules=rules, guard=guard) as server:
@@ -110,7 +108,6 @@ def test_what_a_schema_says_of_changes() -> None:
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 def test_drafts_change_no_text_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each drafted token is walked under what the tokens before it allow; right and wrong drafts, greedy and drawn."""
     asked: list[dict[str, Any]] = [
         {"prompt": f"text {n}", "max_tokens": 230, "temperature": (0, 1)[n % 2], "seed": n,
          "extra_body": {"response_format": form((LONG, SMALL)[n > 1])}} for n in range(4)
@@ -126,7 +123,6 @@ def test_drafts_change_no_text_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     drafter = Knowing(known, ["right", "last wrong", "first wrong", "unknown ids", "too long"])
     monkeypatch.setattr("caw.decoding.steps.NgramDrafter", lambda alone: drafter)
-    keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     assert texts(True) == expected
     assert sum(right) > 40

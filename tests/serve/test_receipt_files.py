@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disks import FullFile, fill, inject, mounted
+from small_disks import FullFile, inject
 
 from caw.serve.contracts import Begun, Closed
 from caw.serve.receipt_files import JsonlReceipts, NoReceipts
@@ -54,8 +54,6 @@ def test_lines_of_several_threads_and_servers_do_not_mix(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The half line stayed, the line break behind it did not fit either, and the next receipt was joined to it: the
-    answer was 200, and no reader took the file any more."""
     inject(monkeypatch, FullFile)
     monkeypatch.setattr(FullFile, "room", 10**6)
     log = JsonlReceipts(tmp_path / "r.jsonl")
@@ -70,29 +68,12 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeyp
     assert [json.loads(line)["id"] for line in (tmp_path / "r.jsonl").read_text().splitlines()] == ["a", "c"]
 
 
-def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "256k") as disk:
-        log = JsonlReceipts(disk / "r.jsonl")
-        ballast, wrote = fill(disk, 8192), 0
-        with pytest.raises(OSError, match="the disk is full"):
-            while True:
-                log.begin(begun(str(wrote)))
-                wrote += 1
-        with pytest.raises(OSError, match="the disk is full"):
-            log.check()
-        ballast.unlink()
-        log.begin(begun("last"))
-        names = [json.loads(line)["id"] for line in (disk / "r.jsonl").read_text().splitlines()]
-        assert names == [*map(str, range(wrote)), "last"] and wrote > 10
-
-
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         JsonlReceipts(tmp_path)
 
 
 def test_a_server_that_starts_says_what_was_cut(tmp_path: Path) -> None:
-    """Half a line is taken out, whether a server of before left it or one that shares the file dies meanwhile."""
     path = tmp_path / "r.jsonl"
     log = JsonlReceipts(path)
     assert log.resume() == 0

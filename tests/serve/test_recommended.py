@@ -11,8 +11,6 @@ from serve.serving import KEY, parts, running
 
 import caw
 from caw import defaults
-from caw.detectable import search
-from caw.serve.contracts import MarkRules
 
 PROMPTS = ["the sky is blue because", "a tree is", "tea came to"]
 MARK = caw.Recommended(1, variants=16, evaluator=flat_evaluator())
@@ -20,11 +18,11 @@ OWN = MARK.with_key(KEY)
 
 
 def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
-    asked = [(prompt, temperature) for prompt in PROMPTS for temperature in (0, 0.29, 1.0)]
+    asked = [(prompt, temperature) for prompt in PROMPTS[:2] for temperature in (0, 0.29, 1.0)]
     with running(MARK, batch=4) as server:
         with ThreadPoolExecutor(len(asked)) as pool:
             answers = list(
-                pool.map(lambda one: server.complete(one[0], temperature=one[1], seed=3, max_tokens=60), asked)
+                pool.map(lambda one: server.complete(one[0], temperature=one[1], seed=3, max_tokens=30), asked)
             )
         server.idle()
         begun = {one.policy.partition("(")[2] for one in server.log.begun}
@@ -32,7 +30,7 @@ def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
         assert begun == {"value=1.0)", f"evaluator='flat.safetensors', {numbers})"}
     for (prompt, temperature), answer in zip(asked, answers, strict=True):
         expected = caw.generate(
-            *parts(), [prompt], watermark=OWN, do_sample=temperature > 0, seed=3, max_new_tokens=60, progress=False,
+            *parts(), [prompt], watermark=OWN, do_sample=temperature > 0, seed=3, max_new_tokens=30, progress=False,
             temperature=temperature or 1.0,
         )  # fmt: skip
         assert answer.choices[0].text == expected.texts[0]
@@ -40,17 +38,13 @@ def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
 
 def test_tests_receipts_and_rules_of_each_family() -> None:
     with running(MARK) as server:
-        for prompt, temperature, family in (
-            ("a long way", 0, "kgw"),
-            ("a long way", 0.29, "kgw"),
-            (PROMPTS[0], 2.0, "exp"),
-        ):
+        for prompt, temperature, family in (("a long way", 0, "kgw"), (PROMPTS[0], 2.0, "exp")):
             server.complete(prompt, key="found", temperature=temperature, seed=3, max_tokens=200)
             server.idle()
             closed = server.log.closed[-1]
             assert closed.tested is not None and closed.tested["watermark"] == "recommended"
             assert closed.tested["family"] == family, closed.tested
-            assert closed.detected or temperature == 0.29, closed.tested
+            assert closed.detected, closed.tested
             assert closed.tested["level"] == 1e-3
         # another strength is for greedy texts: a race has one
         server.complete(PROMPTS[1], key="half", temperature=1.0, seed=5, max_tokens=40)
@@ -59,23 +53,16 @@ def test_tests_receipts_and_rules_of_each_family() -> None:
         assert tested is not None and tested["strength_factor"] == 1
 
 
-def test_a_policy_beside_it_is_refused() -> None:
+def test_what_leaves_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="brings its own policies"), running(MARK, caw.FixedStrength(1.0)):
         pass
-
-
-def test_greedy_texts_are_guarded_and_drawn_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "broken", lambda *_: "")  # tiny texts are noise
-    guard = caw.Guard(keeps="number", rejoin=2, horizon=24)
-    options = {"max_new_tokens": 60, "detectable_at": 0.1, "guard": guard, "progress": False}
-    [text] = caw.generate(*parts(), [PROMPTS[1]], watermark=OWN, **options).texts  # type: ignore[arg-type]
-    with running(MARK, rules=MarkRules(detectable_at=0.1), guard=guard) as server:
-        for temperature, keeps in ((0, "number"), (1.0, None)):
-            answer = server.complete(PROMPTS[1], temperature=temperature, seed=3, max_tokens=60)
-            server.idle()
-            tested = server.log.closed[-1].tested
-            assert tested is not None and tested["keeps"] == keeps
-            assert (answer.choices[0].text == text) == (temperature == 0)
+    race = caw.EXP(key=1, strength="scale", context_width=2, variants=16)
+    with pytest.raises(ValueError, match="it takes no target"), running(race, caw.FixedStrength(1.0, target=1e-3)):
+        pass
+    with running(race) as server:
+        with pytest.raises(openai.InternalServerError, match="race has one strength, this API key's rules another"):
+            server.complete(PROMPTS[0], key="half", temperature=1.0, max_tokens=60)
+        assert not server.log.begun
 
 
 def test_a_continued_text_keeps_its_variant_and_its_family() -> None:

@@ -42,18 +42,13 @@ def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
         ({"repetition_penalty": 0}, "repetition_penalty", "greater than"),
         ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
         ({"logit_bias": {"5": 101}}, "logit_bias", "token ids to numbers in [-100, 100]"),
-        ({"logit_bias": {"x": 1}}, "logit_bias", "token ids to numbers in [-100, 100]"),
         ({"logit_bias": {"999999999": 1}}, "logit_bias", "vocabulary"),
         ({"do_sample": True}, "do_sample", "requires a temperature above 0"),
         ({"enable_thinking": False}, "enable_thinking", "is unknown by this server; use chat_template_kwargs"),
         ({"think": False}, "think", "is unknown by this server; use chat_template_kwargs"),
         ({"add_special_tokens": False}, "add_special_tokens", "is not supported"),
         ({"another": 0}, "another", "is unknown"),
-        ({"another": ""}, "another", "is unknown"),
-        ({"another": []}, "another", "is unknown"),
-        ({"skip_special_tokens": False}, "skip_special_tokens", "is not supported"),
         ({"echo": True}, "echo", "is not supported"),
-        ({"best_of": True}, "best_of", "is not supported"),
         ({"tool_choice": "required"}, "tool_choice", "is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
         ({"something": "x"}, "something", "is unknown"),
@@ -62,17 +57,14 @@ def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"max_tokens": True}, "max_tokens", "valid integer"),
-        ({"n": 1.5}, "n", "valid integer"),
         ({"n": 100}, "n", "may ask for at most 16 texts, got 100"),
         ({"max_tokens": 500}, "prompt", "a text may have at most 256 tokens in total"),
         ({"seed": 1 << 64}, "seed", "less than"),
         ({"stop": ["a"] * 17}, "stop", "stop must be up to 16"),
         ({"stop": [""]}, "stop", "stop must be"),
         ({"prompt": ""}, "prompt", "at least one token"),
-        ({"prompt": []}, "prompt", "at least one token"),
         ({"prompt": [5, 10**9]}, "prompt", "token ids must be below"),
         ({"prompt": [-1]}, "prompt", "token ids must be"),
-        ({"prompt": ["x", ""]}, "prompt", "at least one token"),
         ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
         ({"prompt": ["x"] * 17}, "n", "may ask for at most 16 texts, got 17"),
         ({"stop": "\ud800"}, "stop", "valid Unicode"),
@@ -93,12 +85,7 @@ def test_bad_values_are_refused(served: Running, change: dict[str, Any], paramet
     [
         ({"messages": []}, "at least 1 item"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages.0.tool_calls"),
-        (
-            {"messages": [{"role": "user", "content": "x", "audio": {"id": "a"}}]},
-            "'audio' of a message is not supported",
-        ),
         ({"top_logprobs": 3}, "top_logprobs requires logprobs"),
         ({"logprobs": 3}, "logprobs"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -114,17 +101,12 @@ def test_bad_chats_are_refused(served: Running, change: dict[str, Any], said: st
     [
         b"",
         b"{",
-        b"[]",
-        b"null",
         b'"text"',
         b"{" * 100_000,
         b"[" * 100_000 + b"]" * 100_000,
-        b'{"model": 1e999}',
         b"\xff\xfe",
         b'{"model":"tiny","prompt":"x","temperature":NaN}',
         b'{"model":"tiny","prompt":"x","seed":' + b"9" * 5000 + b"}",
-        b'{"model":"tiny","prompt":{"a":1}}',
-        b'{"model":null,"prompt":"x"}',
     ],
 )
 def test_malformed_bodies_are_refused(served: Running, body: bytes) -> None:
@@ -185,42 +167,3 @@ def test_other_methods_are_told_which_there_are(served: Running) -> None:
 def test_another_model_is_unknown(served: Running) -> None:
     status, answer = ask(served, {**PLAIN, "model": "x" * 1000})
     assert status == 404 and answer["error"]["code"] == "model_not_found" and len(answer["error"]["message"]) < 200
-
-
-def test_parts_of_a_message_are_joined(served: Running) -> None:
-    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
-    asked = {**CHAT, "messages": [{"role": "user", "content": parts}]}
-    answers = [ask(served, body, "/v1/chat/completions")[1]["choices"] for body in (asked, CHAT)]
-    assert answers[0] == answers[1]
-
-
-def test_penalties_and_bias_are_those_of_the_library(served: Running) -> None:
-    """Each row its own: a plain text beside them stays what it is alone."""
-    plain = alone("the sky", max_new_tokens=12)[0]
-    for options in ({"repetition_penalty": 1.7}, {"presence_penalty": 1.5, "frequency_penalty": 0.5}):
-        answer = ask(served, {**PLAIN, "max_tokens": 12, **options})[1]
-        assert answer["choices"][0]["text"] == alone("the sky", max_new_tokens=12, **options)[0]
-    answer = ask(served, {**PLAIN, "max_tokens": 12, "logit_bias": {"9": 100}})[1]
-    assert answer["choices"][0]["text"] == alone("the sky", max_new_tokens=12, logit_bias={9: 100.0})[0] != plain
-    assert ask(served, {**PLAIN, "max_tokens": 12})[1]["choices"][0]["text"] == plain
-
-
-def test_do_sample_false_is_greedy(served: Running) -> None:
-    body = {name: value for name, value in PLAIN.items() if name != "temperature"}
-    greedy = {ask(served, {**body, "max_tokens": 9, "do_sample": False})[1]["choices"][0]["text"] for _ in range(3)}
-    assert greedy == {alone("the sky", max_new_tokens=9)[0]}
-
-
-@pytest.mark.parametrize(
-    "variables, said",
-    [
-        ({"enable_thinking": False}, "the chat template does not read a variable 'enable_thinking'; leave it out"),
-        ({"messages": []}, "the variable 'messages' of the chat template is set by the server; leave it out"),
-        ({"tokenize": True}, "the variable 'tokenize' of the chat template is set by the server; leave it out"),
-    ],
-)
-def test_variables_that_a_template_does_not_read_are_refused(
-    served: Running, variables: dict[str, Any], said: str
-) -> None:
-    status, answer = ask(served, {**CHAT, "chat_template_kwargs": variables}, "/v1/chat/completions")
-    assert status == 400 and answer["error"]["message"] == said

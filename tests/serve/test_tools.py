@@ -42,7 +42,6 @@ def call(served: Running, tools: Any, choice: Any, *, key: str = "one", **settin
 
 
 def test_a_named_function_is_called_and_its_call_is_marked(served: Running) -> None:
-    """Whole and as a stream, which brings the finished call at once; the receipt is of the arguments."""
     found = call(served, [tool("other"), tool("look", LONG)], named("look"))
     [one] = found.message.tool_calls
     assert (found.finish_reason, found.message.content, one.type, one.function.name) == (

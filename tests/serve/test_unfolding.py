@@ -16,7 +16,6 @@ TEXT = "the sky 🌤 is blue because naïve air… scatters 蓝 light, THE END o
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("stop", [None, "END", ["blue bec", "scatt"], "🌤", "never", ["e", "END"]])
 def test_pieces_join_to_the_text_that_is_shown(stop: str | list[str] | None, seed: int) -> None:
-    """Tokens come singly or several at once; letters of several tokens, and stop strings over several pieces."""
     _, tokenizer = parts()
     rng, stops = random.Random(seed), StopStrings(tokenizer, stop)
     ids, unfolding, pieces, sent = tokenizer(TEXT)["input_ids"], Unfolding(stops), [], 0

@@ -6,10 +6,15 @@ here fails with the remedy instead of being skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+MODULES = {"select_candidate": "evaluator_step", "evaluate_capacity": "evaluator_step", "commit_step": "commit_kv"}
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +40,22 @@ def poisoned_memory() -> Iterator[None]:
     assert torch.empty(3).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def kernel(device: torch.device) -> Callable[..., Any]:
+    """Calls a Triton kernel by its operator's name: for the tests that the compiled operators have as well.
+
+    Arguments go to the device, results come back, and what the kernel changed of its arguments too.
+    """
+
+    def call(name: str, *given: Any, **options: Any) -> Any:
+        moved, named = tree_map(lambda x: x.to(device) if torch.is_tensor(x) else x, (given, options))
+        launch = getattr(importlib.import_module(f"caw.triton_kernels.{MODULES.get(name, name)}"), name)
+        found = tree_map(lambda x: x.cpu() if torch.is_tensor(x) else x, launch(*moved, **named))
+        for mine, theirs in zip(tree_leaves((given, options)), tree_leaves((moved, named)), strict=True):
+            if torch.is_tensor(mine) and mine is not theirs and not mine.equal(back := theirs.cpu()):
+                mine.copy_(back)
+        return found
+
+    return call

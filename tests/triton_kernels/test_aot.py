@@ -35,7 +35,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 209),
+        (["--capability", "90", "--checked"], 206),
         (["--capability", "80", "100", "--few"], 100),
         (["--capability", "80", "90", "100", "--trials"], 154),
     ],

@@ -1,19 +1,28 @@
-"""Commit against its references: everything mutated is compared, and what must not move does not."""
+"""Commits by the kernels: the tests of the compiled one, and whole steps, of which everything mutated is compared."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from csrc.test_commit_kv import (  # noqa: F401
+    test_a_view_of_a_larger_store,
+    test_many_times_and_any_strides,
+    test_the_chosen_candidate_is_appended,
+)
 
-from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
+from caw.triton_kernels.commit_kv_ref import commit_step_ref
+from csrc import test_commit_kv as shared
 
 
-def inputs(device, layers, batch, heads, size, dim, slots, dtype, lengths, active):
-    store = torch.randn(layers, 2, batch, heads, size, dim).to(device, dtype)
-    scratch = torch.randn(layers, 2, batch, slots, heads, dim).to(device, dtype)
-    choice = torch.randint(0, slots, (batch,), device=device)
-    lengths = torch.tensor(lengths, dtype=torch.int64, device=device)
-    return store, scratch, choice, lengths, torch.tensor(active, device=device)
+def inputs(device, *case):
+    return [x.to(device) for x in shared.inputs(*case)]
+
+
+def same_prefix(actual, expected, lengths):
+    """Stores are equal in what each sequence has committed; what lies beyond is undefined."""
+    return all(
+        torch.equal(actual[:, :, b, :, :n].cpu(), expected[:, :, b, :, :n]) for b, n in enumerate(lengths.tolist())
+    )
 
 
 def state(device, batch, vocab_size, slots, k, positions):
@@ -32,66 +41,7 @@ def cpu(x):
     return [cpu(y) for y in x] if isinstance(x, list) else x.detach().cpu().clone()
 
 
-def same_prefix(actual, expected, lengths, active=None):
-    """Stores are equal in what each active sequence has committed; what lies beyond is undefined."""
-    return all(
-        torch.equal(actual[:, :, b, :, :n].cpu(), expected[:, :, b, :, :n])
-        for b, n in enumerate(lengths.tolist())
-        if active is None or active[b]
-    )
-
-
-CASES = [
-    pytest.param(1, 1, 1, 1, 1, 1, torch.float32, [0], [True], id="all-ones"),
-    pytest.param(2, 3, 2, 7, 80, 5, torch.bfloat16, [0, 3, 6], [True, False, True], id="bfloat16"),
-    pytest.param(1, 2, 33, 3, 64, 2, torch.float16, [2, 1], [True, True], id="more-than-a-block"),
-    pytest.param(3, 2, 1, 5, 13, 32, torch.float32, [5, 4], [False, True], id="full-and-inactive"),
-]
-
-
-@pytest.mark.parametrize("layers, batch, heads, size, dim, slots, dtype, lengths, active", CASES)
-def test_commit_kv_equals_the_reference(device, layers, batch, heads, size, dim, slots, dtype, lengths, active):
-    from caw.triton_kernels.commit_kv import commit_kv
-
-    arguments = inputs(device, layers, batch, heads, size, dim, slots, dtype, lengths, active)
-    expected = cpu(list(arguments))
-    before = expected[0].clone()
-    commit_kv(*arguments)
-    commit_kv_ref(*expected)
-    assert torch.equal(arguments[3].cpu(), expected[3])
-    assert same_prefix(arguments[0], expected[0], expected[3], active)
-    for b, moved in enumerate(active):
-        if not moved:  # stronger than the reference, which may overwrite the last place of a full one
-            assert torch.equal(arguments[0][:, :, b].cpu(), before[:, :, b])
-
-
-def test_commit_kv_many_times(device):
-    """Lengths count right over several steps: the counter inside them is zero again after each launch."""
-    from caw.triton_kernels.commit_kv import commit_kv
-
-    arguments = inputs(device, 2, 2, 2, 6, 16, 3, torch.float32, [0, 2], [True, True])
-    expected = cpu(list(arguments))
-    for _ in range(4):
-        commit_kv(*arguments)
-        commit_kv_ref(*expected)
-        assert torch.equal(arguments[3].cpu(), expected[3])
-    assert same_prefix(arguments[0], expected[0], expected[3])
-
-
-def test_commit_kv_any_strides(device):
-    from caw.triton_kernels.commit_kv import commit_kv
-
-    store, scratch, *rest = inputs(device, 2, 2, 3, 4, 8, 3, torch.float32, [1, 3], [True, True])
-    store = store.permute(5, 0, 4, 2, 1, 3).contiguous().permute(1, 4, 3, 5, 2, 0)
-    scratch = torch.cat([scratch, scratch], dim=3)[:, :, :, 1:4]
-    expected = cpu([store, scratch, *rest])
-    commit_kv(store, scratch, *rest)
-    commit_kv_ref(*expected)
-    assert same_prefix(store, expected[0], expected[3])
-
-
-@pytest.mark.parametrize("positions", [1, 2, 3])
-@pytest.mark.parametrize("vocab_size, k", [(1, 1), (2049, 100), (4097, 128)])
+@pytest.mark.parametrize("positions, vocab_size, k", [(1, 1, 1), (2, 2049, 100), (3, 1025, 128)])
 def test_commit_step_equals_the_reference(device, positions, vocab_size, k):
     from caw.triton_kernels.commit_kv import commit_step
 
@@ -125,15 +75,6 @@ def test_records_of_all_candidates_and_rows_that_ended(device, dtype):
     assert expected[3].tolist()[1] == 0 and expected[3][0] == 3
     for actual, wanted in zip(arguments[7], expected[7], strict=True):
         assert torch.equal(actual.cpu(), wanted)
-
-
-def test_full_sequence_stays_as_it_is(device):
-    from caw.triton_kernels.commit_kv import commit_kv
-
-    store, *rest = inputs(device, 1, 1, 1, 3, 8, 2, torch.float32, [3], [True])
-    before = store.clone()
-    commit_kv(store, *rest)
-    assert torch.equal(store, before) and rest[2].item() == 3
 
 
 def test_choice_beyond_what_was_forwarded_reads_nothing_wild(device):

@@ -9,8 +9,7 @@ from caw.testing import assert_close
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 
 
-@pytest.mark.parametrize("vocab_size", [1, 7, 1023, 2050])
-@pytest.mark.parametrize("key", [0, 2**62 + 77, -1])
+@pytest.mark.parametrize("key, vocab_size", [(0, 1), (2**62 + 77, 7), (-1, 1023), (3, 2050)])
 def test_draws_equal_the_reference(device, key, vocab_size):
     from caw.triton_kernels.sampling_noise import sampling_noise
 

@@ -51,12 +51,11 @@ SHAPES = [
     pytest.param(1, 1, 1, 1, 1, 64, F32, id="all-ones"),
     pytest.param(2, 3, 3, 1, 37, 64, F32, id="one-candidate"),
     pytest.param(3, 4, 2, 3, 70, 80, F32, id="gqa2-d80"),
-    pytest.param(2, 6, 2, 5, 129, 96, BF16, id="gqa3-d96", marks=pytest.mark.slow),
-    pytest.param(2, 8, 1, 7, 131, 128, F16, id="gqa8-d128", marks=pytest.mark.slow),
     pytest.param(2, 5, 1, 2, 257, 128, BF16, id="gqa5-prime"),
     pytest.param(1, 7, 1, 32, 67, 64, BF16, id="gqa7-c32-four-m-blocks", marks=pytest.mark.slow),
     pytest.param(2, 2, 1, 16, 300, 256, BF16, id="d256-splits", marks=pytest.mark.slow),
-    pytest.param(1, 2, 2, 4, 100, 256, F32, id="d256-float32", marks=pytest.mark.slow),
+    pytest.param(1, 8, 2, 3, 40, 16, F32, id="gqa4"),
+    pytest.param(1, 7, 1, 3, 40, 16, F32, id="gqa7"),
     pytest.param(1, 2, 1, 3, 50, 13, F32, id="d13"),
     pytest.param(1, 3, 1, 17, 40, 256, F16, id="one-part-too-large-to-finish"),
     pytest.param(4, 1, 1, 1, 500, 64, F16, id="long"),
@@ -68,16 +67,10 @@ def test_equals_the_reference(device, batch, heads, kv_heads, candidates, size, 
     run(inputs(device, batch, heads, kv_heads, candidates, size, dim, dtype))
 
 
-@pytest.mark.parametrize("group", [1, 4, 7, *(pytest.param(g, marks=pytest.mark.slow) for g in (2, 3, 5, 6, 8))])
-def test_every_ratio_of_heads(device, group):
-    run(inputs(device, 1, 2 * group, 2, 3, 40, 16))
-
-
-@pytest.mark.parametrize("size", [100, 300], ids=["one-part", "three-parts"])
-@pytest.mark.parametrize(
-    "options",
-    [{"window": 1}, {"window": 7}, {"window": 1000}, {"softcap": 5.0}, {"sinks": True},
-     {"window": 33, "softcap": 2.0, "sinks": True}],
+@pytest.mark.parametrize(  # a prefix in one part, and in three
+    "size, options",
+    [(100, {"window": 1}), (300, {"window": 7}), (100, {"window": 1000}), (300, {"softcap": 5.0}),
+     (300, {"sinks": True}), *((size, {"window": 33, "softcap": 2.0, "sinks": True}) for size in (100, 300))],
     ids=str,
 )  # fmt: skip
 def test_window_softcap_and_sinks(device, size, options):
@@ -117,9 +110,10 @@ def test_large_scores_do_not_overflow(device):
     run((q * 100, k * 100, v, k_own, v_own, lengths), scale=1.0)
 
 
-@pytest.mark.parametrize("size", [40, 300], ids=["one-part", "several-parts"])
-@pytest.mark.parametrize("where, value", [(1, torch.nan), (1, torch.inf), (2, torch.nan)], ids=str)
-def test_nan_of_the_prefix_is_not_lost(device, size, where, value):
+@pytest.mark.parametrize(
+    "where, value, size", [(1, torch.nan, 40), (1, torch.nan, 300), (1, torch.inf, 300), (2, torch.nan, 300)]
+)
+def test_nan_of_the_prefix_is_not_lost(device, where, value, size):
     """A part that holds one was once left out by the combine step: its output looked sound, on wrong keys."""
     arguments = inputs(device, 2, 2, 1, 2, size, 16, lengths=[size, size])
     arguments[where][1, 0, size // 2] = value
@@ -226,11 +220,11 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("options", CHAINS)
 @pytest.mark.parametrize(
-    "shape",  # B, H, HK, R, S, D, dtype, drafts: a prefix in one part, in several, more rows than a tile has
-    [(3, 4, 2, 5, 20, 16, F32, 3), (2, 4, 1, 3, 300, 64, BF16, 2), (1, 4, 1, 20, 70, 32, F32, 18)],
-)
+    "shape, options",  # B, H, HK, R, S, D, dtype, drafts: a prefix in one part, in several, more rows than a tile has
+    [((3, 4, 2, 5, 20, 16, F32, 3), "window"), ((2, 4, 1, 3, 300, 64, BF16, 2), "all"),
+     ((2, 4, 1, 3, 300, 16, F32, 2), "plain"), ((1, 4, 1, 20, 70, 32, F32, 18), "all")],
+)  # fmt: skip
 def test_chains_of_drafts(device, shape, options):
     from caw.triton_kernels.sibling_attention import drafted_attention
 

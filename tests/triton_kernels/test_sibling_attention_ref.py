@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from pairwise import pairwise
 from torch.nn.functional import scaled_dot_product_attention
 
 from caw.testing import assert_close
@@ -40,17 +39,11 @@ def expected(arguments: list[torch.Tensor], scale: float, window: int | None = N
     return scaled_dot_product_attention(q.double(), keys, values, torch.stack(masks)[:, None], scale=scale)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 3])
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_grouped_heads(group: int, kv_heads: int) -> None:
-    arguments = inputs(3, group * kv_heads, kv_heads, 3, 8)
-    assert_close(sibling_attention_ref(*arguments, 0.3), expected(arguments, 0.3), "attention/float32")
-
-
-@pytest.mark.parametrize("dim", [1, 2, 7, 13, 64, 127])
-@pytest.mark.parametrize("candidates", [1, 2, 5, 32])
-def test_head_sizes_and_candidates(dim: int, candidates: int) -> None:
-    arguments = inputs(2, 4, 2, candidates, dim)
+@pytest.mark.parametrize(
+    "group, kv_heads, candidates, dim", pairwise([1, 2, 7], [1, 2, 3], [1, 2, 5, 32], [1, 7, 64, 127])
+)
+def test_heads_and_candidates(group: int, kv_heads: int, candidates: int, dim: int) -> None:
+    arguments = inputs(3, group * kv_heads, kv_heads, candidates, dim)
     scale = dim**-0.5
     assert_close(sibling_attention_ref(*arguments, scale), expected(arguments, scale), "attention/float32")
 
@@ -63,13 +56,6 @@ def test_windows(window: int) -> None:
     assert_close(actual, expected(arguments, 0.5, window), "attention/float32")
     if window == 1:
         assert torch.equal(actual, arguments[4].repeat_interleave(2, dim=1))
-
-
-def test_without_a_prefix_each_candidate_sees_itself() -> None:
-    arguments = inputs(2, 6, 3, 4, 8, [0, 0])
-    assert torch.equal(sibling_attention_ref(*arguments, 1.0), arguments[4].repeat_interleave(2, dim=1))
-    empty = [arguments[0], *(x[:, :, :0] for x in arguments[1:3]), *arguments[3:]]
-    assert torch.equal(sibling_attention_ref(*empty, 1.0), arguments[4].repeat_interleave(2, dim=1))
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 3e38])
@@ -91,44 +77,6 @@ def test_what_lies_before_the_window_is_not_read(poison: float) -> None:
     assert torch.equal(sibling_attention_ref(*arguments, 0.5, 4), clean)
 
 
-def by_hand(arguments: list[torch.Tensor], scale: float, softcap: float | None, sinks: torch.Tensor | None) -> Any:
-    """Row by row in float64: scores, cap, sink, softmax."""
-    q, k_cache, v_cache, k_own, v_own, lengths = (x.double() if x.is_floating_point() else x for x in arguments)
-    group, out = q.shape[1] // k_cache.shape[1], torch.empty_like(q)
-    for b, h, c in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).tolist():
-        kv, length = h // group, int(lengths[b])
-        keys = torch.cat([k_cache[b, kv, :length], k_own[b, kv, c : c + 1]])
-        values = torch.cat([v_cache[b, kv, :length], v_own[b, kv, c : c + 1]])
-        scores = keys @ q[b, h, c] * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        if sinks is not None:
-            scores = torch.cat([scores, sinks[h].double()[None]])
-        out[b, h, c] = scores.softmax(0)[: length + 1] @ values
-    return out
-
-
-@pytest.mark.parametrize("softcap", [None, 0.5, 30.0])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_caps_and_sinks(softcap: float | None, sinks: bool) -> None:
-    arguments = inputs(3, 6, 2, 3, 5, [SIZE, 0, 11])
-    sink = torch.tensor([-50.0, -1.0, 0.0, 1.0, 3.0, 50.0]) if sinks else None
-    actual = sibling_attention_ref(*arguments, 0.7, None, softcap, sink)
-    assert_close(actual, by_hand(arguments, 0.7, softcap, sink), "attention/float32")
-
-
-def test_layout_in_memory_does_not_matter() -> None:
-    """As decoding hands it over: transposed queries, the cache a slice of a larger store."""
-    arguments = inputs(2, 4, 2, 3, 8)
-    q, k, v, k_own, v_own, lengths = arguments
-    store = torch.randn(2, 5, 2, SIZE + 9, 8)
-    store[0, :2, :, :SIZE], store[1, :2, :, :SIZE] = k, v
-    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k_own, v_own)]
-    views = [strided[0], store[0, :2, :, :SIZE], store[1, :2, :, :SIZE], strided[1], strided[2], lengths]
-    assert not any(x.is_contiguous() for x in views[:5])
-    assert_close(sibling_attention_ref(*views, 0.5), sibling_attention_ref(*arguments, 0.5), "attention/float32")
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves_are_computed_in_float32(dtype: torch.dtype) -> None:
     arguments = [x.to(dtype) if x.is_floating_point() else x for x in inputs(2, 4, 2, 3, 8)]
@@ -136,16 +84,3 @@ def test_halves_are_computed_in_float32(dtype: torch.dtype) -> None:
     assert actual.dtype == dtype
     exact = sibling_attention_ref(*(x.float() if x.is_floating_point() else x for x in arguments), 0.5)
     assert torch.equal(actual, exact.to(dtype))
-
-
-def test_siblings_are_blind_to_each_other() -> None:
-    arguments = inputs(2, 4, 2, 4, 8)
-    whole = sibling_attention_ref(*arguments, 0.5)
-    for c in range(4):
-        alone = [
-            arguments[0][:, :, c : c + 1],
-            *arguments[1:3],
-            *(x[:, :, c : c + 1] for x in arguments[3:5]),
-            arguments[5],
-        ]
-        assert_close(whole[:, :, c : c + 1], sibling_attention_ref(*alone, 0.5), "attention/float32")

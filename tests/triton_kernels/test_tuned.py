@@ -202,7 +202,7 @@ def test_a_file_of_no_use_is_left_out_with_one_warning(device: torch.device, cac
     assert (
         len(caught) == 1
         and words in str(caught[0].message)
-        and "run `caw benchmark --tune` again" in str(caught[0].message)
+        and "run `python -m benchmarks tune_products` again" in str(caught[0].message)
     )
     assert str(caught[0].message).count(". ") == 0 and caught[0].filename == __file__
 

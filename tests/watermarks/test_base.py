@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-import torch
 
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
@@ -40,26 +39,6 @@ def test_watermarks_are_frozen_and_compare_by_value(watermark: Watermark) -> Non
     assert watermark != dataclasses.replace(watermark, key=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         watermark.key = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("watermark", ALL, ids=lambda w: w.name)
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 9])
-def test_contexts_are_the_ids_before_each_token(watermark: Watermark, length: int) -> None:
-    ids = torch.arange(10, 10 + length)
-    padded = [-1] * watermark.window + ids.tolist()
-    expected = [padded[i : i + watermark.window] for i in range(length)]
-    contexts = watermark.contexts(ids)
-    assert contexts.shape == (length, watermark.window)
-    assert contexts.tolist() == expected
-
-
-def test_windows_and_defaults() -> None:
-    assert KGW(key=1).window == 1 and KGW(key=1).context_width == 1
-    assert KGW(key=1, seeding="selfhash").window == 3 and KGW(key=1, seeding="selfhash").context_width == 4
-    assert Unigram(key=1).window == 0 and EXP(key=1).window == 4
-    assert (
-        KGW(key=1, delta=3).full == 3.0 and EXP(key=1, top_k=7).full == 7.0 and EXP(key=1, strength="scale").full == 1
-    )
 
 
 BAD = [

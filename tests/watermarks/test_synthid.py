@@ -230,20 +230,6 @@ def test_random_texts_are_found_at_the_promised_rate(size: int, seed: int) -> No
     assert stats.binomtest(found, count, 0.01, "greater").pvalue > 1e-6
 
 
-@pytest.mark.slow
-def test_demo_model_token_for_token(demo: tuple[Any, Any]) -> None:
-    model, tokenizer = demo
-    watermark = SynthID(KEYS[:9])
-    config = SynthIDTextWatermarkingConfig(keys=KEYS[:9], ngram_len=5)
-    prompt = tokenizer("Tell me about the history of tea.")["input_ids"]
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False, watermarking_config=config
-    )[0, len(prompt) :].tolist()
-    new = caw.generate(model, tokenizer, [prompt], watermark=watermark, max_new_tokens=30).sequences[0]
-    assert new == out[: len(new)] and len(new) > 5
-
-
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_look_ahead_with_an_evaluator(model: Any, do_sample: bool) -> None:
     """CAW over tournament layers: every branching writes the same text, theta 0 the model's own."""

@@ -62,11 +62,10 @@ class FixedStep(Step):
 
     def logits(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
         """Compute logits [B * Q, V] in the model's dtype of candidates [B, Q]; shorter rows repeat their original."""
-        branching, places = self.settings.branching, cache.capacity
         if self.body is None:
-            return forward_candidates(self.model, cache, candidates, branching, places).flatten(0, 1)
+            return forward_candidates(self.model, cache, candidates, "tree", cache.capacity).flatten(0, 1)
         with torch._dynamo.config.patch(recompile_limit=COMPILED, accumulated_recompile_limit=COMPILED):
-            return forward_candidates(self.body, cache, candidates, branching, places).flatten(0, 1)
+            return forward_candidates(self.body, cache, candidates, "tree", cache.capacity).flatten(0, 1)
 
     def commit(
         self,
@@ -82,11 +81,7 @@ class FixedStep(Step):
         following = following if logits.shape[0] == chosen.shape[0] else self.record(logits, first + chosen)
         logits = logits.float()
         by_sequence = logits.view(chosen.shape[0], -1, logits.shape[1])
-        if cache.copies == 1:
-            cache.commit_step(chosen, moved, state.logits, by_sequence, state.records, following.tensors)
-            return
-        cache.commit(chosen, moved)
-        state.advance(moved, logits[first + chosen], following)
+        cache.commit_step(chosen, moved, state.logits, by_sequence, state.records, following.tensors)
 
 
 class DeviceStep:

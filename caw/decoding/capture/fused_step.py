@@ -32,14 +32,8 @@ ALL_ROWS = 64  # of so many candidates all records cost what those of the origin
 
 
 def fusible(plan: Plan) -> bool:
-    """Tell whether the two operators suffice: no target, no log-probabilities, no copies of the prefix, one family."""
-    return (
-        plan.loop is None
-        and plan.recommended is None
-        and not plan.limits.log_probs
-        and plan.copies == 1
-        and plan.kernels.native
-    )
+    """Tell whether the two operators suffice: no target, no log-probabilities, one family."""
+    return plan.loop is None and plan.recommended is None and not plan.limits.log_probs and plan.kernels.native
 
 
 class Rungs(NamedTuple):
@@ -62,7 +56,7 @@ class FusedStep(FixedStep):
         self.carried = min(self.slots, self.choosing.rungs)
         own = plan.kernels.sibling_attention is ops.sibling_attention
         # compiled bodies and layers of others take the same number of candidates of every sequence
-        self.packs = own and plan.settings.branching == "tree" and not plan.settings.compile and exact_rows(model)
+        self.packs = own and not plan.settings.compile and exact_rows(model)
 
     def decode(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state, cache and ring."""

@@ -120,7 +120,7 @@ def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
     if plan.drafts:
         return None  # so is the memory that the host writes drafts to
     known = all(part is None or type(part).__module__.startswith("caw.") for part in (plan.watermark, plan.policy))
-    if not (plan.captured and known and plan.loop is None and plan.copies == 1) or plan.settings.compile:
+    if not (plan.captured and known and plan.loop is None) or plan.settings.compile:
         return None
     weights, policy = _weights(model), plan.policy
     watermark = None if plan.watermark is None else plan.watermark.with_key(0)  # keys are memory that the graph reads
@@ -128,7 +128,7 @@ def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
     settings = plan.settings
     return None if weights is None else (
         weights, watermark, type(policy), numbers, plan.limits, plan.mark_eos, plan.batch, plan.capacity,
-        plan.slots, plan.history, plan.kernels, plan.warper, settings.branching, settings.return_trace,
+        plan.slots, plan.history, plan.kernels, plan.warper, settings.return_trace,
         settings.prefill_attention,
     )  # fmt: skip
 

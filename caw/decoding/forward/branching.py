@@ -2,7 +2,9 @@
 
 tree        one forward of Q siblings per sequence
 sequential  Q forwards of one candidate per sequence
-batch       one forward of B * Q one-token rows, each with a copy of the prefix of its own
+batch       one forward of B * Q one-token rows, each with a copy of the prefix, made for the step
+
+The baselines run eagerly, without drafts.
 """
 
 from __future__ import annotations
@@ -55,9 +57,16 @@ def forward_all(
 
 def _forward_batch(model: Any, cache: SiblingCache, candidates: torch.Tensor, limit: int) -> torch.Tensor:
     batch, count = candidates.shape
-    rows = candidates.T.reshape(batch * count, 1)  # copy-major, as the cache keeps its copies
-    logits = _forward(model, cache, rows, cache.lengths.repeat(count), limit, slot=0)
-    return logits.view(count, batch, -1).transpose(0, 1)
+    copies = SiblingCache(
+        cache.num_layers, batch * count, cache.capacity, 1, cache.lengths.device, cache.kernels, cache.prefill_attention
+    )
+    assert cache.store is not None and cache.scratch is not None
+    copies.store = cache.store.repeat_interleave(count, dim=2)
+    copies.scratch = cache.scratch.new_empty(*cache.scratch.shape[:2], batch * count, 1, *cache.scratch.shape[4:])
+    copies.lengths = cache.lengths.repeat_interleave(count)
+    logits = _forward(model, copies, candidates.reshape(-1, 1), copies.lengths, limit, slot=0)
+    cache.scratch[:, :, :, :count] = copies.scratch.unflatten(2, (batch, count))[:, :, :, :, 0]
+    return logits.view(batch, count, -1)
 
 
 def forward_packed(

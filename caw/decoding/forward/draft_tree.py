@@ -6,8 +6,7 @@
 
 The root and its chain are written to the places of the cache where they belong, so that each draft reads its ancestors
 as it would read committed tokens: the same spans, lanes and rounding. The other candidates stand beside: they read the
-committed tokens alone, and their keys and values are kept behind the chain, where nobody reads. So is, beside a draft
-that expects a mark to change the original token, that original: what follows it is what the strength depends on.
+committed tokens alone, and their keys and values are kept behind the chain, where nobody reads.
 """
 
 from __future__ import annotations
@@ -20,34 +19,18 @@ import torch
 
 @dataclass(frozen=True)
 class Chain:
-    """Tokens drafted behind a candidate; root: its number among the candidates.
-
-    originals: of each of them the original token at its place, the same one where no change is expected; () = all are.
-    """
+    """Tokens drafted behind a candidate; root: its number among the candidates."""
 
     root: int = 0
     tokens: Sequence[int] = ()
-    originals: Sequence[int] = ()
-
-    @property
-    def beside(self) -> list[int | None]:
-        """For each drafted token, the one that is carried beside it, if any."""
-        pairs = zip(self.tokens, self.originals or self.tokens, strict=True)
-        return [None if token == original else original for token, original in pairs]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that it adds to a forward."""
-        return len(self.tokens) + sum(token is not None for token in self.beside)
 
 
 @dataclass(frozen=True)
 class DraftTree:
-    """N rows, sequence by sequence: its candidates in their order, then its chain, then what is beside the chain.
+    """N rows, sequence by sequence: its candidates in their order, then its chain.
 
     tokens, rows, positions, places: int64 [N], see `Layout`. first: int64 [B], the row of each sequence's first
-    candidate; drafts: B numbers, the row of its first draft. beside: of each sequence, for each of its drafts, the row
-    of the token beside it, None = there is none.
+    candidate; drafts: B numbers, the row of its first draft.
     """
 
     tokens: torch.Tensor
@@ -56,13 +39,12 @@ class DraftTree:
     places: torch.Tensor
     first: torch.Tensor
     drafts: list[int]
-    beside: list[list[int | None]]
 
     @classmethod
     def of(cls, candidates: Sequence[Sequence[int]], chains: Sequence[Chain], lengths: Sequence[int]) -> DraftTree:
         """Make the tree of B sequences of lengths[b] committed tokens each; one without candidates has no row."""
         columns: tuple[list[int], ...] = ([], [], [], [])
-        first, drafts, others = [], [], list[list[int | None]]()
+        first, drafts = [], []
         for row, (own, chain, length) in enumerate(zip(candidates, chains, lengths, strict=True)):
             beside = length + 1 + len(chain.tokens)  # the next place for a candidate that is not the root
             first.append(len(columns[0]))
@@ -73,15 +55,9 @@ class DraftTree:
             drafts.append(len(columns[0]))
             for behind, token in enumerate(chain.tokens, 1):
                 _append(columns, token, row, length + behind, length + behind)
-            others.append([None] * len(chain.tokens))
-            for number, other in enumerate(chain.beside):
-                if other is not None:
-                    others[row][number] = len(columns[0])
-                    _append(columns, other, row, length + number + 1, beside)
-                    beside += 1
         tokens, rows, positions, places = (torch.tensor(column, dtype=torch.int64) for column in columns)
         start = torch.tensor(first, dtype=torch.int64).clamp_max(max(len(columns[0]) - 1, 0))
-        return cls(tokens, rows, positions, places, start, drafts, others)
+        return cls(tokens, rows, positions, places, start, drafts)
 
 
 def _append(columns: tuple[list[int], ...], *values: int) -> None:

@@ -1,10 +1,9 @@
 """Cache of keys and values: committed tokens in the store, candidates of the current step in scratch.
 
-    store   [L, 2, R, HK, S, D]   row r holds its first lengths[r] tokens, left-aligned
-    scratch [L, 2, R, C, HK, D]   keys and values of the C candidates of one step
+    store   [L, 2, B, HK, S, D]   row b holds its first lengths[b] tokens, left-aligned
+    scratch [L, 2, B, C, HK, D]   keys and values of the C candidates of one step
 
-The store never holds a rejected sibling: commit copies the chosen one. R = B, or B * copies for the batch baseline
-(copy-major), which keeps one copy of the prefix for each candidate.
+The store never holds a rejected sibling: commit copies the chosen one.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ class SiblingCache(Cache):
 
     Args:
         num_layers: L. batch: B. capacity: S, tokens a sequence can hold. slots: C.
-        copies: 1, or how many copies of each prefix the batch baseline keeps.
         device: where lengths live; keys and values follow the model. kernels: implementation of the ops.
         prefill_attention: see `prefill_attention.causal_attention`.
     """
@@ -79,11 +77,10 @@ class SiblingCache(Cache):
         capacity: int,
         slots: int,
         device: torch.device,
-        copies: int = 1,
         kernels: ops.Ops | None = None,
         prefill_attention: PrefillAttention = "sdpa",
     ) -> None:
-        self.num_layers, self.batch, self.capacity, self.slots, self.copies = num_layers, batch, capacity, slots, copies
+        self.num_layers, self.batch, self.capacity, self.slots = num_layers, batch, capacity, slots
         self.kernels, self.prefill_attention = kernels or ops.dispatched(), prefill_attention
         self.store: torch.Tensor | None = None
         self.scratch: torch.Tensor | None = None
@@ -98,13 +95,9 @@ class SiblingCache(Cache):
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
 
     @property
-    def rows(self) -> int:
-        return self.batch * self.copies
-
-    @property
     def packs(self) -> bool:
         """True if a forward may carry different numbers of candidates per sequence; pays where arithmetic does."""
-        return self.lengths.device.type == "cpu" and self.copies == 1
+        return self.lengths.device.type == "cpu"
 
     def allocate(self, key: torch.Tensor, value: torch.Tensor) -> None:
         """Make store and scratch for keys and values shaped [rows, HK, tokens, D]; a second call changes nothing."""
@@ -117,9 +110,8 @@ class SiblingCache(Cache):
             )
         heads, dim = key.shape[1], key.shape[3]
         self.lengths = self.lengths.to(key.device)
-        self.store = key.new_zeros(self.num_layers, 2, self.rows, heads, self.capacity, dim)
-        slots = 1 if self.copies > 1 else self.slots
-        self.scratch = key.new_zeros(self.num_layers, 2, self.rows, slots, heads, dim)
+        self.store = key.new_zeros(self.num_layers, 2, self.batch, heads, self.capacity, dim)
+        self.scratch = key.new_zeros(self.num_layers, 2, self.batch, self.slots, heads, dim)
 
     def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step.
@@ -164,8 +156,6 @@ class SiblingCache(Cache):
         assert self._prefill_rows is not None and self.store is not None
         rows, self._prefill_rows = self._prefill_rows, None
         self.lengths[rows] = lengths
-        for copy in range(1, self.copies):
-            self.store[:, :, rows + copy * self.batch] = self.store[:, :, rows]
 
     def copy_out(self, row: int, start: int, end: int) -> list[torch.Tensor]:
         """Copy the keys and values of a row's positions start to end: one tensor [L, 2, HK, end - start, D]."""
@@ -200,16 +190,7 @@ class SiblingCache(Cache):
     def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
         """Append candidate choice[b] (int64 [B]) to sequence b where active (bool [B])."""
         assert self.store is not None and self.scratch is not None
-        if self.copies == 1:
-            self.kernels.commit_kv(self.store, self.scratch, choice, self.lengths, active)
-            return
-        sequence = torch.arange(self.batch, device=choice.device)
-        picked = self.scratch[:, :, choice * self.batch + sequence]  # [L, 2, B, 1, HK, D]
-        before = self.lengths.clone()
-        for copy in range(self.copies):
-            part = self.store[:, :, copy * self.batch : (copy + 1) * self.batch]
-            self.lengths.copy_(before)
-            self.kernels.commit_kv(part, picked, torch.zeros_like(choice), self.lengths, active)
+        self.kernels.commit_kv(self.store, self.scratch, choice, self.lengths, active)
 
     def commit_step(
         self,
@@ -222,7 +203,7 @@ class SiblingCache(Cache):
         alive: torch.Tensor | None = None,
     ) -> None:
         """`commit`, and logits and records move along in the same launch; arguments as in `commit_step_ref`."""
-        assert self.store is not None and self.scratch is not None and self.copies == 1
+        assert self.store is not None and self.scratch is not None
         scratch = self.scratch[:, :, :, self.first :] if self.first else self.scratch
         self.kernels.commit_step(
             self.store, scratch, choice, self.lengths, active, logits, step_logits, records, following, alive
@@ -231,11 +212,10 @@ class SiblingCache(Cache):
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every sequence but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
         assert self.store is not None and self.scratch is not None
-        kept = [row + copy * self.batch for copy in range(self.copies) for row in rows.tolist()]
-        for place, row in enumerate(kept):  # ascending: what is overwritten has moved already, or is dropped
+        for place, row in enumerate(rows.tolist()):  # ascending: what is overwritten has moved already, or is dropped
             if place != row:
                 self.store[:, :, place] = self.store[:, :, row]
-        self.store, self.scratch = self.store[:, :, : len(kept)], self.scratch[:, :, : len(kept)]
+        self.store, self.scratch = self.store[:, :, : rows.numel()], self.scratch[:, :, : rows.numel()]
         self.lengths, self.batch = kept_rows(self.lengths, rows), rows.numel()
 
     def release(self) -> None:

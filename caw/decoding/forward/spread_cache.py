@@ -28,16 +28,14 @@ class SpreadCache(Cache):
         capacity: int,
         slots: int,
         device: torch.device,
-        copies: int = 1,
         kernels: ops.Ops | None = None,
         prefill_attention: PrefillAttention = "sdpa",
     ) -> None:
-        self.batch, self.capacity, self.slots, self.copies = batch, capacity, slots, copies
+        self.batch, self.capacity, self.slots = batch, capacity, slots
         self.kernels, self.prefill_attention = kernels or ops.dispatched(), prefill_attention
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
         self.parts = [
-            SiblingCache(1, batch, capacity, slots, device, copies, kernels, prefill_attention)
-            for _ in range(num_layers)
+            SiblingCache(1, batch, capacity, slots, device, kernels, prefill_attention) for _ in range(num_layers)
         ]
         self.shared: list[torch.Tensor] | None = None
         super().__init__(layers=[part.layers[0] for part in self.parts])

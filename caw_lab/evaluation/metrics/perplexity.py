@@ -36,14 +36,12 @@ class Perplexity:
 class Comparison:
     """Two settings compared on the same questions.
 
-    n: questions that both have. first, second: means (perplexity: medians). mann_whitney: p-value that ignores the
-    pairing, as box plots do; wilcoxon: signed-rank p-value of the pairs; both two-sided, NaN where there is no test.
+    n: questions that both have. mann_whitney: p-value that ignores the pairing, as box plots do; wilcoxon: signed-rank
+    p-value of the pairs; both two-sided, NaN where there is no test.
     mcnemar: exact p-value where every value is right or wrong, else None.
     """
 
     n: int
-    first: float
-    second: float
     mann_whitney: float
     wilcoxon: float
     mcnemar: float | None = None
@@ -99,39 +97,32 @@ def _perplexity(values: np.ndarray | None) -> float | None:
 
 def compare_perplexity(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
     """Test whether perplexities (by id) differ: Mann-Whitney's test over all, Wilcoxon's over the pairs' logarithms."""
-    return _compare(first, second, np.log, np.median)
+    return _compare(first, second, np.log)
 
 
 def compare_accuracy(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
     """Test whether grades (by id: 1 or 0, or their mean over keys) differ."""
     shared = sorted(first.keys() & second.keys())
     a, b = np.array([first[i] for i in shared]), np.array([second[i] for i in shared])
-    made = _compare(first, second, np.asarray, np.mean)
+    made = _compare(first, second, np.asarray)
     if len(shared) and np.isin([*a, *b], (0.0, 1.0)).all():
         return replace(made, mcnemar=mcnemar(int((a > b).sum()), int((b > a).sum())))
     return made
 
 
-def _compare(first: Mapping[str, float], second: Mapping[str, float], scale: Any, middle: Any) -> Comparison:
+def _compare(first: Mapping[str, float], second: Mapping[str, float], scale: Any) -> Comparison:
     shared = sorted(first.keys() & second.keys())
     a, b = scale([first[i] for i in shared]), scale([second[i] for i in shared])
     if not shared:
-        return Comparison(0, float("nan"), float("nan"), float("nan"), float("nan"))
+        return Comparison(0, float("nan"), float("nan"))
     apart = float(stats.mannwhitneyu(list(first.values()), list(second.values())).pvalue)
     paired = float(stats.wilcoxon(a, b).pvalue) if np.any(a != b) else 1.0
-    return Comparison(
-        len(shared), float(middle(list(first.values()))), float(middle(list(second.values()))), apart, paired
-    )
+    return Comparison(len(shared), apart, paired)
 
 
 def box(values: Sequence[float]) -> dict[str, float]:
-    """Return the statistics of a box plot: n, mean, quartiles, and the 5 % and 95 % points for whiskers; {"n": 0} for
-    no values.
-    """
+    """Return the statistics of a box plot: quartiles, and the 5 % and 95 % points for whiskers; {} for no values."""
     if not len(values):
-        return {"n": 0}
-    low, q1, median, q3, high = np.quantile(
-        np.asarray(values, dtype=np.float64), (0.05, 0.25, 0.5, 0.75, 0.95)
-    ).tolist()
-    return {"n": len(values), "mean": float(np.mean(values)), "low": low, "q1": q1, "median": median, "q3": q3,
-            "high": high}  # fmt: skip
+        return {}
+    ends = np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()
+    return dict(zip(("low", "q1", "median", "q3", "high"), ends, strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from caw.io.json_files import packed_json, read_json, read_lines
+from caw.io.json_files import packed_json, read_lines
 from caw.requirements import require
 from caw_lab.evaluation.answers import current_scores
 from caw_lab.evaluation.config import NONE
@@ -41,7 +41,7 @@ class ReportData:
 
     rows, comparisons, equal_detection: of results.json. scores: of scores.jsonl. correct, perplexity: for each setting,
     question id -> mean grade, and geometric mean of the perplexity, over keys. judge: the model of the perplexities.
-    kinds: policy name -> kind. latency: of benchmark files. missing: a sentence for each part that is not there.
+    kinds: policy name -> kind. missing: a sentence for each part that is not there.
     """
 
     rows: list[dict[str, Any]]
@@ -50,7 +50,6 @@ class ReportData:
     perplexity: dict[Setting, dict[str, float]] = field(default_factory=dict)
     judge: str = ""
     kinds: dict[str, str] = field(default_factory=dict)
-    latency: list[Latency] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     equal_detection: list[dict[str, Any]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -73,7 +72,7 @@ class ReportData:
         return next(row for row in self.pooled() if setting_of(row) == setting)
 
     def kind(self, policy: str) -> str:
-        return self.kinds.get(policy) or policy_kind(policy)
+        return self.kinds.get(policy, "fixed")
 
     def label(self, setting: Setting) -> str:
         """Return a label as in the paper's table: "KGW-hard", "KGW-hard+caw"."""
@@ -85,16 +84,6 @@ class ReportData:
         place = watermarks.index(setting.watermark) if setting.watermark in watermarks else len(watermarks)
         kind = KINDS.index(self.kind(setting.policy)) if marked and self.kind(setting.policy) in KINDS else len(KINDS)
         return (setting.task, setting.model, marked, place, kind, setting.policy)
-
-
-def policy_kind(policy: str) -> str:
-    """Guess the kind of a policy from its name, for results without manifests."""
-    low = policy.lower()
-    if "caw" in low or "capacity" in low:
-        return "capacity"
-    if "entropy" in low or "sweet" in low:
-        return "entropy"
-    return "logit-delta" if "logit" in low else "fixed"
 
 
 def setting_of(row: Mapping[str, Any]) -> Setting:
@@ -121,8 +110,8 @@ def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, i
     return Setting(".".join(parts[: at - 1]), parts[at - 1], parts[at], ".".join(parts[at + 1 : -1])), int(parts[-1])
 
 
-def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -> ReportData:
-    """Read everything in a run's folder or a published copy. benchmarks: a folder of benchmark files.
+def read_report_data(folder: str | Path) -> ReportData:
+    """Read everything in a run's folder or a published copy.
 
     Raises FileNotFoundError for a folder without results.json (a copy has it compressed), and ValueError for files of
     another kind.
@@ -134,7 +123,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
     rows = store.results.get("rows")
     if not isinstance(rows, list) or not all(isinstance(r, dict) and {"model", "task"} <= r.keys() for r in rows):
         raise ValueError(f"{place / 'results.json'} must have rows with model and task; write it with caw evaluate run")
-    data = ReportData(rows, current_scores(store.read_scores()), latency=read_latency(benchmarks))
+    data = ReportData(rows, current_scores(store.read_scores()))
     data.comparisons = store.results.get("comparisons") or []
     data.equal_detection = store.results.get("equal_detection") or []
     copy = Published(place) if is_published(place) else None
@@ -169,14 +158,10 @@ def _means(
     """Return the mean over keys, by setting and question. values: (cell, question, value)."""
     gathered: dict[Setting, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for cell, question, value in values:
-        setting = manifest_setting(cell, manifests.get(cell, {}))
+        manifest = manifests.get(cell)
+        setting = setting_of(manifest) if manifest else setting_of_cell(cell)[0]
         gathered[setting][question][cell] = value
     return {s: {q: float(mean(list(v.values()))) for q, v in questions.items()} for s, questions in gathered.items()}
-
-
-def manifest_setting(cell: str, manifest: Mapping[str, Any]) -> Setting:
-    """Return the setting of a cell, from its manifest if it has one, otherwise from its name."""
-    return setting_of(manifest) if manifest else setting_of_cell(cell)[0]
 
 
 def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:
@@ -203,8 +188,6 @@ def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:
         said.append("no perplexities; run `caw evaluate perplexity`")
     if not data.correct and any(row.get("accuracy") is not None for row in data.rows):
         said.append("no grades question by question, so no p-values of accuracy")
-    if not data.latency:
-        said.append("no benchmark files, so no latency table; name their folder with --benchmarks")
     return said
 
 
@@ -222,73 +205,3 @@ def _not_begun(store: Store) -> list[str]:
 
     names = dict.fromkeys(plan.name for plan in config_of(yaml.safe_load(path.read_text("utf-8")), str(path)).plan())
     return [name for name in names if not store.cell(name).files()]
-
-
-@dataclass(frozen=True)
-class Latency:
-    """One way to generate.
-
-    case: the file, and what else all the ways it is compared with share. variant: its name. ratio: time over that of
-    plain decoding; low, high: its spread. memory: peak over that of plain decoding, None if not measured. speed: tokens
-    per second, None if not measured. kind: "none", "fixed" or "capacity"; gives its colour.
-    """
-
-    case: str
-    model: str
-    batch: int
-    dtype: str
-    variant: str
-    ratio: float
-    low: float
-    high: float
-    memory: float | None = None
-    speed: float | None = None
-
-    @property
-    def kind(self) -> str:
-        low = self.variant.lower()
-        if "caw" in low:
-            return "capacity"
-        return "fixed" if any(mark in low for mark in ("kgw", "exp", "unigram", "synthid", "markllm")) else "none"
-
-
-def read_latency(folder: str | Path | None) -> list[Latency]:
-    """Return every row with a ratio in a folder's JSON files, in name order; [] for no folder.
-
-    Other files and rows are ignored. Raises FileNotFoundError if the folder does not exist.
-    """
-    if folder is None:
-        return []
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"--benchmarks must be a folder of benchmark results, found none at {folder}; name one")
-    return [row for path in sorted(Path(folder).glob("*.json")) for row in _rows(path)]
-
-
-def _rows(path: Path) -> Iterator[Latency]:
-    content = read_json(path) or {}
-    rows, setup = content.get("rows"), content.get("arguments") or {}
-    if not isinstance(rows, list):
-        return
-    model, dtype = str(setup.get("shapes") or setup.get("model") or "?"), str(setup.get("dtype", "?"))
-    for row in rows:
-        ratio = row.get("ratio") if isinstance(row, dict) else None
-        name = row.get("variant") or row.get("mode") if isinstance(row, dict) else None
-        if ratio is None or not isinstance(name, str):
-            continue
-        if isinstance(ratio, dict):  # of `caw benchmark`
-            yield Latency(
-                f"{path.stem}, batch {row['batch']}, prompt {row['prompt']}", model, row["batch"], dtype,
-                name if row.get("slots") is None else f"{name} C={row['slots']}",
-                ratio["median"], ratio["low"], ratio["high"], row.get("peak_ratio"),
-                row.get("tokens_per_second"),
-            )  # fmt: skip
-        elif "variant" in row:
-            yield Latency(
-                path.stem, model, _batch(setup), dtype, name, ratio=ratio, low=row.get("p20", ratio),
-                high=row.get("p80", ratio), speed=row.get("speed"),
-            )  # fmt: skip
-
-
-def _batch(setup: dict[str, Any]) -> int:
-    batch = setup.get("batch", 1)
-    return batch if isinstance(batch, int) else 1

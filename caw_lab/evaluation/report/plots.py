@@ -1,4 +1,4 @@
-"""Figures of a report, made with matplotlib: trade-off, robustness, perplexity, latency.
+"""Figures of a report, made with matplotlib: trade-off, robustness, perplexity.
 
 Each kind of policy has one colour in all figures (of the Okabe-Ito palette, which colour-blind people can tell apart)
 and one marker, so that figures can be read in grey too.
@@ -7,13 +7,11 @@ and one marker, so that figures can be read in grey too.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from caw.io.figures import svg_text
 from caw.requirements import require
 from caw_lab.evaluation.config import NONE
 from caw_lab.evaluation.metrics.perplexity import box
@@ -26,7 +24,7 @@ MARKERS = {"fixed": "s", "entropy": "^", "logit-delta": "D", "capacity": "o"}
 NAMES = {NONE: "no watermark", "fixed": "fixed strength", "entropy": "+entropy", "logit-delta": "+logit delta",
          "capacity": "+CAW"}  # fmt: skip
 DETECTION = {"tpr_at_fpr_1e2": "TPR at FPR 1 %", "auroc": "AUROC"}
-INK = "#010203"  # used for nothing else; in HTML it becomes the page's own text colour
+INK = "#010203"
 
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
@@ -189,60 +187,3 @@ def _boxes(axes: Any, values: Sequence[Sequence[float]], colours: Sequence[str])
     for name in ("medians", "whiskers", "caps"):
         for line in parts[name]:
             line.set(color=INK, lw=1.4 if name == "medians" else 0.9)
-
-
-def latency_plot(data: ReportData) -> Any | None:
-    """Draw time relative to plain decoding; a panel for each case, four per row. None without benchmark files."""
-    cases = list(dict.fromkeys(r.case for r in data.latency))
-    if not cases:
-        return None
-    columns = min(4, len(cases))
-    lines = math.ceil(len(cases) / columns)
-    most = max(sum(r.case == case for r in data.latency) for case in cases)
-    figure, axes = _figure(4.4 * columns, (0.3 * most + 1.4) * lines, lines, columns)
-    for panel, case in zip(axes.flat, cases, strict=False):
-        rows = [r for r in data.latency if r.case == case]
-        place = np.arange(len(rows))[::-1]
-        spread = np.array([[r.ratio - r.low, r.high - r.ratio] for r in rows]).T.clip(0)
-        colours = [COLOURS[r.kind if r.kind in COLOURS else NONE] for r in rows]
-        panel.barh(place, [r.ratio for r in rows], 0.7, xerr=spread, color=colours, error_kw={"lw": 0.9, "ecolor": INK})
-        panel.axvline(1, color=INK, lw=0.8)
-        panel.set_yticks(place, [r.variant for r in rows], fontsize=7)
-        panel.set_xlabel("time / plain decoding")
-        panel.set_title(case, fontsize=9)
-        panel.grid(axis="x", lw=0.3)
-        panel.set_axisbelow(True)
-    for panel in axes.flat[len(cases) :]:
-        panel.set_axis_off()
-    return figure
-
-
-def inline_svg(figure: Any, name: str) -> str:
-    """Return the figure as SVG for an HTML page, without a background and with the page's text colour for lines and
-    letters.
-
-    Changes the figure's colours.
-    """
-    _recolour(figure)
-    text = svg_text(figure, name, transparent=True)
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
-    return re.sub(r"<svg[^>]*>", lambda tag: re.sub(r' (?:width|height)="[^"]*"', "", tag[0]), text, count=1)
-
-
-def _recolour(figure: Any) -> None:
-    """Give letters, frames and ticks the colour `INK`; colours with a meaning stay."""
-    from matplotlib.axis import Axis
-    from matplotlib.colors import to_hex
-    from matplotlib.legend import Legend
-    from matplotlib.spines import Spine
-    from matplotlib.text import Text
-
-    for legend in figure.findobj(Legend):
-        legend.get_frame().set(facecolor="none", edgecolor="none")
-    for spine in figure.findobj(Spine):
-        spine.set_edgecolor(INK)
-    for axis in figure.findobj(Axis):
-        axis.set_tick_params(which="both", color=INK, labelcolor=INK)
-    for text in figure.findobj(Text):
-        if to_hex(text.get_color()) == "#000000":
-            text.set_color(INK)

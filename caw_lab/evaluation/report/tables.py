@@ -1,11 +1,10 @@
-"""Tables of a report: the paper's Table 1, what each run was, robustness, perplexity, latency."""
+"""Tables of a report: the paper's Table 1, what each run was, robustness, perplexity."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from caw_lab.evaluation.report.robustness import Robust
 DASH = "–"
 RATES = ("tpr_at_fpr_1e2", "tpr_at_fpr_1e3")
 DETECTION = ("auroc", "f1", *RATES)
-NOTHING = Comparison(0, math.nan, math.nan, math.nan, math.nan)
+NOTHING = Comparison(0, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,6 @@ class Table:
         lines = [f"| {' | '.join(map(_cell, self.header))} |", "| --- |" + " ---: |" * (len(self.header) - 1)]
         lines += [f"| {' | '.join(map(_cell, row))} |" for row in self.rows]
         return "\n".join([*lines, "", self.note] if self.note else lines) + "\n"
-
-    def html(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
-        body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>\n" for row in self.rows)
-        note = f'<p class="soft">{escape(self.note)}</p>' if self.note else ""
-        return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>{note}'
 
 
 def _cell(text: str) -> str:
@@ -217,7 +210,8 @@ def equal_detection_table(data: ReportData) -> Table:
     rows = [
         (
             str(r["model"]), str(r["task"]), data.label(Setting(r["model"], r["task"], r["watermark"], r["policy"])),
-            measures.get(r["measure"], r["measure"]), _at(r), per_cent(r["accuracy"]),
+            measures.get(r["measure"], r["measure"]),
+            (number if r["measure"].endswith("z_mean") else per_cent)(r["target_measure"]), per_cent(r["accuracy"]),
             per_cent(r["accuracy_fixed"]), with_interval(r["difference"], r["difference_ci"], points),
             "yes" if r["inside"] else "no", str(r["n"]),
         )
@@ -232,11 +226,6 @@ def equal_detection_table(data: ReportData) -> Table:
         "accuracy is used."
     )
     return Table("Accuracy at equal detection", header, tuple(rows), note)
-
-
-def _at(row: dict[str, Any]) -> str:
-    show = number if row["measure"].endswith("z_mean") else per_cent
-    return show(row["target_measure"])
 
 
 def comparison_table(data: ReportData) -> Table:
@@ -320,17 +309,3 @@ def perplexity_table(data: ReportData) -> Table:
         "by the exact McNemar test (one key) or signed ranks (means over keys)."
     )
     return Table("Perplexity and accuracy", header, tuple(rows), note)
-
-
-def latency_table(data: ReportData) -> Table:
-    """Return time and memory relative to plain decoding, from the benchmark files."""
-    rows = [
-        (
-            r.case, r.model, str(r.batch), r.dtype, r.variant, with_interval(r.ratio, (r.low, r.high)),
-            number(r.memory), number(r.speed, 1),
-        )
-        for r in data.latency
-    ]  # fmt: skip
-    header = ("case", "model", "batch", "dtype", "way", "time ratio", "memory ratio", "tokens/s")
-    note = "Relative to this library's own plain decoding in the same run; in brackets the spread over its rounds."
-    return Table("Latency", header, tuple(rows), note)

@@ -13,13 +13,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 
-from caw.keeps import ANY_NUMBER, STATED_NUMBER, plain_number, same_number
 from caw_lab.evaluation.tasks.base import Graded, last, up_to_sentence_end
 
+NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
+STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
+ANY_NUMBER = re.compile(NUMBER)
 # a small letter counts only in parentheses: "the answer is a kinship system" states none
 STATED_LETTER = re.compile(r"(?i:\banswer is:?)[*\s]*(?:\(([A-Ja-j])\)|\(?([A-J])\b)")
 ANY_LETTER = re.compile(r"\(([A-J])\)")
+
+
+def plain_number(text: str) -> str:
+    """Return a number without thousands separators and dollar signs."""
+    return text.replace(",", "").replace("$", "")
+
+
+def same_number(one: str, other: str) -> bool:
+    """Tell whether two texts are the same number: "1,200.00" is "1200"."""
+    try:
+        return Decimal(plain_number(one)) == Decimal(plain_number(other))
+    except InvalidOperation:
+        return False
+
+
+def answer_of(text: str) -> str | None:
+    """Return the stated number of a text, otherwise its last one; None if it has none."""
+    stated = STATED_NUMBER.search(text)
+    if stated:
+        return stated[1]
+    found = ANY_NUMBER.findall(text)
+    return found[-1] if found else None
 
 
 def grade_number(text: str, gold: str) -> Graded:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from caw.io.endpoint import Endpoint, EndpointError, RequestRefused
@@ -36,34 +34,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 ATTEMPTS = 2
-BYTES_PER_TOKEN = 4.0  # of English, roughly; used only where no tokenizer is given
-REPLY_SHARE = 1.3  # of the answer's own tokens: a reply quotes at most the whole of it, plus quotes and commas
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Maximum cost of a run, one attempt per document: tokens, and money if prices (per million tokens) are known."""
-
-    documents: int
-    input_tokens: int
-    output_tokens: int
-    exact: bool
-    input_price: float | None = None
-    output_price: float | None = None
-
-    @property
-    def money(self) -> float | None:
-        if self.input_price is None or self.output_price is None:
-            return None
-        return (self.input_tokens * self.input_price + self.output_tokens * self.output_price) / 1e6
-
-    def __str__(self) -> str:
-        about = "" if self.exact else "about "
-        money = "unknown, give --input-price and --output-price" if self.money is None else f"at most {self.money:.2f}"
-        return (
-            f"{self.documents} documents, {about}{self.input_tokens} tokens in, at most {about}{self.output_tokens} "
-            f"out; cost {money}"
-        )
 
 
 class EndpointLabeler:
@@ -152,19 +122,3 @@ def parse_reply(reply: str) -> list[str]:
     if not segments:
         raise LabelError("expected at least one segment, the model named none")
     return segments
-
-
-def estimate_cost(
-    documents: Sequence[LabelledText],
-    count: Callable[[str], int] | None = None,
-    input_price: float | None = None,
-    output_price: float | None = None,
-) -> Cost:
-    """Estimate tokens and money of labelling these documents. count: tokens of a text; None = estimated from its
-    length.
-    """
-    counted = count or (lambda text: round(len(text.encode()) / BYTES_PER_TOKEN))
-    fixed = counted(INSTRUCTION) + counted(json.dumps(SCHEMA)) + 10  # what the chat format itself adds
-    inputs = sum(fixed + counted(messages_of(d)[1]["content"]) for d in documents)
-    outputs = sum(round(REPLY_SHARE * counted(json.dumps({"segments": [d.solution]}))) for d in documents)
-    return Cost(len(documents), inputs, outputs, count is not None, input_price, output_price)

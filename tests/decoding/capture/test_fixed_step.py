@@ -63,10 +63,9 @@ def test_fixed_steps_give_the_same_through_the_dispatcher(llama: Any, watermark:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
 @pytest.mark.parametrize("watermark", ["selfhash", "unigram", "top_k", "scale"])
-def test_branchings(llama: Any, watermark: str, branching: str) -> None:
-    both(llama, RAGGED, WATERMARKS[watermark], capacity_policy(llama), branching=branching)
+def test_look_aheads(llama: Any, watermark: str) -> None:
+    both(llama, RAGGED, WATERMARKS[watermark], capacity_policy(llama))
 
 
 def test_fixed_steps_on_every_architecture(model: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caw.decoding.drafts.drafter import Drafter, Guess
+from caw.decoding.drafts.drafter import Guess
 from caw.decoding.drafts.ngrams import (
     EARLIER,
     EXPECTED,
@@ -95,7 +95,6 @@ def test_alone_it_remembers_nothing() -> None:
 
 def test_earlier_texts_help_where_the_own_match_is_shorter() -> None:
     drafter = NgramDrafter()
-    assert isinstance(drafter, Drafter)
     drafter.learn([1, 2, 3, 4, 5, 6])
     assert drafter.follow([9, 1, 2]).after(3, 2) == Guess((4, 5), TRUST_EARLIER)
     assert drafter.follow([1, 2, 3, 8, 1, 2]).after(3, 2) == Guess([8, 1], TRUST[3]), "the own text first"

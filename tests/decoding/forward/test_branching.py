@@ -26,16 +26,15 @@ def logits_of(model: Any, ids: list[int]) -> torch.Tensor:
     return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
 
 
-def make_cache(model: Any, branching: str, batch: int = len(LENGTHS)) -> SiblingCache:
-    copies = CANDIDATES if branching == "batch" else 1
-    return SiblingCache(model.config.num_hidden_layers, batch, 24, CANDIDATES, torch.device("cpu"), copies)
+def make_cache(model: Any, batch: int = len(LENGTHS)) -> SiblingCache:
+    return SiblingCache(model.config.num_hidden_layers, batch, 24, CANDIDATES, torch.device("cpu"))
 
 
 @torch.inference_mode()
 def compare_with_plain_forwards(model: Any, branching: Any) -> None:
     """Prefill, then two steps of siblings with commits; every row of logits against a forward without a cache."""
     texts = [prompt(length, length) for length in LENGTHS]
-    cache = make_cache(model, branching)
+    cache = make_cache(model)
     actual, expected = [], []
     with caw_attention(model):
         rows, _ = prefill(model, cache, range(len(texts)), texts, history=0)
@@ -62,7 +61,7 @@ def test_siblings_equal_separate_forwards(model: Any, branching: str) -> None:
 def test_packed_candidates_equal_separate_forwards(model: Any) -> None:
     """Other numbers of candidates for each sequence, none included; the last of them is committed."""
     texts = [prompt(length, length) for length in LENGTHS]
-    cache = make_cache(model, "tree")
+    cache = make_cache(model)
     actual, expected = [], []
     with caw_attention(model):
         prefill(model, cache, range(len(texts)), texts, history=0)
@@ -85,7 +84,7 @@ def test_packed_candidates_equal_separate_forwards(model: Any) -> None:
 def test_commit_leaves_no_trace_of_siblings(model: Any) -> None:
     """Decode with rejected siblings beside, and alone: one cache, one distribution."""
     texts = [prompt(length, length) for length in LENGTHS]
-    caches = [make_cache(model, "tree") for _ in range(2)]
+    caches = [make_cache(model) for _ in range(2)]
     active = torch.ones(len(texts), dtype=torch.bool)
     final = []
     for cache, alone in zip(caches, (False, True), strict=True):
@@ -152,7 +151,7 @@ def test_stale_places_are_never_read(llama: Any) -> None:
     candidates = torch.randint(3, VOCAB, (2, 2))
     rows = []
     for poison in (False, True):
-        cache = make_cache(llama, "tree", batch=2)
+        cache = make_cache(llama, batch=2)
         with caw_attention(llama):
             prefill(llama, cache, range(2), texts, history=0)
             if poison:

@@ -75,8 +75,10 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("name", [*FUSED, "phi3, a part of each head"])
-@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
+@pytest.mark.parametrize(
+    "name, branching",
+    [*((name, "tree") for name in (*FUSED, "phi3, a part of each head")), ("llama", "sequential"), ("phi3", "batch")],
+)
 def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(name) if name in CONFIGS else from_config(*PART, seed=1)
     prompts = [prompt(9), prompt(4, seed=1), prompt(17, seed=2)]
@@ -142,14 +144,6 @@ def test_a_changed_layer_of_another_kind_is_left_alone(name: str, change: object
     assert not fusible(layer)
 
 
-def test_nothing_is_left_behind() -> None:
-    model = build("llama")
-    with FusedForwards(model, enabled=True):
-        assert "forward" in model.model.__dict__ and "forward" in model.lm_head.__dict__
-    assert not any("forward" in module.__dict__ for module in model.modules())
-    assert not FusedForwards(model, enabled=False).forwards
-
-
 def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str], list[str]]:
     """A copy of the model is decoded twice by one decoder, changed between the two texts: the second text, which
     layers ran fused before the change, and after it."""
@@ -165,17 +159,6 @@ def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> t
     fresh = caw.generate(model, tokenizer(), prompts[1:], **options).sequences[0]
     assert tokens == fresh, "as if the decoder had been made after the change"
     return tokens, before, after
-
-
-def test_weights_are_those_that_the_layer_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replace(model: torch.nn.Module) -> None:
-        layer = model.model.layers[0]  # type: ignore[union-attr,index]
-        layer.mlp.down_proj.weight = torch.nn.Parameter(torch.randn_like(layer.mlp.down_proj.weight))
-
-    same, before, after = changed_while_decoding(lambda model: None, monkeypatch)
-    assert before == after == ["stack"] * 18
-    other, _, after = changed_while_decoding(replace, monkeypatch)
-    assert other != same and after == before
 
 
 def test_a_hook_is_called_in_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:

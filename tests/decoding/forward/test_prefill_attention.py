@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from pairwise import pairwise
 from torch.nn.functional import scaled_dot_product_attention
 
 from caw.decoding.forward import prefill_attention as attention_module
@@ -31,10 +32,9 @@ def expected(q: Any, k: Any, v: Any, scale: float, window: int | None, softcap: 
     return scores.softmax(-1)[..., :tokens] @ v
 
 
-@pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("softcap", [None, 1.5])
-@pytest.mark.parametrize("window", [None, 1, 5, 13, 40])
-@pytest.mark.parametrize("tokens", [1, 2, 13, 37])
+@pytest.mark.parametrize(
+    "tokens, window, softcap, sinks", pairwise([1, 2, 13, 37], [None, 1, 5, 13, 40], [None, 1.5], [False, True])
+)
 def test_prefill_attention(
     tokens: int, window: int | None, softcap: float | None, sinks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def test_the_plan_of_memory_has_it(as_on_a_gpu: None, dtype: torch.dtype, tmp_pa
     model.config.max_position_embeddings = 32_000
     facts = ModelFacts.of(model)
     there = replace(facts, device=torch.device("cuda"))
-    planned = decoding_needs(there, places, 1, 1, 0).fixed - decoding_needs(facts, places, 1, 1, 0).fixed
+    planned = decoding_needs(there, places, 1, 0).fixed - decoding_needs(facts, places, 1, 0).fixed
     made: list[Any] = [None]
 
     def make() -> None:

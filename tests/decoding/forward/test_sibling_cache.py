@@ -10,9 +10,9 @@ from caw.decoding.forward.sibling_cache import SiblingCache
 LAYERS, HEADS, DIM, SIZE, SLOTS = 2, 2, 3, 9, 3
 
 
-def filled(batch: int, lengths: list[int], copies: int = 1) -> SiblingCache:
+def filled(batch: int, lengths: list[int]) -> SiblingCache:
     """A cache after prefill of `batch` rows: position t of layer l, row b holds 100 l + 10 b + t (values negated)."""
-    cache = SiblingCache(LAYERS, batch, SIZE, SLOTS, torch.device("cpu"), copies)
+    cache = SiblingCache(LAYERS, batch, SIZE, SLOTS, torch.device("cpu"))
     cache.begin_prefill(torch.arange(batch))
     for layer in range(LAYERS):
         rows = 100 * layer + 10 * torch.arange(batch)[:, None] + torch.arange(max(lengths))[None]
@@ -33,14 +33,13 @@ def put_candidates(cache: SiblingCache, rows: int, count: int, slot: int = 0) ->
     return values
 
 
-@pytest.mark.parametrize("copies", [1, SLOTS])
-def test_prefill_fills_every_copy(copies: int) -> None:
-    cache = filled(2, [4, 2], copies)
-    assert cache.store.shape == (LAYERS, 2, 2 * copies, HEADS, SIZE, DIM)
-    assert cache.scratch.shape == (LAYERS, 2, 2 * copies, SLOTS if copies == 1 else 1, HEADS, DIM)
-    for row in range(2 * copies):
+def test_prefill_fills_rows() -> None:
+    cache = filled(2, [4, 2])
+    assert cache.store.shape == (LAYERS, 2, 2, HEADS, SIZE, DIM)
+    assert cache.scratch.shape == (LAYERS, 2, 2, SLOTS, HEADS, DIM)
+    for row in range(2):
         for layer in range(LAYERS):
-            expected = 100 * layer + 10 * (row % 2) + torch.arange(4).float()
+            expected = 100 * layer + 10 * row + torch.arange(4).float()
             assert torch.equal(cache.store[layer, 0, row, 1, :4, 2], expected)
             assert torch.equal(cache.store[layer, 1, row, 0, :4, 0], -expected)
     assert cache.lengths.tolist() == [4, 2]
@@ -56,25 +55,11 @@ def test_commit_appends_the_chosen_candidate() -> None:
     assert cache.store[1, 1, 1, 1, 2, 2] == -1010
 
 
-def test_commit_appends_to_every_copy() -> None:
-    """Copy-major rows: candidate c of sequence b was forwarded as row c * B + b."""
-    cache = filled(2, [4, 2], copies=SLOTS)
-    put_candidates(cache, 4, 1)  # two candidates of two sequences
-    cache.commit(torch.tensor([1, 0]), torch.ones(2, dtype=torch.bool))
-    assert cache.lengths.tolist() == [5, 3]
-    for copy in range(SLOTS):
-        assert cache.store[0, 0, copy * 2, 0, 4, 0] == 1000 + 10 * 2
-        assert cache.store[0, 0, copy * 2 + 1, 0, 2, 0] == 1000 + 10 * 1
-
-
-@pytest.mark.parametrize("copies", [1, SLOTS])
-def test_keep_drops_rows_of_every_copy(copies: int) -> None:
-    cache = filled(4, [4, 2, 3, 1], copies)
+def test_keep_drops_rows() -> None:
+    cache = filled(4, [4, 2, 3, 1])
     cache.keep(torch.tensor([3, 1]))
-    assert (cache.batch, cache.rows, cache.lengths.tolist()) == (2, 2 * copies, [1, 2])
-    for copy in range(copies):
-        assert cache.store[0, 0, copy * 2, 0, 0, 0] == 30
-        assert cache.store[0, 0, copy * 2 + 1, 0, 1, 0] == 11
+    assert (cache.batch, cache.lengths.tolist()) == (2, [1, 2])
+    assert cache.store[0, 0, 0, 0, 0, 0] == 30 and cache.store[0, 0, 1, 0, 1, 0] == 11
     cache.commit(torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool))
     assert cache.lengths.tolist() == [2, 3]
 

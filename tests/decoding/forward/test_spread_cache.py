@@ -30,7 +30,7 @@ def spread(tmp_path: Path) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
+@pytest.mark.parametrize("branching", ["tree", "sequential"])
 def test_a_spread_model_gives_the_same_tokens(llama: Any, spread: Any, branching: str) -> None:
     watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
     prompts = [*RAGGED, prompt(5, 7), prompt(2, 8)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,6 @@ from caw.io.json_files import read_lines
 from caw.io.jsonl import encode
 from caw_lab.evaluation.attacks.attacker import Attacker
 from caw_lab.evaluation.config_file import config_of, read_config
-from caw_lab.evaluation.metrics.accuracy import wilson
-from caw_lab.evaluation.metrics.style import style_of
 from caw_lab.evaluation.publishing import Published, publish
 from caw_lab.evaluation.report.data import read_report_data
 from caw_lab.evaluation.report.document import write_report
@@ -82,22 +78,6 @@ def test_tasks_and_policies_have_settings_of_their_own(work: Runner) -> None:
     assert all(g.correct is None and g.truncated_text == g.text for made in texts.values() for g in made)
 
 
-def test_results_tell_of_texts_and_of_no_accuracy(work: Runner) -> None:
-    results = work.store.results
-    rows = {(row["task"], row["policy"]): row for row in results["rows"]}
-    assert results["comparisons"] == results["equal_detection"] == []
-    for row in rows.values():
-        assert row["accuracy"] is row["accuracy_ci"] is row["unparsed"] is None and row["n"] == COUNT
-    found, bare = rows["short", "found"], rows["short", "none"]
-    texts = [g.text for g in work.store.cell("tiny.short.none").read()]
-    assert bare["style"]["distinct_2"] == pytest.approx(
-        sum(style_of(text).distinct[1] for text in texts) / COUNT, abs=1e-5
-    )
-    assert found["attempts"] > 1 and "attempts" not in rows["short", "soft"]
-    assert found["tpr_at_fpr_1e3"] >= rows["short", "soft"]["tpr_at_fpr_1e3"]
-    assert [row["attack"] for row in results["attacked"]] == ["word-d-0.5"] * 2
-
-
 def test_published_copies_give_the_same_results(work: Runner, tmp_path: Path) -> None:
     assert publish(work.scorer, work.config.plan(), tmp_path) == COUNT * len(CELLS)
     copy = Published(tmp_path)
@@ -110,7 +90,7 @@ def test_published_copies_give_the_same_results(work: Runner, tmp_path: Path) ->
 def test_reports_leave_grades_out(work: Runner, tmp_path: Path) -> None:
     data = read_report_data(work.store.path)
     assert data.correct == {} and not any("grades" in line for line in data.missing)
-    write_report(data, tmp_path, page=False)
+    write_report(data, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "## Length and repetition" in text and "## Paired comparisons" not in text and "Trade-off" not in text
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {
@@ -125,79 +105,6 @@ def test_texts_without_answers_cannot_be_chosen_by_them(free: dict[str, Any]) ->
     says = "policy found with watermark kgw: select must not be answer, task short has no answers; leave it out"
     with pytest.raises(ValueError, match=says):
         config_of({**free, "policies": policies}).check()
-
-
-def test_a_run_says_how_long_its_texts_are(free: dict[str, Any], tmp_path: Path) -> None:
-    work = runner(free, tmp_path, only=("tiny.drawn.none",), limit=2)
-    said: list[str] = []
-    work.say = said.append
-    work.run()
-    assert "2 texts, " in said[0] and "tokens each; 2 new in" in said[0] and "accuracy" not in said[0]
-
-
-def test_everyday_figures_come_from_the_run(work: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
-    everyday = importlib.import_module("everyday")
-    output = tmp_path / "everyday_tiny.json.xz"
-    monkeypatch.setattr("sys.argv", ["everyday.py", str(work.store.path), "--output", str(output)])
-    everyday.main()
-    found = everyday.read_everyday(output)
-    rows = {(row["task"], row["policy"]): row for row in everyday.rows(found)}
-    assert list(rows) == [("short", "none"), ("short", "soft"), ("short", "found"), ("drawn", "none")]
-    expected = {(row["task"], row["policy"]): row for row in work.store.results["rows"]}
-    for name in (("short", "soft"), ("short", "found")):
-        share = expected[name]["tpr_at_fpr_1e3"]
-        assert rows[name]["found"] == pytest.approx((share, *wilson(share * COUNT, COUNT)), abs=1e-5)
-        assert rows[name]["perplexity"] == pytest.approx((1.5, 1.5, 1.5))
-        style = expected[name]["style"]
-        assert rows[name]["distinct"] == pytest.approx([style[f"distinct_{n}"] for n in (1, 2, 3)], abs=1e-3)
-        over = style["repeated_4"] - expected["short", "none"]["style"]["repeated_4"]
-        middle, low, high = rows[name]["repeated_over"]
-        assert middle == pytest.approx(over, abs=1e-3) and low <= middle <= high
-        share, edits = rows[name]["after"]["word-d-0.5"]
-        assert share is not None and 0.4 < edits < 0.6
-    bare = rows["short", "none"]
-    assert bare["made"] is bare["perplexity"] is None and bare["found"] is not None
-    assert rows["short", "found"]["made"] == pytest.approx(expected["short", "found"]["attempts"], abs=1e-5)
-    assert (rows["drawn", "none"]["decoding"], rows["drawn", "none"]["limit"]) == ("temperature 0.5", 9)
-    content = json.dumps(found)
-    texts = [g.text for cell in work.store.cells() for g in cell.read()]
-    assert not any(text and json.dumps(text)[1:-1] in content for text in texts)
-
-
-def test_rounding_carries_no_p_value_over_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
-    everyday = importlib.import_module("everyday")
-    assert everyday.short(0.0010004, everyday.LEVEL) == 0.0010004
-    assert everyday.short(0.00099996, everyday.LEVEL) == 0.001
-    assert everyday.short(0.123456) == 0.123 and everyday.short(None) is None
-
-
-def test_cells_of_a_published_file_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
-    everyday = importlib.import_module("everyday")
-
-    def cell(texts: int, *attacks: str, read: float | None = 2.0) -> dict[str, Any]:
-        return {"ids": [*range(texts)], "p": dict.fromkeys(("none", *attacks)), "perplexity": [read] * texts}
-
-    before = {"judge": "", "given": "", "runs": {"a": 1}, "cells": {"one": cell(2), "two": cell(2, read=None)}}
-    now = {
-        "judge": "reader",
-        "given": "prompt",
-        "runs": {"b": 2},
-        "cells": {"two": cell(3, "word-d"), "three": cell(1)},
-    }
-    found = everyday.joined(before, now)
-    assert found == {**now, "runs": {"a": 1, "b": 2}, "cells": {"one": cell(2), **now["cells"]}}
-    with pytest.raises(SystemExit, match="expected perplexity by 'reader', as in --onto, got 'other'"):
-        everyday.joined(found, {**now, "judge": "other"})
-    for worse, what in (
-        (cell(2, "word-d"), "text 2"),
-        (cell(3), "attack word-d"),
-        (cell(3, "word-d", read=None), "perplexity"),
-    ):
-        with pytest.raises(SystemExit, match=f"expected two with all that --onto has of it, found no {what}"):
-            everyday.joined(found, {**now, "cells": {"two": worse}})
 
 
 def test_everyday_prompts() -> None:
@@ -226,25 +133,3 @@ def test_everyday_configs_differ_in_the_model_alone() -> None:
         assert {(s.detectable_at, s.edits) for s in settings} == {(None, 0.0), (0.001, 0.0), (0.001, 0.1)}
         seen.append([(plan.task, plan.policy) for plan in plans])
     assert len(seen) == 3 and seen[0] == seen[1] == seen[2]
-
-
-def test_attacked_figures_come_from_the_run(work: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
-    attacked, output = importlib.import_module("attacked"), tmp_path / "attacked_tiny.json.xz"
-    monkeypatch.setattr("sys.argv", ["attacked.py", str(work.store.path), "--output", str(output)])
-    attacked.main()
-    content = lzma.decompress(output.read_bytes()).decode()
-    found = json.loads(content)
-    rows = {(cell["manifest"]["task"], row["policy"]): row for cell, row in zip(
-        found["cells"].values(), attacked.rows(found), strict=True)}  # fmt: skip
-    assert [name for _, name in rows] == ["none", "soft", "found", "none"] and list(found["attacks"]) == ["word-d-0.5"]
-    of_run = {(row["attack"], row["policy"]): row for row in work.store.results["attacked"]}
-    plain = {row["policy"]: row for row in work.store.results["rows"] if row["task"] == "short"}
-    for policy in ("soft", "found"):
-        for attack, expected in (("none", plain[policy]), ("word-d-0.5", of_run["word-d-0.5", policy])):
-            (share, low, high), weighted, edits = rows["short", policy]["attacked"][attack]
-            assert share == pytest.approx(expected["tpr_at_fpr_1e2"], abs=1e-5) and low <= share <= high
-            assert weighted is None and (edits == 0) == (attack == "none")
-    assert rows["short", "none"]["attacked"]["word-d-0.5"][0] is not None and rows["short", "none"]["right"] is None
-    texts = [g.text for cell in work.store.cells() for g in cell.read()]
-    assert texts and not any(text and json.dumps(text)[1:-1] in content for text in texts)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from caw.io.json_files import read_json, read_lines
 from caw_lab.evaluation.store import Generation, Score, Store, natural
 
 LINE = Generation("task/test/1", (3, 1), "a text", "eos", "18", True, "a text", 0.5, 0.25, "stated", "run")
@@ -32,32 +29,6 @@ def test_generations_come_back_merged_over_ranks_in_natural_order(tmp_path: Path
     assert cell.read()[0] == replace(LINE, id="t/2")
 
 
-@pytest.mark.parametrize("cut", [1, 5, 40, 100])
-def test_a_line_cut_short_is_no_line_and_is_dropped_when_writing_goes_on(tmp_path: Path, cut: int) -> None:
-    cell = Store(tmp_path).cell("m.t.none")
-    with cell.writer() as writer:
-        for line in lines("t/1", "t/2"):
-            writer.write(line)
-    path = cell.folder / "generations.0.jsonl"
-    path.write_bytes(path.read_bytes()[: -cut - 1])
-    assert cell.done() == {"t/1"}
-    with cell.writer() as writer:
-        writer.write(lines("t/2")[0])
-    assert [g.id for g in cell.read()] == ["t/1", "t/2"]
-
-
-def test_a_line_that_lacks_only_its_end_counts_before_and_after_writing_goes_on(tmp_path: Path) -> None:
-    cell = Store(tmp_path).cell("m.t.none")
-    with cell.writer() as writer:
-        writer.write(lines("t/1")[0])
-    path = cell.folder / "generations.0.jsonl"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert cell.done() == {"t/1"}
-    with cell.writer() as writer:
-        writer.write(lines("t/2")[0])
-    assert cell.done() == {"t/1", "t/2"}
-
-
 def test_a_doubled_id_and_a_broken_line_are_errors(tmp_path: Path) -> None:
     cell = Store(tmp_path).cell("m.t.none")
     for rank in (0, 1):
@@ -71,28 +42,6 @@ def test_a_doubled_id_and_a_broken_line_are_errors(tmp_path: Path) -> None:
     (cell.folder / "generations.0.jsonl").write_text('{"id": "t/1", "tokens": []}\n')
     with pytest.raises(ValueError, match="found one without text, finish_reason"):
         cell.read()
-
-
-def _try_to_write(folder: Path, queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
-    try:
-        with Store(folder).cell("m.t.none").writer(0):
-            queue.put("wrote")
-    except ValueError as error:
-        queue.put(str(error))
-
-
-def test_two_processes_cannot_write_as_the_same_rank(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("fork")
-    queue = spawn.Queue()
-    with Store(tmp_path).cell("m.t.none").writer(0):
-        other = spawn.Process(target=_try_to_write, args=(tmp_path, queue))
-        other.start()
-        assert "rank 0 of cell m.t.none is being written by another process" in queue.get(timeout=60)
-        other.join()
-    other = spawn.Process(target=_try_to_write, args=(tmp_path, queue))
-    other.start()
-    assert queue.get(timeout=60) == "wrote"
-    other.join()
 
 
 def test_a_cell_keeps_to_its_manifest(tmp_path: Path) -> None:
@@ -138,26 +87,6 @@ def test_runs_are_named_by_their_content(tmp_path: Path) -> None:
     first = store.keep_run({"a": 1, "b": 2})
     assert store.keep_run({"b": 2, "a": 1}) == first != store.keep_run({"a": 2})
     assert store.run(first) == {"a": 1, "b": 2} and store.run("unknown") == {}
-
-
-def test_files_are_replaced_whole_and_leave_nothing_behind(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.write_results({"rows": [1]})
-    with pytest.raises(ValueError):
-        store.write_results({"rows": [float("nan")]})
-    assert store.results == {"rows": [1]} and [p.name for p in tmp_path.iterdir()] == ["results.json"]
-    (tmp_path / "results.json").write_text("[]")
-    with pytest.raises(ValueError, match="expected a JSON object"):
-        read_json(tmp_path / "results.json")
-
-
-def test_lines_of_a_file_that_is_empty_or_ends_inside_a_character(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"")
-    assert read_lines(path) == []
-    whole = json.dumps({"id": "1", "text": "\u00e9"}, ensure_ascii=False).encode() + b"\n"
-    path.write_bytes(whole + whole[:-4])
-    assert len(read_lines(path)) == 1
 
 
 def test_numbers_in_names_sort_as_numbers() -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import stats
 from tiny import tiny_model, tiny_tokenizer
 
 import caw
-from caw.detection.calibration import NAMES, NUMBERS, Calibration, signal_features
-from caw.detection.expected_signal import expected_signal
+from caw.detection.calibration import NAMES, NUMBERS, Calibration
 from caw_lab.training.fit_calibration import fit_calibration
 
 PROMPTS = [f"{a} {b}" for a in ("the sky", "a small text", "red light", "which knows") for b in ("is", "of", "and", "")]
@@ -73,30 +72,6 @@ def test_the_null_is_kept_whatever_it_says(loaded: tuple[Any, Any], made: dict[s
     ]
     for level in (0.1, 0.02):
         assert stats.binomtest(sum(x <= level for x in p), len(p), level, "greater").pvalue > 1e-4
-
-
-def test_it_predicts_what_was_green(
-    loaded: tuple[Any, Any], made: dict[str, Any], learned: dict[str, Calibration]
-) -> None:
-    mark, texts = list(made["kgw"].items())[2]
-    reader = caw.ReaderWeights(*loaded)
-    detector = caw.detection.Detector(None, mark)
-    believed, learnt, green = [], [], []
-    for scored in detector.score([np.array(ids) for ids in texts]):
-        reading = reader.reading(scored.ids)
-        features = signal_features(reading, mark, reader.kinds)
-        assert features.shape == (len(scored.ids), len(NAMES)) and np.isfinite(features).all()
-        believed.append(np.clip(expected_signal(reading, mark), 1e-3, 1 - 1e-3)[scored.counted])
-        learnt.append(learned["kgw"].signal(features)[scored.counted])
-        green.append(scored.values[scored.counted])
-    seen = np.concatenate(green)
-
-    def nats(chance: np.ndarray) -> float:
-        return float(np.log(np.where(seen > 0, chance, 1 - chance)).mean())
-
-    assert abs(np.concatenate(learnt).mean() - seen.mean()) < 0.05
-    assert nats(np.concatenate(learnt)) > nats(np.concatenate(believed)) + 0.1
-    assert nats(np.concatenate(learnt)) > -special.entr([seen.mean(), 1 - seen.mean()]).sum() - 0.01  # the mean alone
 
 
 def test_files_and_digests(learned: dict[str, Calibration], loaded: tuple[Any, Any], tmp_path: Path) -> None:

@@ -44,32 +44,23 @@ def test_strip_notes():
     assert strip_notes("<<1=1>>1<<2=2>>") == "1" and strip_notes("a << b > c") == "a << b > c"
 
 
-@pytest.mark.parametrize(
-    "bad, message",
-    [
+def test_read_refuses(data_folder):
+    for bad, message in (
         ("{not json", "line 2: expected one JSON object"),
         ("[1, 2]", "line 2: expected a JSON object, got list"),
         (label(2), r"line 2: index must be in \[0, 2\) of toy/train, got 2"),
-        (label(-1), r"line 2: index must be in \[0, 2\)"),
         (label(True), "line 2: index must be an integer"),
-        (label("1"), "line 2: index must be an integer"),
         (label(0), "line 2: every document must be labelled once, toy/train/0 already was in line 1"),
         (label(1, []), r"line 2 \(toy/train/1\): spans must be a list of at least one"),
         (label(1, [[0, 999]]), r"line 2 \(toy/train/1\): a span must lie inside"),
-        (label(1, [[-1, 1]]), "a span must lie inside"),
-        (label(1, [[1, 1]]), "a span must lie inside"),
         (label(1, [[0, 2], [1, 3]]), "spans must be sorted and disjoint"),
-        (label(1, [[2, 3], [0, 1]]), "spans must be sorted and disjoint"),
         ({**label(1), "spans": [[0, 1, 2]]}, "a span must be two integers"),
-        ({**label(1), "spans": [[0, 1.0]]}, "a span must be two integers"),
         ({**label(1), "spans": "0-1"}, "spans must be a list"),
         (label(0, dataset="../toy"), "line 2: dataset must be a plain name"),
         (label(0, split=""), "line 2: split must be a plain name"),
-    ],
-)
-def test_read_refuses(data_folder, bad, message):
-    with pytest.raises(ValueError, match=message):
-        read_labels(write(data_folder, label(), bad), data_folder)
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_labels(write(data_folder, label(), bad), data_folder)
 
 
 def test_read_refuses_missing_files(data_folder):
@@ -81,10 +72,8 @@ def test_read_refuses_missing_files(data_folder):
         read_labels(write(data_folder, ""), data_folder)
 
 
-@pytest.mark.parametrize(
-    "text, offsets, spans, expected",
-    [
-        # "He gets [30] off": the space of " off" touches nothing
+def test_key_tokens():
+    for text, offsets, spans, expected in (
         ("He gets 30 off", [(0, 2), (2, 7), (7, 10), (10, 14)], [(8, 10)], [False, False, True, False]),
         # a span may end with the space: the next word's leading space does not make it key
         ("a 30 off", [(0, 1), (1, 4), (4, 8)], [(2, 5)], [False, True, False]),
@@ -99,11 +88,8 @@ def test_read_refuses_missing_files(data_folder):
         ("abc", [(0, 1), (1, 2), (2, 3)], [(1, 2)], [False, True, False]),
         ("abc", [(0, 3)], [(0, 1), (2, 3)], [True]),
         ("", [], [], []),
-    ],
-    ids=["leading-space", "span-with-space", "only-space", "multi-byte", "dollar", "touching", "two-spans", "empty"],
-)  # fmt: skip
-def test_key_tokens(text, offsets, spans, expected):
-    assert key_tokens(text, offsets, spans) == expected
+    ):  # fmt: skip
+        assert key_tokens(text, offsets, spans) == expected
 
 
 def text_of(solution, *segments):
@@ -166,19 +152,6 @@ def test_digest_sees_every_change():
     assert len({digest([t]) for t in (base, *others)}) == 4
 
 
-def test_real_labels(data_dir, demo_tokenizer):
-    texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
-    assert len(texts) == 700
-    for text in texts:
-        start, end = text.spans[-1]
-        # spans index the solution without notes, "#### N" included: the last one is N itself
-        assert text.solution[start:end] == text.solution.rsplit("#### ", 1)[1]
-        assert not any(text.solution[a].isspace() or text.solution[b - 1].isspace() for a, b in text.spans)
-    coded = [encode(demo_tokenizer, t) for t in texts[:50]]
-    share = sum(sum(c.key) for c in coded) / sum(len(c.key) for c in coded)
-    assert 0.5 < share < 0.75  # 0.64 of all tokens are key
-
-
 def test_restate():
     """The final line says what the task says and is all key; spans before it stay, one that reached it is cut."""
     plain = text_of("Jim has 30 toads\n#### 1,000", "30", "1,000")
@@ -193,14 +166,11 @@ def test_restate():
     assert (restate(only, "{answer}").solution, restate(only, "{answer}").spans) == ("5", ((0, 1),))
 
 
-@pytest.mark.parametrize("solution, statement, message", [
-    ("a\n#### 5", "The answer.", "statement must contain '{answer}'"),
-    ("a 5", "{answer}", "toy/train/0 ends in 'a 5'"),
-    ("a #### 5", "{answer}", "expected a reference that ends in a line"),
-    ("a\n#### 5\nb", "{answer}", "expected a reference that ends in a line"),
-    ("a\n####", "{answer}", "expected a reference that ends in a line"),
-    ("a\n##### 5", "{answer}", "expected a reference that ends in a line"),
-])  # fmt: skip
-def test_restate_refuses(solution, statement, message):
-    with pytest.raises(ValueError, match=message):
-        restate(text_of(solution, solution[:1]), statement)
+def test_restate_refuses():
+    for solution, statement, message in (
+        ("a\n#### 5", "The answer.", "statement must contain '{answer}'"),
+        ("a 5", "{answer}", "toy/train/0 ends in 'a 5'"),
+        ("a\n#### 5\nb", "{answer}", "expected a reference that ends in a line"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            restate(text_of(solution, solution[:1]), statement)

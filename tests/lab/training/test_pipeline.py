@@ -7,23 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from lab.sums import write_sums
 from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.token_classes import class_table
 from caw.io.token_texts import token_texts
 from caw.models import load_tokenizer
 from caw_lab.training.labels import read_labels
+from caw_lab.training.metrics import compare
 from caw_lab.training.pipeline import (
     default_specs,
-    evaluate_evaluator,
     protect_line_ends,
     stored_positions,
     train_evaluator,
 )
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import LabelFile, Reading, TrainSettings
+from caw_lab.training.train import predict
 
 QUICK = TrainSettings(hidden=8, max_epochs=2)
 
@@ -33,18 +33,7 @@ def setup(tmp_path_factory):
     """(model folder, label file, data folder) of 40 sums whose numbers are key."""
     folder = tmp_path_factory.mktemp("pipeline")
     model = save_tiny(folder / "tiny")
-    (folder / "toy").mkdir()
-    rows, labels = [], []
-    for i in range(40):
-        answer = f"so {i} and <<1+1=2>>{i + 1} is small\n#### {2 * i + 1}"
-        plain = answer.replace("<<1+1=2>>", "")
-        first, last = plain.index(str(i)), plain.index("####") + 5
-        rows.append({"question": f"{i} plus {i + 1}?", "answer": answer})
-        spans = [[first, first + len(str(i))], [last, len(plain)]]
-        labels.append({"dataset": "toy", "split": "train", "index": i, "spans": spans})
-    for name, lines in (("toy/train.jsonl", rows), ("labels.jsonl", labels)):
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return model, folder / "labels.jsonl", folder
+    return model, write_sums(folder), folder
 
 
 def test_train_evaluator(setup, tmp_path):
@@ -52,13 +41,9 @@ def test_train_evaluator(setup, tmp_path):
     output = tmp_path / "tiny.safetensors"
     stored = tmp_path / "positions"
     written = train_evaluator(
-        Reading(model, folder=stored),
-        LabelFile(labels, data),
-        output,
-        settings=QUICK,
-        command="made by a test",
+        Reading(model, folder=stored), LabelFile(labels, data), output, settings=QUICK, command="made by a test",
         progress=False,
-    )
+    )  # fmt: skip
     assert json.loads(output.with_suffix(".json").read_text()) == json.loads(json.dumps(written))
     evaluator = Evaluator.load(output)
     assert evaluator.provenance == json.loads(json.dumps(written))
@@ -69,7 +54,9 @@ def test_train_evaluator(setup, tmp_path):
     )
     assert set(written["metrics"]["choice"]) == {"raw", "log", "gap"}
     assert written["data"]["line_ends"] and evaluator.spec.line_ends
-    measured = evaluate_evaluator(evaluator, protect_line_ends(Positions.open(stored), model))
+    positions = protect_line_ends(Positions.open(stored), model)
+    every = positions.features(evaluator.spec, np.arange(len(positions)), evaluator.token_class)
+    measured = compare(positions, {"capacity": predict(evaluator, every)})
     assert measured["evaluators"] == written["metrics"]["evaluators"]
 
 
@@ -111,21 +98,6 @@ def test_a_statement_takes_the_place_of_the_final_line(setup, tmp_path):
     assert end.replace(" ", "").endswith("Theansweris1.")
     with pytest.raises(ValueError, match="were made with labels_sha256"):
         train_evaluator(Reading(model, folder=tmp_path / "p"), LabelFile(labels, data), tmp_path / "e.safetensors")
-
-
-def test_without_line_ends_labels_and_classes_are_what_they_were(setup, tmp_path):
-    model, labels, data = setup
-    written = train_evaluator(
-        Reading(model),
-        LabelFile(labels, data),
-        tmp_path / "e.safetensors",
-        settings=QUICK,
-        line_ends=False,
-        progress=False,
-    )
-    plain = Evaluator.load(tmp_path / "e.safetensors")
-    assert not plain.spec.line_ends and not written["data"]["line_ends"]
-    assert torch.equal(plain.token_class, class_table(load_tokenizer(model), len(plain.token_class)))
 
 
 def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):

@@ -36,15 +36,6 @@ def test_features_are_assembled_records(tmp_path):
     assert everything.shape == (14, spec.size) and torch.equal(everything[6:7], expected)
 
 
-def test_agree_and_baselines(tmp_path):
-    positions = made_up_positions(tmp_path, documents=2, tokens=6)
-    assert positions.agree.tolist() == [i % 3 != 0 for i in range(12)]
-    row = positions.arrays["row"]
-    values = positions.arrays["values"]
-    assert np.array_equal(positions.baselines()["logit_delta"], values[row, 0] - values[row, 1])
-    assert np.array_equal(positions.baselines()["entropy"], -positions.arrays["entropy"][row])
-
-
 def test_split_is_by_document_and_has_its_shares():
     parts = [part_of(f"gsm8k/train/{i}") for i in range(20000)]
     counts = Counter(parts)

@@ -134,22 +134,3 @@ def test_decoding_sees_the_same_features(tiny, tmp_path, previous):
     model, tokenizer = tiny
     prompts = ["a", "the sky is blue because", "7 * 6 ="]
     assert compare_with_decoding(model, tokenizer, prompts, tmp_path, previous, max_new_tokens=40) > 20
-
-
-@pytest.mark.slow
-def test_decoding_sees_the_same_features_on_the_demo_model(demo, tmp_path):
-    prompts = ["Question: What is a leap year?\nAnswer:", "The sea"]
-    assert compare_with_decoding(*demo, prompts, tmp_path, 1, max_new_tokens=60) > 20
-
-
-@pytest.mark.slow
-def test_demo_model_records(demo_model, demo_tokenizer, tmp_path):
-    text = LabelledText("toy", "train", 0, "How many?", "She has 7 * 6 = 42 ÷ 1 🦙.\n#### 42", ((8, 18),))
-    positions = record_positions(demo_model, demo_tokenizer, [text], tmp_path, progress=False)
-    coded = encode(demo_tokenizer, text)
-    with torch.inference_mode():
-        logits = demo_model(torch.tensor([coded.ids])).logits[0]
-    record, spec = Record.from_logits(logits), FeatureSpec()
-    at = torch.arange(coded.first - 1, len(coded.ids) - 1)
-    expected = spec.assemble([record.take(at - 1), record.take(at), record.take(at + 1)])
-    assert_close(positions.features(spec, np.arange(len(positions))), expected, "capacity")

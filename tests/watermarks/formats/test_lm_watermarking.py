@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from typing import Any
-
 import pytest
 import torch
-from decoding.running import run
-from tiny import tiny_model
 
 import caw
-from caw.testing import assert_close
 from caw.watermarks import KGW
 from caw.watermarks.formats import sbw, seeding
 
 KEY, VOCABULARY = 15485863, 97
 LM = "lm-watermarking"
-# ours -> theirs, with the width
-SCHEMES = {
-    "lefthash": ("ff-additive_prf-1-False", 1),
-    "additive": ("ff-additive_prf-3-False", 3),
-    "minhash": ("ff-minhash_prf-4-False", 4),
-    "skipgram": ("ff-skipgram_prf-5-False", 5),
-    "selfhash": ("ff-anchored_minhash_prf-4-True", 4),
-}
 
 
 def test_golden_tables() -> None:
@@ -83,46 +67,3 @@ def test_lists_that_token_zero_gives_to_every_key_are_no_evidence(format_name: s
 
 
 # ---- the original code ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def original() -> Any:
-    folder = os.environ.get("CAW_LM_WATERMARKING")
-    if not folder:
-        pytest.skip("needs the files of lm-watermarking; set CAW_LM_WATERMARKING to their folder")
-    sys.path.insert(0, folder)
-    try:
-        yield importlib.import_module("extended_watermark_processor")
-    finally:
-        sys.path.remove(folder)
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    model = tiny_model(VOCABULARY)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
-    return model
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("key", [KEY, 12345])
-def test_live(original: Any, model: Any, scheme: str, key: int) -> None:
-    name, width = SCHEMES[scheme]
-    options = {"vocab": list(range(VOCABULARY)), "gamma": 0.25, "delta": 6.0, "seeding_scheme": f"{name}-{key}"}
-    processor = original.WatermarkLogitsProcessor(**options)
-    watermark = KGW(key=key, delta=6.0, seeding=scheme, context_width=width, format=LM)
-    for prompt in ([7, 7, 3, 4, 5], [11, 3, 96, 2, 2, 50]):
-        out = model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=80, do_sample=False,
-            logits_processor=[processor],
-        )[0, len(prompt) :].tolist()  # fmt: skip
-        assert run(model, [prompt], watermark, max_new_tokens=80).tokens == [out]
-        detector = original.WatermarkDetector(
-            **options, device=torch.device("cpu"), tokenizer=object(), normalizers=[], z_threshold=4.0
-        )
-        found = detector._score_sequence(torch.tensor(out))
-        ours = caw.detect(out, None, watermark.with_vocabulary(VOCABULARY), mode="compat")
-        assert (ours.num_scored, ours.score) == (found["num_tokens_scored"], found["num_green_tokens"])
-        assert_close(ours.z_score, found["z_score"], "float64")
-        assert_close(ours.p_value, found["p_value"], "tail")

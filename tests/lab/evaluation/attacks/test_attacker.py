@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from caw.io.json_files import read_lines
 from caw.models import load_model, load_tokenizer
 from caw.testing import assert_close
 from caw_lab.evaluation.attacks import AttackSetup
-from caw_lab.evaluation.attacks.attacker import Attacker, attack_texts
+from caw_lab.evaluation.attacks.attacker import Attacker
 from caw_lab.evaluation.config import Config, choose_plans
 from caw_lab.evaluation.config_file import read_config
 from caw_lab.evaluation.metrics.judge import Judge
@@ -69,23 +68,6 @@ def attacker(folder: Path, **options: Any) -> tuple[Config, Attacker]:
     return config, Attacker(Scorer(config, Store(folder)), **options)
 
 
-def test_what_another_process_attacked_meanwhile_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [("t/1", HUMAN.format(1)), ("t/2", HUMAN.format(2))]
-    from caw_lab.evaluation.attacks import attacker as module
-
-    writer = module.JsonlWriter
-
-    def late(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(module, "JsonlWriter", writer)
-        attack_texts(Store(run), WordD(0.2), "c", "model", texts)
-        return writer(*arguments, **options)
-
-    monkeypatch.setattr(module, "JsonlWriter", late)
-    assert attack_texts(Store(run), WordD(0.2), "c", "model", texts).keys() == {"t/1", "t/2"}
-    [path] = (run / "attacked").rglob("c.model.jsonl")
-    assert len(path.read_text().splitlines()) == 2
-
-
 def test_scores_are_of_the_attacked_text_under_its_key(run: Path) -> None:
     config, at_work = attacker(run)
     before = at_work.scorer.store.read_scores()
@@ -126,19 +108,6 @@ def test_nothing_is_done_twice(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(calls) == 3  # the unmarked text once for both keys
 
 
-def test_killed_in_a_line(run: Path) -> None:
-    store, attack = Store(run), WordD(0.5)
-    texts = [("q/1", "one two three four"), ("q/2", "five six seven eight")]
-    whole = attack_texts(store, attack, "cell", "model", texts)
-    path = run / "attacked" / attack.name / "cell.model.jsonl"
-    content = path.read_bytes()
-    path.write_bytes(content[:-9])
-    assert attack_texts(store, attack, "cell", "model", texts) == whole and path.read_bytes() == content
-    # another text under the same id is attacked again
-    (made,) = attack_texts(store, attack, "cell", "model", [("q/1", "nine ten")]).values()
-    assert made.words == 2
-
-
 def test_other_settings_under_the_same_name_are_refused(run: Path) -> None:
     config, at_work = attacker(run, limit=1)
     at_work.run(["word-d:0.2"], config.plan())
@@ -162,23 +131,6 @@ def test_copy_paste_takes_other_peoples_answers(run: Path) -> None:
     (line,) = [json.loads(li) for li in (run / "attacked/copy-paste-0.5/tiny.mine.none.human.jsonl").open()]
     own = at_work.scorer.questions("mine")[line["id"]].reference
     assert own in line["text"] and "says person" in line["text"].replace(own, "")
-
-
-def test_copy_paste_says_which_cell_it_cannot_attack(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task without people's answers has nothing to hide texts in; one with a single answer lacks it for that text."""
-    said: list[str] = []
-    config, at_work = attacker(run)
-    at_work.say = said.append
-    asked = at_work.scorer.questions("mine")
-    same = {name: replace(question, reference=HUMAN.format(0)) for name, question in asked.items()}
-    monkeypatch.setattr(at_work.scorer, "questions", lambda task: same)
-    at_work.run(["copy-paste:0.5"], config.plan())
-    assert at_work.failures and any(
-        line.startswith("cell tiny.mine.none, mine/") and "requires human texts other than" in line for line in said
-    )
-    monkeypatch.setattr(at_work.scorer, "questions", lambda task: {})
-    with pytest.raises(ValueError, match=r"^cell tiny\.mine\.kgw\.hard\.0, task mine: copy-paste requires human texts"):
-        at_work.run(["copy-paste:0.5"], config.plan())
 
 
 def test_paraphrases_from_an_endpoint(run: Path) -> None:
@@ -217,20 +169,17 @@ def test_command_and_report(run: Path, tmp_path: Path) -> None:
     assert "word-d-0.3" in (tmp_path / "report" / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
+def test_bad_commands(finished: Path, tmp_path: Path) -> None:
+    for more, says in (
         (["--attack", "word-x:0.1"], "must be one of word-d, word-s"),
         (["--attack", "word-d:0.1", "--only", "nothing"], "--only must match a cell"),
         (["--attack", "paraphrase"], "requires a model and a key"),
         (["--attack", "word-s:0.1", "--wordnet", "nowhere"], "apt-get install wordnet-base"),
         (["--attack", "word-d:0.1"], "a run's folder must contain config.yaml"),
-    ],
-)
-def test_bad_commands(finished: Path, tmp_path: Path, more: list[str], says: str) -> None:
-    folder = tmp_path if "config.yaml" in says else finished
-    done = CliRunner().invoke(app, ["evaluate", "attack", str(folder), *more], env={"CAW_TRACEBACK": ""})
-    assert done.exit_code == 2 and says in done.stderr, done.stderr
+    ):
+        folder = tmp_path if "config.yaml" in says else finished
+        done = CliRunner().invoke(app, ["evaluate", "attack", str(folder), *more], env={"CAW_TRACEBACK": ""})
+        assert done.exit_code == 2 and says in done.stderr, done.stderr
 
 
 def test_perplexities_of_a_run(run: Path, tmp_path: Path) -> None:
@@ -277,7 +226,7 @@ def test_of_several_attacks_one_that_cannot_be_made_is_left_out(run: Path, monke
     _, made = attacker(run, human=False, say=said.append)
     monkeypatch.setattr(made.scorer, "questions", lambda task: {})
     plans = made.scorer.config.plan()
-    with pytest.raises(ValueError, match="copy-paste requires human texts"):
+    with pytest.raises(ValueError, match=r"^cell tiny\.mine\.kgw\.hard\.0, task mine: copy-paste requires human texts"):
         made.run(["copy-paste:0.25"], plans)
     monkeypatch.setattr(made, "_groups", lambda plan: [])
     assert made.run(["word-d:0.1", "copy-paste:0.25"], plans) == 0 and made.left_out == 1

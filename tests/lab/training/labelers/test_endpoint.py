@@ -9,7 +9,7 @@ import pytest
 from stand_in_endpoint import completion, segments, serve
 
 from caw_lab.training.labelers.base import LabelError, label_documents
-from caw_lab.training.labelers.endpoint import EndpointLabeler, estimate_cost, parse_reply
+from caw_lab.training.labelers.endpoint import EndpointLabeler, parse_reply
 from caw_lab.training.labels import LabelledText
 
 pytest.importorskip("openai")
@@ -51,31 +51,24 @@ def test_a_reply_that_is_no_substring_is_asked_again():
     assert "segment 1 of 1" in again[3]["content"]
 
 
-@pytest.mark.parametrize(
-    "answer, message",
-    [
+def test_what_is_no_answer_is_a_failure_of_the_document():
+    for answer, message in (
         (segments("nowhere"), r"segment 1 of 1 must be an exact, non-empty substring of the text.*asked 2 times"),
         (segments(), "named none"),
         (completion("I think that 28 matters."), "expected JSON"),
         (completion('{"spans": []}'), "another object"),
-        (completion('{"segments": [1]}'), "another object"),
-        (completion('["28"]'), "another object"),
         (completion(None, refusal="I cannot do that."), "refused this text"),
         (completion('{"segm', finish="length"), r"cut off \(length\)"),
-        (completion("", finish="content_filter"), r"cut off \(content_filter\)"),
         (completion(""), "empty one"),
         ((200, b"<html>hello</html>"), "something else"),
         ((200, {"hello": 1}), "something else"),
-        ((200, {"choices": []}), "something else"),
         ((400, {"error": {"message": SOLUTION}}), r"refused the request \(400\); try --no-schema"),
         ((429, {"error": {"message": "slow down"}}), "status 429"),
         ((500, b"oops"), "status 500"),
-    ],
-)
-def test_what_is_no_answer_is_a_failure_of_the_document(answer, message):
-    with serve(lambda body: answer) as endpoint, pytest.raises(LabelError, match=message) as caught:
-        labeler(endpoint).label(DOCUMENT)
-    assert "40-12" not in str(caught.value) and "secret" not in str(caught.value)
+    ):
+        with serve(lambda body, answer=answer: answer) as endpoint, pytest.raises(LabelError, match=message) as caught:
+            labeler(endpoint).label(DOCUMENT)
+        assert "40-12" not in str(caught.value) and "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -102,24 +95,6 @@ def test_a_slow_endpoint_times_out():
 
     with serve(slow) as endpoint, pytest.raises(LabelError, match="timed out, including retries"):
         labeler(endpoint, timeout=0.05).label(DOCUMENT)
-
-
-def test_an_endpoint_that_is_not_there():
-    with serve(lambda body: segments("28")) as endpoint:
-        marker = labeler(endpoint)
-    with pytest.raises(LabelError, match="could not be reached"):
-        marker.label(DOCUMENT)
-
-
-def test_cost_estimate():
-    cost = estimate_cost([DOCUMENT] * 2, lambda text: len(text.split()), 10.0, 20.0)
-    assert cost.documents == 2 and cost.exact
-    assert cost.money == (cost.input_tokens * 10 + cost.output_tokens * 20) / 1e6
-    one = estimate_cost([DOCUMENT], lambda text: len(text.split()))
-    assert (2 * one.input_tokens, 2 * one.output_tokens) == (cost.input_tokens, cost.output_tokens)
-    assert one.money is None and "give --input-price" in str(one)
-    guessed = estimate_cost([DOCUMENT])
-    assert not guessed.exact and "about" in str(guessed) and guessed.input_tokens > 200
 
 
 def test_settings_and_replies_are_checked():
