@@ -1,4 +1,4 @@
-"""Free beginnings: a drawn text begins as the unmarked text of its seed, then the key draws, and nothing is distorted."""
+"""Free beginnings: a drawn text begins as the unmarked text of its seed, then the key draws; nothing is distorted."""
 
 from __future__ import annotations
 
