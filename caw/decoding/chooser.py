@@ -340,8 +340,8 @@ class Chooser:
             self._current.write(places, record)
         surprisals = [0.0] * len(rows)
         if choosing.drawn_free is not None:
-            drawn, nats = choosing.drawn_free
-            surprisals = torch.where(tokens == drawn, nats, 0.0).tolist()
+            drawn, nats, beginning = choosing.drawn_free
+            surprisals = torch.where(beginning & (tokens == drawn), nats, 0.0).tolist()
         for row, token, surprisal in zip(rows, tokens.tolist(), surprisals, strict=True):
             text = self._rows[row]
             text.chosen, text.open, text.seen, text.surprisal = token, False, len(text.ids), surprisal

@@ -108,8 +108,8 @@ class Choosing:
     own_strength: the policy's maximum, before factors; max_strength: that times the maximum factor of a text.
     unbounded: whether the policy's strengths need checking.
     races: whether strength 1 means a race at full strength; only_races: whether no text ever has another strength.
-    drawn_free: tokens int64 [B] that the last ladder drew, and their surprisals float64 [B], 0 of texts that are not in
-        a free beginning; None where no text was in one.
+    drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
+        texts are in one, bool [B]; None where none is.
     """
 
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
@@ -128,7 +128,7 @@ class Choosing:
         mark = rules.watermark if rules.recommended is None else rules.recommended.drawn
         races = rules.recommended is not None or runs_full_race(rules.watermark, rules.policy)
         self.begins_freely = races and mark is not None and mark.beginning > 0 and rules.limits.samples
-        self.drawn_free: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     # Texts come and go ----------------------------------------------------------------------------------------------
 
@@ -170,8 +170,10 @@ class Choosing:
         A token that something else than the last draw decided counts nothing.
         """
         if self.drawn_free is not None:
-            drawn, nats = self.drawn_free
-            self.texts.spent += torch.where(emitted & (tokens == drawn), nats, 0.0)
+            drawn, nats, beginning = self.drawn_free
+            free = emitted & beginning
+            self.texts.spent += torch.where(free & (tokens == drawn), nats, 0.0)
+            self.texts.free_counts += free
 
     def drop(self, row: int) -> None:
         """Empty a row."""
@@ -198,7 +200,7 @@ class Choosing:
         repeats = self.repeats(context)
         race = self.full_race(state, context, repeats) if self.races else self.race_of_drawn(context)
         record, scores, warped = self.drawn(state, race)
-        self.drawn_free = self.surprisals(state, record, warped) if self.begins_freely else None
+        self.drawn_free = self.drawn_in_beginnings(state, race, record, warped) if self.begins_freely else None
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         raced = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
@@ -223,17 +225,21 @@ class Choosing:
             return None
         return self.texts.context_repeats(context, self.watermark.missing)
 
-    def surprisals(
-        self, state: DecodeState, record: Record, warped: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Compute `drawn_free` of the tokens that lead a record of drawn scores; warped: logits float32 [B, V]."""
-        beginning = self.texts.in_beginning()
+    def drawn_in_beginnings(
+        self, state: DecodeState, race: FullRace | None, record: Record, warped: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Compute `drawn_free`: of the tokens that lead a record of drawn scores, under logits `warped` float32 [B, V].
+
+        A text whose mark is switched off, as within an exempt section, has not begun yet.
+        """
+        assert race is not None
+        beginning = self.texts.in_beginning() & race.whole
         if not self.worth_doing(beginning):
             return None
         tokens = record.ids[:, 0]
         mass = (state.current if warped is state.logits else self.record(warped)).logsumexp
         nats = mass.double() - warped.gather(1, tokens[:, None])[:, 0].double()
-        return tokens, torch.where(beginning, nats.clamp_min(0), 0.0)
+        return tokens, nats.clamp_min(0), beginning
 
     def left_to_sampler(self, unmarked: torch.Tensor) -> torch.Tensor:
         """Add the texts that are in their free beginning to those without a race, bool [B]."""

@@ -96,6 +96,7 @@ class RowTensors:
             """Rows that do not sample have what changes nothing."""
             return [value if samples else otherwise for value, samples in zip(values, sampled, strict=True)]
 
+        pairs = list(zip(marks, settings, strict=True))
         columns: list[list[Any]] = [
             sampled,
             [row.raced for row in settings],
@@ -109,7 +110,7 @@ class RowTensors:
             [row.strength_factor for row in settings],
             [row.margin for row in settings],
             [0 if native is None else native.signed_key for native in natives],
-            of_sampled([0.0 if mark is None else mark.beginning for mark in marks], 0.0),
+            of_sampled([mark.beginning if mark and row.begins else 0.0 for mark, row in pairs], 0.0),
         ]
         for tensor, column in zip(self.tensors, columns, strict=True):
             tensor[rows] = torch.tensor(column, dtype=tensor.dtype, device=tensor.device)

@@ -32,7 +32,8 @@ class Texts:
         generated tokens, -1 beyond.
     counts: int64 [B], tokens generated. budgets: int64 [B], maximum of them. active: bool [B].
     streams: int64 [B, 2], of the sampling noise, see `sampling`. rows: settings of each text.
-    spent: float64 [B], surprisal in nats of the tokens of a free beginning, see `in_beginning`.
+    spent: float64 [B], surprisal in nats of the tokens of a free beginning, see `in_beginning`. free_counts: int64 [B],
+        how many these are.
     refused: float32 [B], the first strength of the text that its policy must not give (NaN, below 0, beyond its
         maximum); 0 where there was none.
     window: W. evidence: what the texts have shown so far; None without a target.
@@ -45,6 +46,7 @@ class Texts:
     active: torch.Tensor
     streams: torch.Tensor
     spent: torch.Tensor
+    free_counts: torch.Tensor
     refused: torch.Tensor
     rows: RowTensors
     window: int
@@ -70,6 +72,7 @@ class Texts:
             active=torch.zeros(batch, dtype=torch.bool, device=device),
             streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
             spent=torch.zeros(batch, dtype=torch.float64, device=device),
+            free_counts=torch.zeros(batch, dtype=torch.int64, device=device),
             refused=torch.zeros(batch, device=device),
             rows=RowTensors.empty(batch, ends, device),
             window=window,
@@ -98,7 +101,7 @@ class Texts:
 
     def in_beginning(self) -> torch.Tensor:
         """Tell which texts are in their free beginning, whose tokens the key does not draw, bool [B]."""
-        return self.active & (self.spent < self.rows.beginnings) & (self.counts < FREE_TOKENS)
+        return self.active & (self.spent < self.rows.beginnings) & (self.free_counts < FREE_TOKENS)
 
     def contexts(self) -> torch.Tensor:
         """The last W tokens of each text, int64 [B, W], -1 where there are none."""
@@ -130,7 +133,7 @@ class Texts:
         self.streams[rows] = torch.tensor([request.stream for request in requests], device=device)
         self.budgets[rows] = torch.tensor([request.budget for request in requests], device=device)
         spent = [request.spent if request.begun else 0.0 for request in requests]
-        self.spent[rows] = torch.tensor(spent, dtype=torch.float64, device=device)
+        self.spent[rows], self.free_counts[rows] = torch.tensor(spent, dtype=torch.float64, device=device), 0
         self.rows.start(rows, [request.row for request in requests], ends, marks)
         prompts = [request.ids for request in requests]
         if self.evidence is not None:

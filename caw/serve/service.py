@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 import uuid
@@ -21,6 +22,7 @@ from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, as_recommended
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
+from caw.defaults import FREE_TOKENS
 from caw.detectable.attempts import Attempts
 from caw.detectable.receipts import policy_text
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
@@ -124,7 +126,7 @@ class Service:
         )  # fmt: skip
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
         if part is not None:
-            requests = [replace(one, begun=begun, occurrence=part.occurrence) for one in requests]
+            requests = [replace(one, begun=begun, occurrence=part.occurrence, spent=part.spent) for one in requests]
         try:
             for choice, request in enumerate(requests):
                 making = asyncio.ensure_future(
@@ -232,7 +234,7 @@ class Service:
         row = RowSettings(
             **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
-            log_probs=asked.alternatives is not None,
+            begins=self._may_begin_freely(asked, most, part), log_probs=asked.alternatives is not None,
         )  # fmt: skip
         row = as_recommended(row) if self.planned.both else row
         try:
@@ -240,6 +242,16 @@ class Service:
         except ValueError as error:
             raise ApiError(BAD, str(error), parameter="logit_bias") from None
         return row
+
+    def _may_begin_freely(self, asked: Asked, most: int, part: Part | None) -> bool:
+        """Tell whether a text may begin without the key, which the request alone decides: many short ones, cut and
+        joined, would be an unmarked text. A continued text goes on with what its first request spent.
+        """
+        if part is not None:
+            return part.spent < math.inf
+        bare = isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
+        long = most >= FREE_TOKENS + 4 * (self.planned.watermark.window if self.planned.watermark else 0)
+        return bare and long and not asked.stops and not asked.logit_bias
 
     def _text(
         self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None,
@@ -282,7 +294,7 @@ class Service:
         request = sequence.request
         part = Part(
             tuple(sequence.tokens), sequence.spared, prompt_digest(request.ids), len(request.ids),
-            request.row.known_seed, request.occurrence, receipt, int(self.continuations.clock()) + LIFE,
+            request.row.known_seed, request.occurrence, sequence.spent if request.row.begins else math.inf, receipt, int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
 

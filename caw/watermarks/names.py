@@ -55,6 +55,10 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
     else.
     """
+    if "variants" in said:
+        raise ValueError(
+            "variants are gone from watermarks, got them in a description; free beginnings (free) replace them"
+        )
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 
