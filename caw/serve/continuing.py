@@ -59,16 +59,7 @@ class Continuations:
 
     def give(self, part: Part, about: Sequence[str]) -> str:
         """Return the token of a text. about: its tenant, key, model and kind of marking."""
-        head = [
-            part.spared,
-            part.prompt,
-            part.length,
-            part.seed,
-            part.occurrence,
-            part.spent,
-            part.receipt,
-            part.expires,
-        ]
+        _, *head = vars(part).values()  # all but the tokens
         packed = zlib.compress(json.dumps(head).encode() + b"\n" + _packed(part.tokens))
         return base64.urlsafe_b64encode(self._mac(packed, about) + packed).decode().rstrip("=")
 

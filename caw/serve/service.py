@@ -292,9 +292,10 @@ class Service:
     def _proof(self, receipt: str, about: Sequence[str], sequence: ActiveSequence) -> str:
         """Return the token with which a truncated text may be continued."""
         request = sequence.request
+        spent = sequence.spent if request.row.begins else math.inf
         part = Part(
             tuple(sequence.tokens), sequence.spared, prompt_digest(request.ids), len(request.ids),
-            request.row.known_seed, request.occurrence, sequence.spent if request.row.begins else math.inf, receipt, int(self.continuations.clock()) + LIFE,
+            request.row.known_seed, request.occurrence, spent, receipt, int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
 

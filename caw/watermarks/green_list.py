@@ -168,15 +168,27 @@ class FormattedList(Formatted, GreenList):
         return self.subkeys
 
     def under_subkey(self: L, number: int) -> L:
-        """The watermark under sub-key `number` in [0, subkeys) alone, derived behind the key of its lists."""
+        """The watermark under sub-key `number` in [0, subkeys) alone, derived behind the key of its lists; itself, if
+        it has one.
+        """
         require_int("number", number, 0, self.subkeys - 1)
+        if self.subkeys == 1:
+            return self
         alone: dict[str, Any] = {"subkeys": 1, "subkey": number}
         return dataclasses.replace(self, **alone)
+
+    def is_read_by(self, other: Watermark) -> bool:
+        return isinstance(other, FormattedList) and set(self.tried) <= set(other.tried)
+
+    @property
+    def tried(self) -> range:
+        """The sub-keys that a detector tries."""
+        return range(self.subkey, self.subkey + 1) if self.subkeys == 1 else range(self.subkeys)
 
     def check_subkeys(self, payload_bits: int = 0) -> None:
         """Raise ValueError for sub-keys that do not exist, or in a format or with a payload that has none."""
         require_int("subkeys", self.subkeys, 1, MAX_SUBKEYS)
-        require_int("subkey", self.subkey, 0, MAX_SUBKEYS - 1)
+        require_int("subkey", self.subkey, 0, MAX_SUBKEYS - 1 if self.subkeys == 1 else self.subkeys - 1)
         if (self.subkeys > 1 or self.subkey) and (self.format != "native" or payload_bits):
             raise ValueError(
                 f"sub-keys need format 'native' and no payload, got subkeys={self.subkeys} and subkey={self.subkey} "

@@ -48,7 +48,7 @@ class KGW(FormattedList):
         vocab_size: size of the model's logits, over which formats of other systems draw lists. `generate` fills it in.
         subkeys: V, in [1, 1024]: sub-keys that a detector tries, corrected for their number. Texts are marked with
             sub-key 0, the key itself, so a detector with more sub-keys reads them too. Native format, no payload.
-        subkey: the sub-key in [0, 1023] that marks, and that a detector with subkeys=1 reads alone.
+        subkey: the sub-key in [0, subkeys) that marks; with subkeys=1 any up to 1023, which a detector reads alone.
         payload, payload_bits: a number below 2^payload_bits (at most 2^32) to embed in the text, see `payload`. To read
             it, give payload_bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
 

@@ -57,7 +57,7 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     """
     if "variants" in said:
         raise ValueError(
-            "variants are gone from watermarks, got them in a description; free beginnings (free) replace them"
+            "a watermark must have no variants, found some; free beginnings replace them, so leave them out"
         )
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 

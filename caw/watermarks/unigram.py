@@ -33,7 +33,7 @@ class Unigram(FormattedList):
         vocab_size: size of the model's logits, over which MarkLLM shuffles a mask. `generate` fills it in.
         subkeys: V, in [1, 1024]: sub-keys that a detector tries, corrected for their number. Texts are marked with
             sub-key 0, the key itself, so a detector with more sub-keys reads them too. Native format.
-        subkey: the sub-key in [0, 1023] that marks, and that a detector with subkeys=1 reads alone.
+        subkey: the sub-key in [0, subkeys) that marks; with subkeys=1 any up to 1023, which a detector reads alone.
 
     Raises TypeError or ValueError naming the argument.
     """
