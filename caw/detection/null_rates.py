@@ -144,7 +144,7 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
 def _once_of_each(
     ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same for each text, nan for texts without such evidence. Variants, and then families, are tried as the
+    """The same for each text, nan for texts without such evidence. Sub-keys, and then families, are tried as the
     detector tries them, but those without evidence count for none.
     """
     mark = detector.watermark

@@ -57,7 +57,7 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     """
     if "variants" in said:
         raise ValueError(
-            "a watermark must have no variants, found some; free beginnings replace them, so leave them out"
+            "variants are replaced by free beginnings, got variants; leave them out, or give free"
         )
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
