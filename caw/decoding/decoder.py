@@ -216,8 +216,6 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                if self.choosing.begins_freely:
-                    sequence.spent = float(self.choosing.texts.spent[number])
                 self._free(sequence)
                 yield sequence
 

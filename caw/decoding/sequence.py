@@ -15,7 +15,6 @@ class ActiveSequence:
     tokens: all of the text's, those that an earlier request made (`Request.begun`) first; trace and log_probs are of
     the new ones alone. ends: token ids that end it. error: what was wrong, with no tokens; else empty.
     log_probs: of each token, where the request asks for them. spared: tokens whose marks somebody switched off.
-    spent: nats of its free beginning, known when it has ended.
     """
 
     index: int
@@ -27,7 +26,6 @@ class ActiveSequence:
     finish_reason: str = ""
     error: str = ""
     spared: int = 0
-    spent: float = 0.0
 
     def __post_init__(self) -> None:
         self.tokens = [*self.request.begun, *self.tokens]

@@ -33,8 +33,8 @@ class Part:
     """The contents of a token.
 
     tokens: generated ones. spared: of them, those left unmarked on purpose. prompt: digest of the prompt's ids, of
-    which there are `length`. seed, occurrence: of the sampling. spent: nats of its free beginning, inf if it is over.
-    receipt: id of the last answer's receipt. expires: Unix time, s.
+    which there are `length`. seed, occurrence: of the sampling. receipt: id of the last answer's receipt. expires: Unix
+    time, s.
     """
 
     tokens: tuple[int, ...]
@@ -43,7 +43,6 @@ class Part:
     length: int
     seed: int
     occurrence: int
-    spent: float
     receipt: str
     expires: int
 
@@ -59,7 +58,7 @@ class Continuations:
 
     def give(self, part: Part, about: Sequence[str]) -> str:
         """Return the token of a text. about: its tenant, key, model and kind of marking."""
-        _, *head = vars(part).values()  # all but the tokens
+        head = [part.spared, part.prompt, part.length, part.seed, part.occurrence, part.receipt, part.expires]
         packed = zlib.compress(json.dumps(head).encode() + b"\n" + _packed(part.tokens))
         return base64.urlsafe_b64encode(self._mac(packed, about) + packed).decode().rstrip("=")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 import time
 import uuid
@@ -126,7 +125,7 @@ class Service:
         )  # fmt: skip
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
         if part is not None:
-            requests = [replace(one, begun=begun, occurrence=part.occurrence, spent=part.spent) for one in requests]
+            requests = [replace(one, begun=begun, occurrence=part.occurrence) for one in requests]
         try:
             for choice, request in enumerate(requests):
                 making = asyncio.ensure_future(
@@ -245,11 +244,9 @@ class Service:
 
     def _may_begin_freely(self, asked: Asked, most: int, part: Part | None) -> bool:
         """Tell whether a text may begin without the key, which the request alone decides: many short ones, cut and
-        joined, would be an unmarked text. A continued text goes on with what its first request spent.
+        joined, would be an unmarked text. A text that was cut at so many tokens has had its beginning.
         """
-        if part is not None:
-            return part.spent < math.inf
-        bare = isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
+        bare = part is None and isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
         long = most >= FREE_TOKENS + 4 * (self.planned.watermark.window if self.planned.watermark else 0)
         return bare and long and not asked.stops and not asked.logit_bias
 
@@ -292,10 +289,9 @@ class Service:
     def _proof(self, receipt: str, about: Sequence[str], sequence: ActiveSequence) -> str:
         """Return the token with which a truncated text may be continued."""
         request = sequence.request
-        spent = sequence.spent if request.row.begins else math.inf
         part = Part(
             tuple(sequence.tokens), sequence.spared, prompt_digest(request.ids), len(request.ids),
-            request.row.known_seed, request.occurrence, spent, receipt, int(self.continuations.clock()) + LIFE,
+            request.row.known_seed, request.occurrence, receipt, int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
 

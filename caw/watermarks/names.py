@@ -56,9 +56,7 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     else.
     """
     if "variants" in said:
-        raise ValueError(
-            "variants are replaced by free beginnings, got variants; leave them out, or give free"
-        )
+        raise ValueError("variants are replaced by free beginnings, got variants; leave them out, or give free")
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 

@@ -13,7 +13,7 @@ import caw
 from caw import defaults
 
 PROMPTS = ["the sky is blue because", "a tree is", "tea came to"]
-MARK = caw.Recommended(1, variants=16, evaluator=flat_evaluator())
+MARK = caw.Recommended(1, evaluator=flat_evaluator())
 OWN = MARK.with_key(KEY)
 
 
@@ -56,7 +56,7 @@ def test_tests_receipts_and_rules_of_each_family() -> None:
 def test_what_leaves_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="brings its own policies"), running(MARK, caw.FixedStrength(1.0)):
         pass
-    race = caw.EXP(key=1, strength="scale", context_width=2, variants=16)
+    race = caw.EXP(key=1, strength="scale", context_width=2)
     with pytest.raises(ValueError, match="it takes no target"), running(race, caw.FixedStrength(1.0, target=1e-3)):
         pass
     with running(race) as server:
