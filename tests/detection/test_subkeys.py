@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decoding.architectures import build, prompt
+from decoding.running import run
 from detection.test_null import continuous
 from scipy import stats
 
@@ -91,12 +93,11 @@ def test_the_likeliest_sub_key_is_found_and_corrected_for_all(kind: str, number:
     assert by_the_key.is_watermarked is (number == 0) and by_the_key.subkey is None
 
 
-def test_a_text_is_marked_with_the_watermarks_own_sub_key(llama: Any) -> None:
-    from decoding.architectures import prompt
-    from decoding.running import run
+def test_a_text_is_marked_with_the_watermarks_own_sub_key() -> None:
+    model = build("llama")
 
     def text(mark: FormattedList) -> list[int]:
-        tokens: list[int] = run(llama, [prompt(9)], mark, max_new_tokens=60).tokens[0]
+        tokens: list[int] = run(model, [prompt(9)], mark, max_new_tokens=60).tokens[0]
         return tokens
 
     plain = text(KGW(key=77))

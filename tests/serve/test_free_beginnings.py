@@ -1,4 +1,4 @@
-"""Which requests have a free beginning: the request alone decides, so that no text can be put together from beginnings."""
+"""Which requests have a free beginning: the request alone decides, so that beginnings cannot be joined to a text."""
 
 from __future__ import annotations
 
