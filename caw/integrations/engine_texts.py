@@ -23,8 +23,8 @@ class EngineText:
     """A marked request.
 
     prompt: None until its ids are known. ids: its output, a list that grows. chooser, row: where its text is, None = it
-    has not begun. known: how many ids the chooser has, or had. spent: nats of their free beginning (`Chooser.spent`), of a
-    text whose row was taken; inf = unknown.
+    has not begun. known: how many ids the chooser has, or had. spent: nats of their free beginning, of a text
+    whose row was taken (`Chooser.spent`); inf = unknown.
     """
 
     profile: Profile
