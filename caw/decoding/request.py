@@ -29,7 +29,7 @@ class Request:
     row: RowSettings = field(default_factory=RowSettings)
     occurrence: int = 0
     begun: tuple[int, ...] = ()
-    spent: float = math.inf
+    spent: float = field(default=math.inf, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.row.seed is None:

@@ -85,7 +85,9 @@ def test_the_full_race_is_what_its_name_gives(model: str, tmp_path: Path) -> Non
     assert done.exit_code == 0
     assert done.stderr == "caw: marking with exp (strength scale, free 2), policy fixed (strength 1)\n"
     assert json.loads(output.read_text())["policy"] == {"name": "fixed", "strength": 1.0}
-    greedy = generate(model, "--prompt", "the sky", *race)
+    begun = generate(model, "--prompt", "the sky", *race)
+    assert begun.exit_code == 2 and "got free=2 with a text that is not sampled; leave free out" in begun.stderr
+    greedy = generate(model, "--prompt", "the sky", *race[:4])
     assert "warning: EXP(strength='scale') at full strength draws each token by the key's noise" in greedy.stderr
     for command in (("generate", "--prompt", "x", "--sample"), ("serve",)):
         name, *more = command
