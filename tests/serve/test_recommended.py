@@ -55,6 +55,16 @@ def test_tests_receipts_and_rules_of_each_family() -> None:
         assert tested is not None and tested["strength_factor"] == 1
 
 
+def test_a_text_without_a_beginning_is_drawn_once() -> None:
+    """The key decides it: further attempts would be the same text. Greedy ones are tried more strongly."""
+    with running(MARK) as server:
+        for temperature, attempts in ((1.0, 1), (0.0, 4)):
+            server.complete(PROMPTS[0], key="found", temperature=temperature, max_tokens=3 if attempts == 1 else 12)
+            server.idle()
+            tested = server.log.closed[-1].tested
+            assert tested is not None and (tested["detected"], tested["attempts"]) == (False, attempts)
+
+
 def test_what_leaves_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="brings its own policies"), running(MARK, caw.FixedStrength(1.0)):
         pass
