@@ -32,8 +32,8 @@ def test_requests_of_both_families_share_the_batch_and_are_as_alone() -> None:
     from_its_start = dataclasses.replace(OWN.drawn, free=0)  # plain completions have no free beginning
     for (prompt, temperature), answer in zip(asked, answers, strict=True):
         expected = caw.generate(
-            *parts(), [prompt], watermark=from_its_start if temperature == 1 else OWN, do_sample=temperature > 0, seed=3, max_new_tokens=30, progress=False,
-            temperature=temperature or 1.0,
+            *parts(), [prompt], watermark=from_its_start if temperature == 1 else OWN, do_sample=temperature > 0,
+            temperature=temperature or 1.0, seed=3, max_new_tokens=30, progress=False,
         )  # fmt: skip
         assert answer.choices[0].text == expected.texts[0]
 
