@@ -14,7 +14,7 @@ import torch
 
 from caw.ladder import Ladder
 from caw.policies import FixedStrength, Policy
-from caw.watermarks import Watermark
+from caw.watermarks import EXP, Watermark
 
 BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
 
@@ -46,10 +46,8 @@ def check_untargeted(watermark: Watermark | None, policy: Policy) -> None:
 
 def check_beginning(watermark: Watermark | None, policy: Policy | None, *, sampled: bool) -> None:
     """Raise ValueError for nats of a free beginning where there can be none."""
-    asked = getattr(watermark, "free", None)
-    if not asked:
+    if not isinstance(watermark, EXP) or not watermark.free:
         return
-    assert watermark is not None
     why = (
         "a text that is not sampled" if not sampled
         else "a policy that does not race at full strength" if not runs_full_race(watermark, policy)
@@ -59,7 +57,7 @@ def check_beginning(watermark: Watermark | None, policy: Policy | None, *, sampl
     if why:
         raise ValueError(
             f"a free beginning needs sampled text and EXP(strength='scale') at full strength in its native format, got "
-            f"free={asked:g} with {why}; leave free out"
+            f"free={watermark.free:g} with {why}; leave free out"
         )
 
 

@@ -174,8 +174,9 @@ def _of_mark(trial: Trial, chosen: Candidate) -> dict[str, Any]:
         return {}
     own = trial.marking(chosen.request.row)
     part: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
-    several = isinstance(own, FormattedList) and own.subkeys > 1
-    return part | ({"subkey": own.subkey, "subkeys": own.subkeys} if several else {})
+    if not isinstance(own, FormattedList) or own.subkeys == 1:
+        return part
+    return {**part, "subkey": own.subkey, "subkeys": own.subkeys}
 
 
 def _of_guard(guarded: Kept) -> dict[str, Any]:
