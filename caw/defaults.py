@@ -15,6 +15,8 @@ detects all texts at 1e-5 with 0.91 nats per token; beta 2 costs 1.13, unmarked 
 
 from __future__ import annotations
 
+import math
+
 GAMMA = 0.25  # green share of the vocabulary: KGW, Unigram
 DELTA = 4.0  # logit bonus of green tokens at strength 1: KGW, Unigram
 TOP_K_EXP = 10  # tokens that race at strength 1: EXP
@@ -22,6 +24,8 @@ STRENGTH = 1.0  # of policies without look-ahead, where they mark
 THETA = 0.9  # capacity: tokens of more importance stay unmarked
 BETA = 2.0  # capacity: strength where a token has no importance
 BETA_BY_MODEL = {"smollm2-135m": 1.0}  # the same for evaluators of these models
-RECOMMENDED_VARIANTS = 64  # sub-keys of the race of `caw.Recommended`, see docs/recommended.md
+FREE_NATS = math.log(64)  # surprisal of the free beginning of a drawn text: two draws begin alike once in 64 at most
+FREE_TOKENS = 64  # tokens of a free beginning at most: text of hardly any surprisal would have no end of it
+RECOMMENDED_WIDTH = 2  # tokens that seed the race of `caw.Recommended`, see docs/recommended.md
 RECOMMENDED_TARGET = 1e-3  # p-value at which its marking of greedy texts may rest: the default level of `caw.detect`
 RECORD_SIZE = 100  # K, the paper's "limited number of values ... 100 in our experiments"

@@ -203,7 +203,7 @@ def test_seeded_sampling_is_caw_generates(llama: Any) -> None:
 
 def test_a_recommended_marks_cool_texts_by_the_lists_and_others_by_the_race(llama: Any) -> None:
     """As `caw.generate` does, here by the generation config. A bonus of 16 over 4 is worth one of 4 before it."""
-    mark = caw.Recommended(5, variants=4)
+    mark = caw.Recommended(5)
     lists = {"watermark": caw.KGW(5, delta=16.0), "policy": caw.FixedStrength(target=mark.level_of_each(mark.target))}
 
     def made(temperature: float, **options: Any) -> list[list[int]]:

@@ -13,7 +13,7 @@ from generating import generate
 import caw
 from caw.policies.recommended import policy_for
 
-MARK = caw.Recommended(5, variants=16, evaluator=flat_evaluator())
+MARK = caw.Recommended(5, evaluator=flat_evaluator())
 DRAWN = {"do_sample": True, "temperature": 1.3, "seed": 3}
 
 
@@ -41,7 +41,7 @@ def test_tests_are_by_the_detector_of_both(model: Any, sampling: dict[str, Any],
     assert out.receipts is not None
     for receipt, text in zip(out.receipts, out.texts, strict=True):
         assert receipt is not None and (receipt.watermark, receipt.key_id) == ("recommended", MARK.key_id)
-        assert receipt.family == family and (receipt.variant is None) is (family == "kgw")
+        assert (receipt.family, receipt.subkey, receipt.subkeys) == (family, None, None)
         assert ("target" in receipt.policy) is (family == "kgw") and text
     assert any(receipt.detected for receipt in out.receipts if receipt)
 
@@ -79,7 +79,7 @@ def test_the_bonus_of_the_lists_is_not_divided_by_the_temperature(model: Any) ->
 
 
 def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
-    race = caw.EXP(1, strength="scale")
+    race = caw.EXP(1, strength="scale", free=0)
     with pytest.warns(UserWarning, match="draws each token by the key's noise, as at temperature 1, got do_sample=Fal"):
         greedy = generate(model, watermark=race).sequences
     with warnings.catch_warnings():
@@ -89,10 +89,10 @@ def test_a_greedy_call_of_a_full_race_is_told_that_it_draws(model: Any) -> None:
         generate(model, watermark=race, policy=caw.FixedStrength(0.5))
 
 
-def test_a_target_and_a_detector_of_fewer_variants_are_refused(model: Any) -> None:
-    race = caw.EXP(1, strength="scale", variants=16)
+def test_a_target_and_a_detector_of_fewer_sub_keys_are_refused(model: Any) -> None:
+    race, lists = caw.EXP(1, strength="scale"), caw.KGW(5, subkeys=16)
     with pytest.raises(ValueError, match="so it takes no target, got one in FixedStrength"):
         generate(model, watermark=race, policy=caw.FixedStrength(1.0, target=1e-3), **DRAWN)
-    few = caw.detection.Detector(None, caw.Recommended(5, variants=4))
-    with pytest.raises(ValueError, match="detector must try the 16 variants that mark, got 4"):
-        generate(model, watermark=MARK, detectable_at=1e-2, max_new_tokens=60, detector=few, **DRAWN)
+    few = caw.detection.Detector(None, caw.KGW(5, subkeys=4))
+    with pytest.raises(ValueError, match="detector must try the 16 sub-keys of the watermark that marks, got 4"):
+        generate(model, watermark=lists, detectable_at=1e-2, max_new_tokens=60, detector=few)

@@ -12,13 +12,13 @@ from caw.settings import DRAWING, gets_race
 if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
-# arguments of watermarks that no test reads; a detector tries variants up to its own number
+# arguments of watermarks that no test reads; a detector tries sub-keys up to its own number
 UNREAD = {
     "target", "evaluator", "delta", "top_k", "strength", "deduplicate", "temperature", "payload", "vocab_size",
-    "variants", "context_width",
+    "free", "subkeys", "subkey", "context_width",
 }  # fmt: skip
 UNTOLD = ("payload", "evaluator")  # what was embedded, and a file of the generator
-NAMED = UNREAD - {"variants", "context_width"}
+NAMED = UNREAD - {"subkeys", "context_width"}
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _named(mark: Watermark, other: Watermark) -> str:
 
 
 def _read(mark: Watermark) -> dict[str, Any]:
-    """Return what a test reads of a watermark, its variants too."""
+    """Return what a test reads of a watermark, its sub-keys too."""
     from caw.watermarks.names import said_of
 
     return {name: value for name, value in said_of(mark).items() if name not in NAMED}

@@ -68,8 +68,8 @@ def result_line(item: Item, result: Result) -> dict[str, Any]:
     del line["error"], line["token_ids"], line["token_scores"]  # texts with an error are bad lines here
     if result.regions is None:
         del line["regions"], line["text_p_value"]
-    if result.variant is None:
-        del line["variant"], line["num_variants"]
+    if result.subkey is None:
+        del line["subkey"], line["num_subkeys"]
     if result.family is None:
         del line["family"]
     return line
@@ -114,7 +114,7 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
 
 def _is_corrected(result: DetectionResult) -> bool:
     """Return whether the p-value is that of several tests."""
-    several = result.num_readings > 1 or result.num_variants > 1 or result.family is not None
+    several = result.num_readings > 1 or result.num_subkeys > 1 or result.family is not None
     return several or result.regions is not None
 
 

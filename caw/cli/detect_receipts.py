@@ -49,7 +49,7 @@ class Receipts:
                 f"{self.source} is for {told.watermark} with key {told.key_id}, got {mark.name} with key "
                 f"{mark.key_id}; give the key and watermark that marked the text"
             )
-        self._check_variants(mark)
+        self._check_subkeys(mark)
 
     def mark_among(self, marks: Mapping[str, Watermark]) -> Watermark:
         """Return the watermark, among several by key id, that these receipts were tested for. Raise ValueError if there
@@ -61,15 +61,15 @@ class Receipts:
                 f"{self.source} is for {self.any.watermark} with key {self.any.key_id}, which is not in the registry; "
                 "give the server's registry"
             )
-        self._check_variants(mark)
+        self._check_subkeys(mark)
         return mark
 
-    def _check_variants(self, mark: Watermark) -> None:
-        """Raise ValueError for texts with more variants than the test tries."""
-        most, tried = max(each.variants or 1 for each in self.by_digest.values()), mark.parts[0].family
+    def _check_subkeys(self, mark: Watermark) -> None:
+        """Raise ValueError for texts with more sub-keys than the test tries."""
+        most, tried = max(each.subkeys or 1 for each in self.by_digest.values()), mark.family
         if most > tried:
             raise ValueError(
-                f"{self.source} is for texts of {most} variants, got a test that tries {tried}; give --variants {most}"
+                f"{self.source} is for texts of {most} sub-keys, got a test that tries {tried}; give --subkeys {most}"
             )
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:

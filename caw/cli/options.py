@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, RECOMMENDED_VARIANTS, STRENGTH, THETA, TOP_K_EXP
+from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
 from caw.io.progress import silent
 from caw.io.show import shown
 from caw.models.device import DTYPES, resolve_device
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
 FORMAT = {"format": "format", "vocab-size": "vocab_size"}
+SUBKEYS = {"subkeys": "subkeys"}
 PAYLOAD = {"payload": "payload", "payload-bits": "payload_bits"}
 # the options of each watermark, with the argument that each becomes
 WATERMARK_OPTIONS: dict[str, dict[str, str]] = {
-    "recommended": {"variants": "variants"},
+    "recommended": {},
     "kgw": {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"}
+    | SUBKEYS
     | FORMAT
     | PAYLOAD,
-    "unigram": {"gamma": "gamma", "delta": "delta"} | FORMAT,
-    "exp": {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width", "variants": "variants"}
+    "unigram": {"gamma": "gamma", "delta": "delta"} | SUBKEYS | FORMAT,
+    "exp": {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width", "free": "free"}
     | FORMAT
     | PAYLOAD,
     "synthid": {},
@@ -123,17 +125,20 @@ TopKExp = Annotated[
 StrengthExp = Annotated[
     str | None, panel(MARK, "exp: parameter that the strength scales [top_k].", "--strength-exp", metavar="top_k|scale")
 ]
-Variants = Annotated[
-    int | None,
-    panel(MARK, "exp, recommended: sub-keys of the key, 1 to 1024; a prompt has as many drawn texts, and detection "
-          f"tries them all [1; recommended {RECOMMENDED_VARIANTS}].",
-          "--variants"),
+Free = Annotated[
+    float | None,
+    panel(MARK, "exp: nats that a drawn text begins with before the key draws; 0 = none [4.16, one beginning in 64].",
+          "--free"),
 ]  # fmt: skip
+Subkeys = Annotated[
+    int | None,
+    panel(MARK, "kgw, unigram: sub-keys of the key, 1 to 1024, which detection tries all [1].", "--subkeys"),
+]
 
 OF_TEST: dict[str, Any] = {
-    "gamma": Gamma, "seeding": Seeding, "context-width": ContextWidth, "format": FormatName, "variants": Variants,
+    "gamma": Gamma, "seeding": Seeding, "context-width": ContextWidth, "format": FormatName, "subkeys": Subkeys,
 }  # fmt: skip
-OF_STRENGTH: dict[str, Any] = {"delta": Delta, "top-k-exp": TopKExp, "strength-exp": StrengthExp}
+OF_STRENGTH: dict[str, Any] = {"delta": Delta, "top-k-exp": TopKExp, "strength-exp": StrengthExp, "free": Free}
 
 PolicyName = Annotated[
     str | None,
@@ -272,8 +277,7 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
     described: dict[str, Any] = {"name": name}
     for field in fields(thing):  # type: ignore[arg-type]
         value = getattr(thing, field.name)
-        rare = field.name in ("payload_bits", "temperature") and value == field.default
-        if rare or (field.name == "variants" and value == 1):
+        if field.name in ("payload_bits", "temperature", "subkeys", "subkey") and value == field.default:
             continue  # named only where they are used
         if field.name not in ("key", "network") and value is not None:
             described[said.get(field.name, field.name)] = value.described() if hasattr(value, "described") else value

@@ -22,8 +22,8 @@ COOL = f"texts drawn below temperature {LEAST_RACED:g}, where a race is not foun
 OTHERS = f"{GREEDY}, and {COOL}"
 UNIVERSAL_SERVES = "this model has no evaluator of its own, so the universal one serves it"
 # what says how strong a watermark is; the rest of its settings is in every output line
-STRONG = ("delta", "top_k", "depth", "variants")
-OF_RACE = ("strength", "variants")  # of a race whose noise is scaled: nothing reads its top_k
+STRONG = ("delta", "top_k", "depth")
+OF_RACE = ("strength", "free")  # of a race whose noise is scaled: nothing reads its top_k
 DISTORTS = "not distortion-free, which the race is at --policy fixed --strength 1 alone, the default"
 
 
@@ -99,7 +99,7 @@ def what_recommended_marks(mark: Recommended, policies: Mapping[str, Policy]) ->
     """Describe, in one line, what a `Recommended` does with each kind of texts; policies: of RACED and the others."""
     parts = []
     for kind, policy in policies.items():
-        how = f"with exp (variants {mark.variants}) at full strength, which costs no quality"
+        how = "with exp at full strength, which costs no quality"
         parts.append(f"{kind} {how if kind == RACED else what_marks(mark.greedy, policy).removeprefix('marking ')}")
     return f"marking {', '.join(parts)}"
 

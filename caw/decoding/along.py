@@ -163,7 +163,7 @@ def _others(
     is made from. None where the policy's strength is 0 at every place: such a text is not to be marked. record: of the
     text's places. level: of those elsewhere, which no strength chooses.
     """
-    mark = marks.of(request.row.key, request.variant(marks.family), raced=False)
+    mark = marks.of(request.row.key)
     text, ends = chooser.text, chooser.ends
     chosen = {choice.place: choice for choice in choices}
     places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,7 @@ class _Row:
     ids: those that the engine has emitted. chosen: the token that has not come back yet, None = there is none.
     open: whether ids are accepted that were not chosen here. seen: number of ids at the last choice.
     late: the last of the ids, which have not joined `Texts` yet. before: records of the logits given with them.
+    surprisal: nats of the free beginning that the chosen token takes; spent: those of all ids, see `Chooser.spent`.
     """
 
     settings: RowSettings
@@ -50,6 +52,8 @@ class _Row:
     seen: int = -1
     late: list[int] = field(default_factory=list)
     before: Record | None = None
+    surprisal: float = 0.0
+    spent: float = 0.0
 
 
 class Chooser:
@@ -205,7 +209,9 @@ class Chooser:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def resume(self, row: int, ids: Sequence[int], *, before: torch.Tensor | None = None) -> None:
+    def resume(
+        self, row: int, ids: Sequence[int], *, before: torch.Tensor | None = None, spent: float = math.inf
+    ) -> None:
         """Take the ids that the engine has emitted for a text: all of them, known ones included.
 
         After `start` and `fork`, any ids are accepted, as many as there are: the text continues as if it had never been
@@ -215,6 +221,8 @@ class Chooser:
             ids: all generated token ids of the text.
             before: as for `start`, of the positions before the one that comes next. Without it and without new ids,
                 what is known of them stays.
+            spent: nats of the text's free beginning that ids which were not chosen here have had (`Chooser.spent`);
+                inf = its beginning is over.
 
         Raises ValueError for ids that are missing (-1), fewer than before, or not the ones expected. If the engine took
         tokens back on purpose, start the row again.
@@ -243,6 +251,9 @@ class Chooser:
         records = self._records(before)
         if text.before is not None:
             self._catch_up()  # those belong to the ids before these
+        if new:
+            text.spent = text.spent + text.surprisal if new == [text.chosen] else spent
+            text.surprisal = 0.0
         text.ids, text.chosen = [*text.ids, *new], None if new else text.chosen
         text.late, text.before = [*text.late, *new], records if new or records is not None else text.before
 
@@ -270,8 +281,12 @@ class Chooser:
             source = torch.tensor([row], device=self.device)
             for record in (self._current, *self._history):
                 record.write(torch.tensor([to], device=self.device), record.take(source))
-            self._rows[to] = _Row(text.settings, list(text.ids), open=True, seen=text.seen)
+            self._rows[to] = _Row(text.settings, list(text.ids), open=True, seen=text.seen, spent=text.spent)
         return to
+
+    def spent(self, row: int) -> float:
+        """Return the surprisal in nats of the ids of a text's free beginning, for a `resume` of the text elsewhere."""
+        return self._text(row).spent
 
     def drop(self, row: int) -> None:
         """Empty a row: its text has ended or was cancelled."""
@@ -323,9 +338,13 @@ class Chooser:
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
         if self._history:  # nothing else reads it
             self._current.write(places, record)
-        for row, token in zip(rows, tokens.tolist(), strict=True):
+        surprisals = [0.0] * len(rows)
+        if choosing.drawn_free is not None:
+            drawn, nats, beginning = choosing.drawn_free
+            surprisals = torch.where(beginning & (tokens == drawn), nats, 0.0).tolist()
+        for row, token, surprisal in zip(rows, tokens.tolist(), surprisals, strict=True):
             text = self._rows[row]
-            text.chosen, text.open, text.seen = token, False, len(text.ids)
+            text.chosen, text.open, text.seen, text.surprisal = token, False, len(text.ids), surprisal
         return tokens
 
     # What it keeps --------------------------------------------------------------------------------------------------
@@ -363,6 +382,7 @@ class Chooser:
             self._texts.grow(max(2 * self._texts.room, longest))
         self._choosing.follow(list(late), [text.late for text in late.values()])
         for row, text in late.items():
+            self._texts.spent[row] = text.spent
             for number in range(len(text.ids) - len(text.late), len(text.ids)):
                 self._move(row, seen=text.seen == number)
             self._remember(row, text.before)

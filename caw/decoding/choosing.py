@@ -20,7 +20,7 @@ import torch
 
 from caw import ops
 from caw.decoding.closed_loop import ClosedLoop
-from caw.decoding.full_race import FullRace, may_race, only_races
+from caw.decoding.full_race import FullRace, may_race, only_races, runs_full_race
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.row_tensors import RowMarks, ladder_of_each, winner_of_each
@@ -108,6 +108,8 @@ class Choosing:
     own_strength: the policy's maximum, before factors; max_strength: that times the maximum factor of a text.
     unbounded: whether the policy's strengths need checking.
     races: whether strength 1 means a race at full strength; only_races: whether no text ever has another strength.
+    drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
+        texts are in one, bool [B]; None where none is.
     """
 
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
@@ -123,16 +125,17 @@ class Choosing:
         self.races = may_race(rules.watermark, rules.policy)
         whole = not self.limits.factors and self.limits.strength_factor == 1 and self.loop is None
         self.only_races = whole and only_races(rules.watermark, rules.policy)
+        mark = rules.watermark if rules.recommended is None else rules.recommended.drawn
+        races = rules.recommended is not None or runs_full_race(rules.watermark, rules.policy)
+        self.begins_freely = races and mark is not None and mark.beginning > 0 and rules.limits.samples
+        self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     # Texts come and go ----------------------------------------------------------------------------------------------
 
     def start(self, rows: Sequence[int], requests: Sequence[Request], ends: Sequence[Sequence[int]]) -> None:
         """Begin a new text in each of R rows; ends: token ids that end each."""
         places = torch.tensor(rows, device=self.texts.counts.device)
-        marks = [
-            self.marks.of(request.row.key, request.variant(self.marks.family), raced=request.row.raced)
-            for request in requests
-        ]
+        marks = [self.marks.of(request.row.key, raced=request.row.raced) for request in requests]
         self.texts.start(places, requests, ends, marks)
         self.follow(rows, [request.begun for request in requests])
 
@@ -161,6 +164,17 @@ class Choosing:
             self.loop.count(self.texts, tokens, emitted)
         self.texts.emit(tokens, emitted)
 
+    def spend(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Count the surprisal of tokens int64 [B] of free beginnings, where emitted (bool [B]).
+
+        A token that something else than the last draw decided counts nothing.
+        """
+        if self.drawn_free is not None:
+            drawn, nats, beginning = self.drawn_free
+            free = emitted & beginning
+            self.texts.spent += torch.where(free & (tokens == drawn), nats, 0.0)
+            self.texts.free_counts += free
+
     def drop(self, row: int) -> None:
         """Empty a row."""
         self.texts.active[row] = False
@@ -186,6 +200,7 @@ class Choosing:
         repeats = self.repeats(context)
         race = self.full_race(state, context, repeats) if self.races else self.race_of_drawn(context)
         record, scores, warped = self.drawn(state, race)
+        self.drawn_free = self.drawn_in_beginnings(state, race, record, warped) if self.begins_freely else None
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         raced = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
@@ -210,6 +225,26 @@ class Choosing:
             return None
         return self.texts.context_repeats(context, self.watermark.missing)
 
+    def drawn_in_beginnings(
+        self, state: DecodeState, race: FullRace | None, record: Record, warped: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Compute `drawn_free`: of the tokens that lead a record of drawn scores, under logits `warped` float32 [B, V].
+
+        A text whose mark is switched off, as within an exempt section, has not begun yet.
+        """
+        assert race is not None
+        beginning = self.texts.in_beginning() & race.whole
+        if not self.worth_doing(beginning):
+            return None
+        tokens = record.ids[:, 0]
+        mass = (state.current if warped is state.logits else self.record(warped)).logsumexp
+        nats = mass.double() - warped.gather(1, tokens[:, None])[:, 0].double()
+        return tokens, nats.clamp_min(0), beginning
+
+    def left_to_sampler(self, unmarked: torch.Tensor) -> torch.Tensor:
+        """Add the texts that are in their free beginning to those without a race, bool [B]."""
+        return unmarked | self.texts.in_beginning() if self.begins_freely else unmarked
+
     def full_race(self, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None) -> FullRace:
         """Find the texts that race at full strength after contexts int64 [B, W]."""
         assert self.watermark is not None
@@ -217,7 +252,7 @@ class Choosing:
         unmarked = unmarked if repeats is None else unmarked | repeats
         asked = self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos)
         strength = self.own_strengths(state) * self.texts.factors
-        return FullRace.of(strength, unmarked, self.texts.rows.sampled, original_asked=asked)
+        return FullRace.of(strength, self.left_to_sampler(unmarked), self.texts.rows.sampled, original_asked=asked)
 
     def race_of_drawn(self, context: torch.Tensor) -> FullRace | None:
         """Find the texts of the drawn family that race after contexts int64 [B, W]; None without two families."""
@@ -228,7 +263,9 @@ class Choosing:
         if drawn.deduplicates:
             unmarked = unmarked | self.texts.context_repeats(context)
         # its own factor, 0 or 1: what a target makes of it is for the other family
-        return FullRace.of(rows.raced * rows.factors, unmarked, rows.sampled, original_asked=False)
+        return FullRace.of(
+            rows.raced * rows.factors, self.left_to_sampler(unmarked), rows.sampled, original_asked=False
+        )
 
     def ladder_of_both(self, race: FullRace | None, position: Position) -> Ladder:
         """Build the ladders of a batch of both families: a text that is drawn has one candidate, whatever its
@@ -382,7 +419,7 @@ class Choosing:
         assert self.watermark is not None
         if self.watermark.native is not None and self.kernels.native:
             return self.watermark.native_ladder(position, self.max_strength)
-        if not self.limits.keys and self.watermark.family == 1:
+        if not self.limits.keys:
             return self.watermark.ladder(position, self.max_strength)
         kind = type(self.watermark)  # beside texts of another family, whose rows have ladders of their own
         own = [mark if isinstance(mark, kind) else self.watermark for mark in self.texts.rows.marks]

@@ -14,7 +14,7 @@ import torch
 
 from caw.ladder import Ladder
 from caw.policies import FixedStrength, Policy
-from caw.watermarks import Watermark
+from caw.watermarks import EXP, Watermark
 
 BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
 
@@ -41,6 +41,23 @@ def check_untargeted(watermark: Watermark | None, policy: Policy) -> None:
         raise ValueError(
             "a race at full strength marks every token and costs nothing, so it takes no target, got one in "
             f"{type(policy).__name__}; leave target out, or give EXP strength='top_k'"
+        )
+
+
+def check_beginning(watermark: Watermark | None, policy: Policy | None, *, sampled: bool) -> None:
+    """Raise ValueError for nats of a free beginning where there can be none."""
+    if not isinstance(watermark, EXP) or not watermark.free:
+        return
+    why = (
+        "a text that is not sampled" if not sampled
+        else "a policy that does not race at full strength" if not runs_full_race(watermark, policy)
+        else "this strength, format or payload" if not watermark.may_begin_freely
+        else ""
+    )  # fmt: skip
+    if why:
+        raise ValueError(
+            f"a free beginning needs sampled text and EXP(strength='scale') at full strength in its native format, got "
+            f"free={watermark.free:g} with {why}; leave free out"
         )
 
 

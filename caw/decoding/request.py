@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.sampling import stream_id, variant_of
+from caw.decoding.sampling import stream_id
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Request:
     occurrence: how many equal requests came before it, which get other draws when sampling.
     begun: tokens of the text that an earlier request generated after the same prompt. The text continues as if it had
     never been interrupted: they are contexts, evidence and positions of draws, and count towards the budget.
+    spent: nats of its free beginning that `begun` has had; inf = the beginning is over, as of a text of which nobody
+    knows.
     """
 
     ids: Sequence[int]
@@ -26,6 +29,7 @@ class Request:
     row: RowSettings = field(default_factory=RowSettings)
     occurrence: int = 0
     begun: tuple[int, ...] = ()
+    spent: float = field(default=math.inf, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.row.seed is None:
@@ -40,10 +44,6 @@ class Request:
     def stream(self) -> tuple[int, int]:
         """Stream of the sampling noise: it depends on the prompt alone, not on the order of different ones."""
         return stream_id(self.ids, self.occurrence)
-
-    def variant(self, family: int) -> int:
-        """Choose which of `family` variants of its key it is marked with."""
-        return variant_of(self.ids, self.row.known_seed, self.occurrence, family)
 
 
 def requests_for(

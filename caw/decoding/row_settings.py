@@ -24,6 +24,7 @@ class RowSettings(Sampling):
     strength_factor: every strength that the policy gives is multiplied by it; 0 leaves the text unmarked.
     margin: added to the z that the policy's target needs; no effect without a target.
     key: replaces the key of the call's watermark; None = that one.
+    begins: whether the text may have a free beginning (`caw.EXP`).
     log_probs: whether to keep the unmarked model's log-probabilities of each token.
 
     Raises TypeError or ValueError naming the argument.
@@ -33,6 +34,7 @@ class RowSettings(Sampling):
     strength_factor: float = 1.0
     margin: float = 0.0
     key: RowKey | None = field(default=None, repr=False)
+    begins: bool = True
     log_probs: bool = False
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class RowTensors:
     ends: int64 [B, M], tokens that end the text; a row with fewer repeats its first one, a row with none has -1.
     factors: float32 [B], factors of strengths. margins: float64 [B], added to the z that a target needs.
     keys: int64 [B], the 64 bits of the native key; 0 where the format has none.
+    beginnings: float64 [B], nats after which the key begins to draw; 0 = at the first token.
     marks: B watermarks, on the host: a row's key where only PyTorch code serves the format; None without a text.
     """
 
@@ -46,6 +47,7 @@ class RowTensors:
     factors: torch.Tensor
     margins: torch.Tensor
     keys: torch.Tensor
+    beginnings: torch.Tensor
     marks: list[Watermark | None]
 
     @classmethod
@@ -68,6 +70,7 @@ class RowTensors:
             factors=torch.ones(batch, device=device),
             margins=torch.zeros(batch, dtype=torch.float64, device=device),
             keys=whole(),
+            beginnings=torch.zeros(batch, dtype=torch.float64, device=device),
             marks=[None] * batch,
         )
 
@@ -93,6 +96,7 @@ class RowTensors:
             """Rows that do not sample have what changes nothing."""
             return [value if samples else otherwise for value, samples in zip(values, sampled, strict=True)]
 
+        pairs = list(zip(marks, settings, strict=True))
         columns: list[list[Any]] = [
             sampled,
             [row.raced for row in settings],
@@ -106,6 +110,7 @@ class RowTensors:
             [row.strength_factor for row in settings],
             [row.margin for row in settings],
             [0 if native is None else native.signed_key for native in natives],
+            of_sampled([mark.beginning if mark and row.begins else 0.0 for mark, row in pairs], 0.0),
         ]
         for tensor, column in zip(self.tensors, columns, strict=True):
             tensor[rows] = torch.tensor(column, dtype=tensor.dtype, device=tensor.device)
@@ -153,8 +158,6 @@ class RowMarks:
 
     def __init__(self, watermark: Watermark | None) -> None:
         self.by_key: dict[RowKey | None, Watermark | None] = {None: watermark}
-        self.variants: dict[tuple[RowKey | None, int], Watermark] = {}
-        self.family = 1 if watermark is None else watermark.parts[0].family
         self._lock = threading.Lock()
 
     def under(self, key: RowKey | None) -> Watermark | None:
@@ -167,28 +170,16 @@ class RowMarks:
         with self._lock:
             self.by_key[key] = mark = self.by_key.pop(key, None) or own.with_key(key)
             if len(self.by_key) > 1 + MOST_KEYS:
-                self._forget(next(old for old in self.by_key if old is not None))
+                del self.by_key[next(old for old in self.by_key if old is not None)]
         return mark
 
-    def of(self, key: RowKey | None, variant: int, *, raced: bool = False) -> Watermark | None:
-        """Return the watermark of a variant in [0, family) of a key, None = its own.
+    def of(self, key: RowKey | None, *, raced: bool = False) -> Watermark | None:
+        """Return the watermark of a text under a key, None = its own.
 
         raced: which family of a `Recommended` marks the text, see `caw.settings.gets_race`.
         """
         mark = self.under(key)
-        if isinstance(mark, Recommended):
-            mark = mark.of(raced=raced)
-        if mark is None or mark.family == 1:
-            return mark
-        with self._lock:
-            if (key, variant) not in self.variants:
-                self.variants[key, variant] = mark.variant(variant)
-            return self.variants[key, variant]
-
-    def _forget(self, key: RowKey) -> None:
-        del self.by_key[key]
-        for number in [number for own, number in self.variants if own == key]:
-            del self.variants[key, number]
+        return mark.of(raced=raced) if isinstance(mark, Recommended) else mark
 
 
 def winner_of_each(marks: Sequence[Watermark], position: Position, *, native: bool) -> torch.Tensor:

@@ -51,13 +51,6 @@ class GumbelNoise:
         return torch.cat([streams, positions[:, None]], dim=1)
 
 
-def variant_of(prompt: Sequence[int], seed: int, occurrence: int, family: int) -> int:
-    """Choose which of `family` variants of a key a text is marked with: consecutive seeds give different ones, as do
-    the occurrences of a prompt."""
-    digest = hashlib.sha256(b"caw/variant" + repr(tuple(prompt)).encode()).digest()
-    return (int.from_bytes(digest[:8], "big") + seed + occurrence) % family
-
-
 def stream_id(prompt: Sequence[int], occurrence: int) -> tuple[int, int]:
     """Return the stream of a prompt: two 32-bit words from a hash of its ids and of how often it occurred before."""
     digest = hashlib.sha256(repr((occurrence, tuple(prompt))).encode()).digest()

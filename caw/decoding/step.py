@@ -119,6 +119,7 @@ class Step(ABC):
         """Append the chosen tokens where emitted (bool [B]) and return what the step did."""
         choosing, tokens = self.choosing, _column(ladder.candidates, choice)
         choosing.accept(tokens, emitted)
+        choosing.spend(tokens, emitted)
         # the logsumexp of a row with a NaN or +inf anywhere is one too: no second look at the logits
         sound = state.current.logsumexp.isfinite()
         broken = choosing.texts.active & ~(sound & (choosing.texts.refused == 0) if choosing.unbounded else sound)

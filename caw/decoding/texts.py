@@ -16,6 +16,7 @@ from caw.decoding.evidence import Evidence
 from caw.decoding.penalties import Penalties
 from caw.decoding.request import Request
 from caw.decoding.row_tensors import RowTensors
+from caw.defaults import FREE_TOKENS
 from caw.record import kept_rows
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING
@@ -31,6 +32,8 @@ class Texts:
         generated tokens, -1 beyond.
     counts: int64 [B], tokens generated. budgets: int64 [B], maximum of them. active: bool [B].
     streams: int64 [B, 2], of the sampling noise, see `sampling`. rows: settings of each text.
+    spent: float64 [B], surprisal in nats of the tokens of a free beginning, see `in_beginning`. free_counts: int64 [B],
+        how many these are.
     refused: float32 [B], the first strength of the text that its policy must not give (NaN, below 0, beyond its
         maximum); 0 where there was none.
     window: W. evidence: what the texts have shown so far; None without a target.
@@ -42,6 +45,8 @@ class Texts:
     budgets: torch.Tensor
     active: torch.Tensor
     streams: torch.Tensor
+    spent: torch.Tensor
+    free_counts: torch.Tensor
     refused: torch.Tensor
     rows: RowTensors
     window: int
@@ -66,6 +71,8 @@ class Texts:
             budgets=torch.zeros(batch, dtype=torch.int64, device=device),
             active=torch.zeros(batch, dtype=torch.bool, device=device),
             streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
+            spent=torch.zeros(batch, dtype=torch.float64, device=device),
+            free_counts=torch.zeros(batch, dtype=torch.int64, device=device),
             refused=torch.zeros(batch, device=device),
             rows=RowTensors.empty(batch, ends, device),
             window=window,
@@ -91,6 +98,10 @@ class Texts:
     def factors(self) -> torch.Tensor:
         """Factors of the next tokens' strengths, float32 [B]."""
         return self.rows.factors if self.evidence is None else self.evidence.factors
+
+    def in_beginning(self) -> torch.Tensor:
+        """Tell which texts are in their free beginning, whose tokens the key does not draw, bool [B]."""
+        return self.active & (self.spent < self.rows.beginnings) & (self.free_counts < FREE_TOKENS)
 
     def contexts(self) -> torch.Tensor:
         """The last W tokens of each text, int64 [B, W], -1 where there are none."""
@@ -121,6 +132,8 @@ class Texts:
         self.padded_tokens[rows], self.counts[rows], self.active[rows], self.refused[rows] = MISSING, 0, True, 0.0
         self.streams[rows] = torch.tensor([request.stream for request in requests], device=device)
         self.budgets[rows] = torch.tensor([request.budget for request in requests], device=device)
+        spent = [request.spent if request.begun else 0.0 for request in requests]
+        self.spent[rows], self.free_counts[rows] = torch.tensor(spent, dtype=torch.float64, device=device), 0
         self.rows.start(rows, [request.row for request in requests], ends, marks)
         prompts = [request.ids for request in requests]
         if self.evidence is not None:

@@ -31,15 +31,9 @@ SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds of the attempts at a text d
 Add = Callable[..., int]  # `Waiting.add`
 
 
-def seed_of(seed: int, number: int, attempts: int, variants: int) -> int:
-    """Return the seed of an attempt at a text, in [0, 2^64); the first one keeps the caller's.
-
-    The variants that attempts take (the seed modulo `variants`) are as far apart as their number allows: every attempt
-    has another one, and texts of up to variants / attempts consecutive seeds or occurrences never meet.
-    """
-    drawn = (seed + number * SEED_STEP) % (1 << 64)
-    excess = (drawn - seed - number * max(1, variants // attempts)) % variants
-    return drawn - excess if drawn >= excess else drawn - excess + variants
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of an attempt at a text, in [0, 2^64); the first one keeps the caller's."""
+    return (seed + number * SEED_STEP) % (1 << 64)
 
 
 class UndetectedError(ValueError):
@@ -189,7 +183,7 @@ class DetectableTexts(Attempts):
         """
         row, seed = text.request.row, text.request.row.seed
         if row.do_sample:
-            seed = seed_of(row.known_seed, number, len(self.efforts), self.trial.variants(row))
+            seed = seed_of(row.known_seed, number)
         effort = self.efforts[number]
         factor, margin = min(row.strength_factor * effort.factor, MAX_STRENGTH), row.margin + effort.margin
         return dataclasses.replace(

@@ -56,7 +56,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
 
     The candidates end at the policy's own strength, 1. Retries go beyond it and also stop marking later: a text may be
     undetected because its mark was too weak, or because it was tokenised differently. A race at full strength has one
-    strength: the attempts at a text are its variants, at most as many as there are.
+    strength: the attempts at a text have other seeds and so other beginnings; without one there is one text.
 
     Raises ValueError for a policy that cannot be strengthened, and where no attempt would be marked.
     """
@@ -71,7 +71,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
     first = [Effort(0.0, 0.0)] if unmarked else []
     count = settings.max_attempts - len(first)
     if runs_full_race(watermark, policy):
-        return first + [Effort(1.0, 0.0)] * min(count, watermark.family)
+        return first + [Effort(1.0, 0.0)] * (count if watermark.beginning else 1)
     weakest = 1 - min(settings.best_of, count)
     numbers = range(weakest, weakest + count)
     return first + [

@@ -18,6 +18,7 @@ from caw.detection.text_weights import TextWeights
 from caw.io.show import shown
 from caw.policies import Policy
 from caw.policies.target import policy_text
+from caw.watermarks.green_list import FormattedList
 
 PACKAGES = ("torch", "transformers")
 TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that a receipt names where they are not usual
@@ -36,8 +37,8 @@ class Receipt:
     library and of what it ran on.
 
     What marked the text, whatever the test found in it; None if nothing did: family: of a `caw.Recommended`, the name
-    of its part, None for another watermark. variant: the sub-key, in [0, variants); variants: V, how many the key has
-    (None without variants).
+    of its part, None for another watermark. subkey: the one that marked, subkeys: V, how many the detector tries (None
+    where there is only the key).
 
     Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = it was changed
     although the unmarked text has nothing of that kind; False = the caller's own reader fails on the unmarked text or
@@ -64,8 +65,8 @@ class Receipt:
     test: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     family: str | None = None
-    variant: int | None = None
-    variants: int | None = None
+    subkey: int | None = None
+    subkeys: int | None = None
     keeps: str | None = None
     kept: bool | None = None
     changes: int | None = None
@@ -76,8 +77,8 @@ class Receipt:
         kinds: dict[str, Any] = {
             "detected": bool, "reason": str, "p_value": float, "level": float, "attempts": int, "watermark": str,
             "policy": str, "strength_factor": float, "key_id": str, "weights": Mapping | None, "tokens": int,
-            "digest": str, "edits": float, "margin": float, "family": str | None, "variant": int | None,
-            "variants": int | None,
+            "digest": str, "edits": float, "margin": float, "family": str | None, "subkey": int | None,
+            "subkeys": int | None,
             "test": Mapping, "versions": Mapping, "keeps": str | None, "kept": bool | None, "changes": int | None,
             "rollouts": int | None, "keeps_error": str,
         }  # fmt: skip
@@ -171,12 +172,11 @@ def _of_mark(trial: Trial, chosen: Candidate) -> dict[str, Any]:
     """The fields of what marked a text."""
     if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
         return {}
-    request = chosen.request
-    own = trial.marking(request.row)
-    found: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
-    if own.family == 1:
-        return found
-    return {**found, "variant": request.variant(own.family), "variants": own.family}
+    own = trial.marking(chosen.request.row)
+    part: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
+    if not isinstance(own, FormattedList) or own.subkeys == 1:
+        return part
+    return {**part, "subkey": own.subkey, "subkeys": own.subkeys}
 
 
 def _of_guard(guarded: Kept) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Trial:
 
     Args:
         detector: its `fpr` is the level. edits: share of words that later edits may delete; 0 = none.
-        mark: the watermark of the call, which may have fewer variants; None = the detector's.
+        mark: the watermark of the call, which may have fewer sub-keys; None = the detector's.
     """
 
     def __init__(self, detector: Detector, edits: float = 0.0, mark: Watermark | None = None) -> None:
@@ -51,10 +51,6 @@ class Trial:
     def marking(self, row: RowSettings) -> Watermark:
         """Return what marks a text: the mark of the call, of a `Recommended` the family that the text gets."""
         return self.mark.of(raced=row.raced) if isinstance(self.mark, Recommended) else self.mark
-
-    def variants(self, row: RowSettings) -> int:
-        """Return V of what marks a text, 1 for a watermark without variants."""
-        return self.marking(row).family
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""
@@ -108,9 +104,9 @@ def make_trial(
                 f"detector must have {name} {shown(marked)}, got {shown(read)}; build it with the marking watermark"
             )
     if not watermark.is_read_by(theirs):
-        needed, tried = (each.parts[0].family for each in (watermark, theirs))
+        needed, tried = watermark.family, theirs.family
         raise ValueError(
-            f"detector must try the {needed} variants that mark, got {tried}; make it with the watermark that marks"
+            f"detector must try the {needed} sub-keys of the watermark that marks, got {tried}; use that watermark"
         )
     check_reach(*test_of(watermark, level, settings.raced), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer

@@ -30,9 +30,9 @@ from caw.detection.readings import AS_GIVEN, Reading, TokenisedText, readings_of
 from caw.detection.regions import Region, Search, search
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for, tails
+from caw.detection.subkeys import detect_subkeys
 from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import Mode, Scored, chunks, score_texts
-from caw.detection.variants import detect_variants
 from caw.detection.weights import TokenWeights, level_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.io.show import kind_of
@@ -96,8 +96,8 @@ class Detector:
             )
         if self.watermark.family > 1 and self.mode != "exact":
             raise ValueError(
-                f"variants are tried in mode 'exact', got mode {self.mode!r} and {tests_of(self.watermark)}; "
-                "leave the mode out, or read one of them with watermark.variant(number)"
+                f"sub-keys are tried in mode 'exact', got mode {self.mode!r} and {tests_of(self.watermark)}; "
+                "leave the mode out, or read one of them with watermark.under_subkey(number)"
             )
         self._load_weights()
         if self.watermark.code is not None and (self.mid_p or self.weights is not None or self.mode != "exact"):
@@ -227,7 +227,7 @@ class Detector:
 
     def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
         if self.watermark.family > 1:
-            return [detect_variants(self, text) for text in texts]
+            return [detect_subkeys(self, text) for text in texts]
         values, counted, repeated, owner = score_texts(self.watermark, texts, self.mode)
         if isinstance(self.weights, TextWeights):
             levels = np.concatenate(self.weights.text_levels(texts, self.watermark))

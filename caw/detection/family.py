@@ -21,9 +21,9 @@ def alone(fpr: float, n: int) -> float:
 
 def tests_of(watermark: Watermark) -> str:
     """Say what is tried for a text of a watermark with several sub-keys or parts."""
-    race, *others = watermark.parts
-    said = f"{race.family} variant{'s' * (race.family > 1)}"
-    return said + "".join(f" and {part.name}" for part in others)
+    if len(watermark.parts) > 1:
+        return " and ".join(part.name for part in watermark.parts)
+    return f"{watermark.family} sub-keys"
 
 
 def part_of(watermark: Watermark, family: str | None) -> Watermark:

@@ -124,7 +124,7 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
         p_values = tails(mark, sums, counts, detector.mode, detector.mid_p).p_values
     if mark.code is not None:  # the tokens are scored under the payload that fits them best
         p_values = np.minimum(1.0, p_values * 2.0**mark.code.bits)
-    p_values = family_wise(family_wise(p_values, result.num_variants), len(detector.watermark.parts))
+    p_values = family_wise(family_wise(p_values, result.num_subkeys), len(detector.watermark.parts))
     return ends, -np.log10(np.clip(p_values * result.num_readings, 1e-300, 1))
 
 
@@ -153,7 +153,7 @@ count. Hover over a token for its score.</p>
 
 
 def _article(name: str, result: DetectionResult, detector: Detector) -> str:
-    corrected = result.regions is not None or result.num_readings > 1 or result.num_variants > 1 or bool(result.family)
+    corrected = result.regions is not None or result.num_readings > 1 or result.num_subkeys > 1 or bool(result.family)
     family = f" ({result.family})" if result.family else ""
     facts = (
         f"{'corrected ' * corrected}p-value {format_p(result.p_value)}, z-score"

@@ -25,7 +25,7 @@ from caw.detection.message import note_of
 from caw.detection.readings import AS_GIVEN, Reading, TokenisedText
 from caw.detection.result import DetectionResult, NotTruth
 from caw.detection.statistics import tails
-from caw.detection.variants import sums_of
+from caw.detection.subkeys import sums_of
 from caw.io.show import is_p, kind_of
 from caw.op_indices import SELFHASH
 from caw.watermarks import Watermark
@@ -206,7 +206,7 @@ def _grouped(watermarks: Sequence[Watermark]) -> tuple[list[_Alike], list[int]]:
 
 
 def _group(parts: Sequence[tuple[int, Formatted]]) -> _Alike:
-    natives = [part.variant(number).native for _, part in parts for number in range(part.family)]
+    natives = [part.under_subkey(number).native for _, part in parts for number in range(part.family)]
     keys = torch.tensor([native.signed_key for native in natives if native is not None], dtype=torch.int64)
     return _Alike(parts[0][1], np.array([place for place, _ in parts]), keys)
 

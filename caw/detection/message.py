@@ -66,13 +66,13 @@ def sentence_of(result: DetectionResult) -> str:
     said = sentence(
         result.num_tokens, result.num_scored, result.p_value, result.fpr, needed=result.num_needed,
         repeated=result.num_repeated * result.mostly_repetition, alone=result.text_p_value,
-        corrected=result.num_readings > 1 or result.num_variants > 1 or result.family is not None,
+        corrected=result.num_readings > 1 or result.num_subkeys > 1 or result.family is not None,
     )  # fmt: skip
     payload = "" if result.payload is None else f", payload {result.payload}"
     if result.family is not None and result.is_watermarked:
         payload += f", marked with {result.family}"
-    if result.variant is not None and result.is_watermarked:
-        payload += f", variant {result.variant} of {result.num_variants}"
+    if result.subkey is not None and result.is_watermarked:
+        payload += f", sub-key {result.subkey} of {result.num_subkeys}"
     note = note_of(result)
     return f"{said}{payload}{note and '; '}{note}"
 

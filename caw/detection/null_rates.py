@@ -144,14 +144,14 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
 def _once_of_each(
     ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same for each text, nan for texts without such evidence. Variants, and then families, are tried as the
+    """The same for each text, nan for texts without such evidence. Sub-keys, and then families, are tried as the
     detector tries them, but those without evidence count for none.
     """
     mark = detector.watermark
     if mark.family == 1:
         return _once_under_a_key(ids, detector, rng)
     several = len(mark.parts) > 1
-    tried = mark.parts if several else [mark.variant(number) for number in range(mark.family)]
+    tried = mark.parts if several else [mark.under_subkey(number) for number in range(mark.family)]
     least, tests = np.full((2, len(ids)), np.nan), np.zeros(len(ids))
     for each in tried:
         weights = detector.weights

@@ -81,7 +81,7 @@ def power_table(
     Returns:
         One row per length and rate, in that order. The expected rate is that of the exact test of green lists and
         races: nan for a detector with weights, mid_p, mode "compat", regions or a payload, for SynthID, for two keys
-            and where several variants or families are tried.
+            and where several sub-keys or families are tried.
 
     Deterministic. Raises ValueError if nothing counts.
     """

@@ -47,7 +47,7 @@ class DetectionResult(NotTruth):
     num_readings: their number, which p_value and the regions' p-values are corrected for. given_p_value: of the
     unchanged text alone, if several were tested, otherwise None. undone: what other readings undo, in words; the
     message says how that affected the verdict.
-    variant: the best sub-key, if the watermark has variants, otherwise None. num_variants: number of variants tried,
+    subkey: the best sub-key, if the watermark has several, otherwise None. num_subkeys: number of them tried,
     which p_value and the regions' p-values are corrected for; z_score and score are those of the best one.
     family: name of the mark that was found likeliest, if the watermark is a `caw.Recommended`, which has two ("exp" for
     drawn texts, "kgw" for greedy ones), otherwise None. p_value and the regions' p-values are corrected for both.
@@ -78,8 +78,8 @@ class DetectionResult(NotTruth):
     num_readings: int = 1
     given_p_value: float | None = None
     undone: tuple[str, ...] = ()
-    variant: int | None = None
-    num_variants: int = 1
+    subkey: int | None = None
+    num_subkeys: int = 1
     family: str | None = None
     error: str = ""
 

@@ -60,7 +60,7 @@ def score_stream(
     if watermark.family > 1:
         raise ValueError(
             f"tokens are scored under one key, got {tests_of(watermark)} of {watermark.name}; give one of them, "
-            "watermark.variant(number)"
+            "watermark.under_subkey(number)"
         )
     survive_forks()
     gap = np.full(watermark.window, MISSING, dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,8 @@ class EngineText:
     """A marked request.
 
     prompt: None until its ids are known. ids: its output, a list that grows. chooser, row: where its text is, None = it
-    has not begun. known: how many ids the chooser has.
+    has not begun. known: how many ids the chooser has, or had. spent: nats of their free beginning, of a text
+    whose row was taken (`Chooser.spent`); inf = unknown.
     """
 
     profile: Profile
@@ -32,6 +34,7 @@ class EngineText:
     chooser: Chooser | None = None
     row: int = -1
     known: int = 0
+    spent: float = math.inf
 
 
 class EngineTexts:
@@ -62,6 +65,7 @@ class EngineTexts:
     def drop(self, text: EngineText | None) -> None:
         """A text has left the engine, or will begin again."""
         if text is not None and text.chooser is not None:
+            text.spent = text.chooser.spent(text.row)
             text.chooser.drop(text.row)
             text.chooser = None
 
@@ -87,7 +91,7 @@ class EngineTexts:
 
     def follow(self, text: EngineText, vocab_size: int) -> Chooser:
         """The chooser of a text, which has learnt all of its ids; begins it again where the engine took some back."""
-        chooser = text.chooser
+        chooser, spent = text.chooser, text.spent if len(text.ids) == text.known else math.inf
         if chooser is None or len(text.ids) < text.known:
             if text.prompt is None:
                 raise ValueError("a marked request must have the ids of its prompt, got none; send text or ids")
@@ -96,7 +100,7 @@ class EngineTexts:
                 text.row = next(row for row in range(self.rows) if row not in chooser.started)
             chooser.start(text.row, text.prompt, text.settings)
             text.chooser = chooser
-        chooser.resume(text.row, text.ids)
+        chooser.resume(text.row, text.ids, spent=spent)
         text.known = len(text.ids)
         return chooser
 

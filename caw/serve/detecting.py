@@ -70,7 +70,7 @@ class Finding:
             return told
         matches = [
             {"key_id": name, "p_value": float(result.p_value), "scored": result.num_scored}
-            | ({} if result.variant is None else {"variant": result.variant})
+            | ({} if result.subkey is None else {"subkey": result.subkey})
             | ({} if result.family is None else {"family": result.family})
             for name, result in found.results.items()
         ]

@@ -173,6 +173,8 @@ class Planned:
         raced = request.row.raced
         mark, policy = self.mark_for(raced=raced), self.policy_for(raced=raced)
         tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
+        if not request.row.begins and runs_full_race(mark, policy):
+            tries = tries[:1]  # the key decides the text from its first token
         return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 
     def p_value(self, text: str, key: Key) -> float:

@@ -21,6 +21,7 @@ from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, as_recommended
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
+from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import policy_text
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
@@ -224,19 +225,14 @@ class Service:
 
     def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int, part: Part | None) -> RowSettings:
         seed = secrets.randbits(63) if part is None else part.seed
-        mark = self.planned.watermark
-        if part is not None and mark is not None and mark.family > 1:
-            if asked.seed not in (None, part.seed):  # one text has one variant: pieces of others would hide each other
-                said = "a continued text must keep its seed, which decides its variant, got another; leave seed out"
-                raise ApiError(BAD, said, parameter="seed")
-        elif asked.seed is not None:
+        if asked.seed is not None:
             seed = asked.seed
         sampling = asked.sampling(self.planned.sampling)
         factor = self.planned.factor_of(marking, raced=self._races(asked))
         row = RowSettings(
             **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
-            log_probs=asked.alternatives is not None,
+            begins=self._may_begin_freely(asked, most, part), log_probs=asked.alternatives is not None,
         )  # fmt: skip
         row = as_recommended(row) if self.planned.both else row
         try:
@@ -244,6 +240,14 @@ class Service:
         except ValueError as error:
             raise ApiError(BAD, str(error), parameter="logit_bias") from None
         return row
+
+    def _may_begin_freely(self, asked: Asked, most: int, part: Part | None) -> bool:
+        """Tell whether a text may begin without the key, which the request alone decides: many short ones, cut and
+        joined, would be an unmarked text. A text that was cut at so many tokens has had its beginning.
+        """
+        bare = part is None and isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
+        long = most >= FREE_TOKENS + 4 * (self.planned.watermark.window if self.planned.watermark else 0)
+        return bare and long and not asked.stops and not asked.logit_bias
 
     def _text(
         self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None,

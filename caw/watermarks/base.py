@@ -174,12 +174,17 @@ class Watermark(ABC):
 
     @property
     def family(self) -> int:
-        """Number of sub-keys that a detector tries, one of which marked the text (`variant`)."""
+        """Number of sub-keys that a detector tries, one of which marked the text (`under_subkey`)."""
         return 1
 
-    def variant(self, number: int) -> Watermark:
-        """The watermark under sub-key `number` in [0, family)."""
+    def under_subkey(self, number: int) -> Watermark:
+        """The watermark under sub-key `number` in [0, family) alone; 0 is the key itself."""
         return self
+
+    @property
+    def beginning(self) -> float:
+        """Nats of surprisal after which the key begins to draw in a text that is drawn; 0 = at its first token."""
+        return 0.0
 
     @property
     def parts(self) -> tuple[Watermark, ...]:
@@ -187,8 +192,8 @@ class Watermark(ABC):
         return (self,)
 
     def is_read_by(self, other: Watermark) -> bool:
-        """Whether a detector of `other`, under the same key, tries every sub-key that this one marks with."""
-        return self.family == other.family
+        """Whether a detector of `other`, under the same key, tries every sub-key that this one may mark with."""
+        return self.family <= other.family
 
     @property
     def races_whole(self) -> bool:

@@ -11,7 +11,6 @@ watermark (`formats.native.DualKeyRace`).
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -20,23 +19,20 @@ import torch
 
 from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_number
-from caw.defaults import TOP_K_EXP
-from caw.io.show import shown
+from caw.defaults import FREE_NATS, TOP_K_EXP
 from caw.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k, race_width
 from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
-from caw.watermarks.base import Position, Watermark
+from caw.watermarks.base import Position
 from caw.watermarks.formats.foreign import require_vocab_size
 from caw.watermarks.formats.native import DualKeyRace, Race
 from caw.watermarks.formats.uniforms import GeneratorRace
-from caw.watermarks.keys import derive_key, signed
 from caw.watermarks.payload import MAX_BITS, make_payload
 from caw.watermarks.scheme import Formatted, RaceScheme, require_format
 
 FORMATS = ("native", "vllm-dual", "markllm")
 MAX_WIDTH = 64
-MAX_VARIANTS = 1024
-VARIANT_DOMAIN = b"caw/variant/"
+MAX_FREE = 1e4  # nats
 PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
 
 
@@ -60,9 +56,11 @@ class EXP(Formatted):
         temperature: divides the logits that race, in addition to the sampling temperature. MarkLLM races at 0.7 in its
             repository and at 1 in its releases on PyPI. Detection does not depend on it.
         alpha: share of key B, format "vllm-dual" only.
-        variants: V, in [1, 1024]: how many sub-keys the key has. Each text is marked with one, which its prompt, its
-            seed and how often they came before decide, so that a prompt has V different texts; a detector tries them
-            all and corrects for their number. 1 = the key itself. Native format, temperature 1 and no payload only.
+        free: nats of the free beginning: the first tokens of a text that is drawn are drawn without the key, from the
+            text's own seed, until their surprisals reach `free` (at most `FREE_TOKENS` tokens); from the next token on
+            the key draws. So another draw of a prompt begins alike with a chance of at most e^-free. None = log 64
+            where the race at full strength of strength="scale" can leave one out (native format, temperature 1, no
+            payload), else 0; more than 0 elsewhere is refused when a text is planned.
         payload, payload_bits: a number below 2^payload_bits (at most 2^32) to embed in the text, see `payload`. To read
             it, give payload_bits alone. Native format only.
 
@@ -77,7 +75,7 @@ class EXP(Formatted):
     vocab_size: int | None = None
     temperature: float = 1.0
     alpha: float = 0.1
-    variants: int = 1
+    free: float | None = None
     payload: int | None = None
     payload_bits: int = 0
 
@@ -92,15 +90,9 @@ class EXP(Formatted):
         require_number("temperature", self.temperature, 0, 1e4, closed=False)
         require_int("top_k", self.top_k, 1, RECORD_SIZE)
         require_int("context_width", self.context_width, 1, MAX_WIDTH)
-        require_int("variants", self.variants, 1, MAX_VARIANTS)
+        if self.free is not None:
+            require_number("free", self.free, 0, MAX_FREE, closed=True)
         require_int("payload_bits", self.payload_bits, 0, MAX_BITS)
-        needed = {"format": "native", "temperature": 1, "payload_bits": 0}
-        clash = next((name for name, value in needed.items() if getattr(self, name) != value), None)
-        if self.variants > 1 and clash is not None:
-            raise ValueError(
-                f"variants need format 'native', temperature 1 and no payload, got variants={self.variants} with "
-                f"{clash}={shown(getattr(self, clash))}; leave one of them out"
-            )
         require_choice("strength", self.strength, ("top_k", "scale"), "top_k")
         _ = self.scheme  # refuses what does not go together
 
@@ -115,32 +107,16 @@ class EXP(Formatted):
         return Race(self.secret, self.context_width, number if self.temperature == 1 else None, payload)
 
     @property
-    def family(self) -> int:
-        return self.variants
+    def may_begin_freely(self) -> bool:
+        """Whether the race of these parameters can leave a beginning to the sampler."""
+        plain = self.format == "native" and self.temperature == 1 and self.payload_bits == 0
+        return plain and self.strength == "scale"
 
-    def is_read_by(self, other: Watermark) -> bool:
-        """Sub-keys do not depend on how many there are, but that one variant is the key itself."""
-        return self.family == other.family or 1 < self.family < other.family
-
-    def variant_key(self, number: int) -> int:
-        """The sub-key of a variant in [0, variants), an integer below 2^64, and a secret like the key.
-
-        Under it any detector of the format (vLLM's too) reads the texts of that variant. It is the same whatever
-        `variants` is, but that with 1 there is the key itself.
-        """
-        require_int("variant", number, 0, self.variants - 1)
-        if self.variants == 1:
-            return self.secret
-        return derive_key(self.secret, VARIANT_DOMAIN + number.to_bytes(2, "big"))
-
-    def variant(self, number: int) -> EXP:
-        """The watermark of one variant, which marks and reads under its sub-key alone."""
-        return dataclasses.replace(self, key=self.variant_key(number), variants=1)
-
-    @cached_property
-    def variant_keys(self) -> torch.Tensor:
-        """All sub-keys, int64 [variants] of the same 64 bits."""
-        return torch.tensor([signed(self.variant_key(number)) for number in range(self.variants)])
+    @property
+    def beginning(self) -> float:
+        if self.free is None:
+            return FREE_NATS if self.may_begin_freely else 0.0
+        return float(self.free)
 
     @property
     def null_moments(self) -> tuple[float, float]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 
 from caw import prf
-from caw.checks import require_number
+from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
 from caw.ladder import Ladder, Rule, reweight_ladder
 from caw.watermarks.base import Position, Watermark
 from caw.watermarks.scheme import Formatted, Scheme
 
 MAX_DELTA = 1e4
+MAX_SUBKEYS = 1024
+L = TypeVar("L", bound="FormattedList")
 
 
 class KeyedLists(ABC):
@@ -151,7 +155,45 @@ class GreenScheme(KeyedLists, Scheme):
 
 
 class FormattedList(Formatted, GreenList):
-    """A green-list watermark that has a format."""
+    """A green-list watermark that has a format, and sub-keys in the native one.
+
+    subkeys: V, how many sub-keys a detector tries. subkey: the one that marks, 0 = the key itself.
+    """
+
+    subkeys: int
+    subkey: int
+
+    @property
+    def family(self) -> int:
+        return self.subkeys
+
+    def under_subkey(self: L, number: int) -> L:
+        """The watermark under sub-key `number` in [0, subkeys) alone, derived behind the key of its lists; itself, if
+        it has one.
+        """
+        require_int("number", number, 0, self.subkeys - 1)
+        if self.subkeys == 1:
+            return self
+        alone: dict[str, Any] = {"subkeys": 1, "subkey": number}
+        return dataclasses.replace(self, **alone)
+
+    def is_read_by(self, other: Watermark) -> bool:
+        return isinstance(other, FormattedList) and set(self.tried) <= set(other.tried)
+
+    @property
+    def tried(self) -> range:
+        """The sub-keys that a detector tries."""
+        return range(self.subkey, self.subkey + 1) if self.subkeys == 1 else range(self.subkeys)
+
+    def check_subkeys(self, payload_bits: int = 0) -> None:
+        """Raise ValueError for sub-keys that do not exist, or in a format or with a payload that has none."""
+        require_int("subkeys", self.subkeys, 1, MAX_SUBKEYS)
+        require_int("subkey", self.subkey, 0, MAX_SUBKEYS - 1 if self.subkeys == 1 else self.subkeys - 1)
+        if (self.subkeys > 1 or self.subkey) and (self.format != "native" or payload_bits):
+            raise ValueError(
+                f"sub-keys need format 'native' and no payload, got subkeys={self.subkeys} and subkey={self.subkey} "
+                f"with format {self.format!r} and payload_bits={payload_bits}; leave one of them out"
+            )
 
     @cached_property
     @abstractmethod

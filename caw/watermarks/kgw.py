@@ -46,6 +46,9 @@ class KGW(FormattedList):
             or the format's own.
         format: "native", "transformers", "markllm", "lm-watermarking" or "sbw".
         vocab_size: size of the model's logits, over which formats of other systems draw lists. `generate` fills it in.
+        subkeys: V, in [1, 1024]: sub-keys that a detector tries, corrected for their number. Texts are marked with
+            sub-key 0, the key itself, so a detector with more sub-keys reads them too. Native format, no payload.
+        subkey: the sub-key in [0, subkeys) that marks; with subkeys=1 any up to 1023, which a detector reads alone.
         payload, payload_bits: a number below 2^payload_bits (at most 2^32) to embed in the text, see `payload`. To read
             it, give payload_bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
 
@@ -53,11 +56,13 @@ class KGW(FormattedList):
     """
 
     seeding: str = "lefthash"
+    subkeys: int = 1
     context_width: int | None = None
     format: str = "native"
     vocab_size: int | None = None
     payload: int | None = None
     payload_bits: int = 0
+    subkey: int = 0
 
     name: ClassVar[str] = "kgw"
 
@@ -65,6 +70,7 @@ class KGW(FormattedList):
         super().validate()
         require_format(self.format, ("native", *FOREIGN))
         require_vocab_size(self.vocab_size)
+        self.check_subkeys(self.payload_bits)
         object.__setattr__(self, "context_width", self.scheme.width)
 
     @cached_property
@@ -79,4 +85,4 @@ class KGW(FormattedList):
         kind = SEEDINGS[self.seeding]
         width = kind.default_width if self.context_width is None else self.context_width
         require_int("context_width", width, 1 + kind.salted, MAX_WIDTH)
-        return kind(self.secret, DOMAIN, self.gamma, width, payload)
+        return kind(self.secret, DOMAIN, self.gamma, width, payload, self.subkey)

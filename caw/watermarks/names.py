@@ -23,7 +23,7 @@ WATERMARKS = {
     "recommended": Entry("Recommended", ("target", "evaluator")),
     "kgw": Entry("KGW", ("delta",)),
     "unigram": Entry("Unigram", ("delta",)),
-    "exp": Entry("EXP", ("top_k",)),
+    "exp": Entry("EXP", ("top_k", "free")),
     "synthid": Entry("SynthID"),
 }
 
@@ -55,16 +55,23 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
     else.
     """
+    if "variants" in said:
+        raise ValueError("variants are replaced by free beginnings, got variants; leave them out, or give free")
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 
 def reads_alike(one: Watermark, other: Watermark) -> bool:
     """Return whether a detector would run the same test for both, given equal keys: they differ at most in strength.
 
-    They differ in strength at most, and the detector tries as many variants or more.
+    They differ in strength at most, and the detector tries as many sub-keys or more.
     """
     told = []
     for said in (said_of(one), said_of(other)):
-        unread = (*WATERMARKS[said["name"]].strength, "vocab_size", "variants")  # vocab_size: generation fills it in
+        unread = (
+            *WATERMARKS[said["name"]].strength,
+            "vocab_size",
+            "subkeys",
+            "subkey",
+        )  # vocab_size: generation fills it in
         told.append({name: value for name, value in said.items() if name not in unread})
     return told[0] == told[1] and one.is_read_by(other)

@@ -2,7 +2,7 @@
 
 Two families of marks under one secret, separated by the domains that their keys are derived for (`keys.derive_key`):
 
-    drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", variants=V), at full strength
+    drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", context_width=2), at full strength
     greedy   KGW(the key itself, which KGW derives for `caw/kgw`), under CAW, until the text is detectable
 
 So whoever marked with KGW before finds those texts under the same key.
@@ -21,11 +21,11 @@ from typing import ClassVar, NoReturn
 import torch
 
 from caw.checks import require_int, require_number
-from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_VARIANTS
+from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
 from caw.io.show import shown
 from caw.ladder import Ladder, Rule
 from caw.watermarks.base import Position, TokenScores, Watermark
-from caw.watermarks.exp import EXP, MAX_VARIANTS
+from caw.watermarks.exp import EXP
 from caw.watermarks.keys import derive_key
 from caw.watermarks.kgw import KGW
 
@@ -37,16 +37,15 @@ class Recommended(Watermark):
     """The watermark to use if nothing speaks for another; it brings its own policies.
 
     A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
-    the model's own, so the mark costs nothing, and a key has `variants` texts for each prompt. A greedy text has no
-    chance to hide a mark in, and one drawn below temperature 0.3 too little (`caw.settings.LEAST_RACED`): they get
-    green lists, as strongly as CAW allows each token, until their p-value is `target`. Without an evaluator that
+    the model's own, so the mark costs nothing; its first tokens are drawn without the key (`EXP`, free). A greedy text
+    has no chance to hide a mark in, and one drawn below temperature 0.3 too little (`caw.settings.LEAST_RACED`): they
+    get green lists, as strongly as CAW allows each token, until their p-value is `target`. Without an evaluator that
     serves the model they have them at strength 1.
 
     One detector reads both, and its result says which of them it found (`DetectionResult.family`).
 
     Args:
         key: int below 2^64, text or bytes.
-        variants: V of the race, in [1, 1024]; see `EXP`. A detector may have more than the generator, not fewer.
         target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. With
             `detectable_at`, the smaller of the two.
         evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = the model's own.
@@ -54,14 +53,12 @@ class Recommended(Watermark):
     Raises TypeError or ValueError naming the argument.
     """
 
-    variants: int = RECOMMENDED_VARIANTS
     target: float = RECOMMENDED_TARGET
     evaluator: str | None = None
 
     name: ClassVar[str] = "recommended"
 
     def validate(self) -> None:
-        require_int("variants", self.variants, 1, MAX_VARIANTS)
         require_number("target", self.target, 0, 1, closed=False)
         if self.evaluator == "":
             raise ValueError("evaluator must name an evaluator, got ''; pass e.g. 'smollm2-135m', or leave it out")
@@ -74,7 +71,7 @@ class Recommended(Watermark):
     @cached_property
     def drawn(self) -> EXP:
         """The watermark of texts that are drawn."""
-        return EXP(derive_key(self.secret, DRAWN), strength="scale", variants=self.variants)
+        return EXP(derive_key(self.secret, DRAWN), strength="scale", context_width=RECOMMENDED_WIDTH)
 
     @cached_property
     def greedy(self) -> KGW:
@@ -110,13 +107,10 @@ class Recommended(Watermark):
     def family(self) -> int:
         return sum(part.family for part in self.parts)
 
-    def variant(self, number: int) -> Watermark:
-        """The watermark of one variant of the race, in [0, variants); `variants` is the green list."""
-        require_int("variant", number, 0, self.variants)
-        return self.greedy if number == self.variants else self.drawn.variant(number)
-
-    def is_read_by(self, other: Watermark) -> bool:
-        return isinstance(other, Recommended) and self.drawn.is_read_by(other.drawn)
+    def under_subkey(self, number: int) -> Watermark:
+        """The watermark of one part: 0 is the race, 1 the green list."""
+        require_int("number", number, 0, len(self.parts) - 1)
+        return self.parts[number]
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         self._of_one_family()

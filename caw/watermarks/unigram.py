@@ -31,12 +31,17 @@ class Unigram(FormattedList):
         delta: number that strength 1 adds to the logits of green tokens.
         format: "native" or "markllm".
         vocab_size: size of the model's logits, over which MarkLLM shuffles a mask. `generate` fills it in.
+        subkeys: V, in [1, 1024]: sub-keys that a detector tries, corrected for their number. Texts are marked with
+            sub-key 0, the key itself, so a detector with more sub-keys reads them too. Native format.
+        subkey: the sub-key in [0, subkeys) that marks; with subkeys=1 any up to 1023, which a detector reads alone.
 
     Raises TypeError or ValueError naming the argument.
     """
 
     format: str = "native"
     vocab_size: int | None = None
+    subkeys: int = 1
+    subkey: int = 0
 
     name: ClassVar[str] = "unigram"
 
@@ -44,10 +49,11 @@ class Unigram(FormattedList):
         super().validate()
         require_format(self.format, ("native", "markllm"))
         require_vocab_size(self.vocab_size)
+        self.check_subkeys()
         _ = self.scheme  # refuses what does not go together
 
     @cached_property
     def scheme(self) -> GreenScheme:
         if self.format == "native":
-            return OneList(self.secret, DOMAIN, self.gamma, width=0)
+            return OneList(self.secret, DOMAIN, self.gamma, width=0, subkey=self.subkey)
         return MaskList(self.format, self.secret, self.gamma, self.vocab_size)

@@ -96,7 +96,7 @@ REFUSED = [
     (["--text", "x", "--payload-bits", "8", "--mode", "compat"], "payloads require mode 'exact'"),
     (["--null-report", "y", "--payload-bits", "8"], "do not support payloads"),
     (["--text", "x", "--regions", "--payload-bits", "8"], "do not support payloads"),
-    (["--text", "x", "--watermark", "recommended", "--mode", "compat"], "variants are tried in mode 'exact'"),
+    (["--text", "x", "--watermark", "recommended", "--mode", "compat"], "sub-keys are tried in mode 'exact'"),
     (["--text", "x", "--regions", "--mode", "compat"], "--regions requires --mode exact"),
     (["--text", "x", "--config", "c.yaml", "--gamma", "0.5"], "--config defines"),
 ]

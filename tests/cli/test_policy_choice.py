@@ -45,7 +45,7 @@ def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked:
         (caw.Unigram(1, delta=1.5), "marking with unigram (delta 1.5), "),
         (caw.EXP(1), f"marking with exp (top_k {defaults.TOP_K_EXP}), "),
         (caw.SynthID(1), "marking with synthid (depth 30), "),
-        (caw.EXP(1, variants=8), f"marking with exp (top_k {defaults.TOP_K_EXP}, variants 8), "),
+        (caw.KGW(1, subkeys=8), f"marking with kgw (delta {defaults.DELTA:g}), "),
     ],
 )
 def test_the_line_names_what_decides(mark: Any, said: str) -> None:
@@ -66,13 +66,13 @@ def test_a_race_that_distorts_nothing_runs_at_full_strength(options: dict[str, f
 
 
 def test_the_line_of_a_race_has_no_top_k_and_says_where_it_distorts() -> None:
-    race = caw.EXP(1, strength="scale", variants=64)
+    race = caw.EXP(1, strength="scale", free=2)
     line = what_marks(race, caw.FixedStrength())
-    assert line == "marking with exp (strength scale, variants 64), policy fixed (strength 1)"
+    assert line == "marking with exp (strength scale, free 2), policy fixed (strength 1)"
     for policy in (caw.FixedStrength(0.5), caw.CapacityPolicy("smollm2-135m")):
         assert what_marks(race, policy).endswith(f": {DISTORTS}")
     assert what_marks(race, caw.EntropyThreshold(1.0)) == (
-        "marking with exp (strength scale, variants 64), policy entropy (nats 1, strength 1)"
+        "marking with exp (strength scale, free 2), policy entropy (nats 1, strength 1)"
     )
     with pytest.raises(ValueError, match="so it takes no target, got one in FixedStrength"):
         what_marks(race, caw.FixedStrength(target=1e-3))
@@ -80,12 +80,14 @@ def test_the_line_of_a_race_has_no_top_k_and_says_where_it_distorts() -> None:
 
 def test_the_full_race_is_what_its_name_gives(model: str, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
-    race = ("--watermark", "exp", "--strength-exp", "scale", "--variants", "8")
+    race = ("--watermark", "exp", "--strength-exp", "scale", "--free", "2")
     done = generate(model, "--prompt", "the sky", "-o", str(output), *race, "--sample")
     assert done.exit_code == 0
-    assert done.stderr == "caw: marking with exp (strength scale, variants 8), policy fixed (strength 1)\n"
+    assert done.stderr == "caw: marking with exp (strength scale, free 2), policy fixed (strength 1)\n"
     assert json.loads(output.read_text())["policy"] == {"name": "fixed", "strength": 1.0}
-    greedy = generate(model, "--prompt", "the sky", *race)
+    begun = generate(model, "--prompt", "the sky", *race)
+    assert begun.exit_code == 2 and "got free=2 with a text that is not sampled; leave free out" in begun.stderr
+    greedy = generate(model, "--prompt", "the sky", *race[:4])
     assert "warning: EXP(strength='scale') at full strength draws each token by the key's noise" in greedy.stderr
     for command in (("generate", "--prompt", "x", "--sample"), ("serve",)):
         name, *more = command

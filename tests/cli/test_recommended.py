@@ -19,20 +19,20 @@ MARK = ("--watermark", "recommended")
 def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_path: Path, sample: bool) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
     sampling = ("--sample", "--temperature", "2", "--seed", "3") if sample else ()
-    more = ("--max-new-tokens", "150", "--detectable-at", "1e-2", "--variants", "8", "--evaluator", flat_evaluator())
+    more = ("--max-new-tokens", "150", "--detectable-at", "1e-2", "--evaluator", flat_evaluator())
     result = generate(model, "-i", str(source), "-o", str(out), *MARK, *more, *sampling)
     assert result.exit_code == 0, result.stderr
-    drawn = "marking drawn texts with exp (variants 8) at full strength, which costs no quality"
+    drawn = "marking drawn texts with exp at full strength, which costs no quality"
     assert (drawn in result.stderr) is sample
-    lines, mark = read(out), caw.Recommended(KEY, variants=8, evaluator=flat_evaluator())
+    lines, mark = read(out), caw.Recommended(KEY, evaluator=flat_evaluator())
     for line in lines:
-        said = {"name": "recommended", "variants": 8, "target": 1e-3, "evaluator": flat_evaluator()}
+        said = {"name": "recommended", "target": 1e-3, "evaluator": flat_evaluator()}
         assert line["watermark"] == said
         policy = line["policy"]
         assert policy["name"] == ("fixed" if sample else "capacity")
         assert sample or policy["target"] == mark.level_of_each(1e-3)
         assert line["key_id"] == mark.key_id == line["receipt"]["key_id"]
-    how = (*MARK, "--variants", "8", "--receipt", str(out), "--json")
+    how = (*MARK, "--receipt", str(out), "--json")
     found = run("detect", "--tokenizer", model, "-i", str(out), *how)
     assert found.exit_code == 0, found.stderr
     results = [json.loads(line) for line in found.stdout.splitlines()]
@@ -44,7 +44,7 @@ def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_
     ("sampling", "kind"),
     [
         (("--temperature", "0.29"), "texts drawn below temperature 0.3, where a race is not found, with kgw (delta 4)"),
-        (("--temperature", "0.3"), "drawn texts with exp (variants 64) at full strength"),
+        (("--temperature", "0.3"), "drawn texts with exp at full strength"),
         (("--top-k", "1"), "greedy texts with kgw (delta 4)"),
     ],
 )
@@ -62,37 +62,28 @@ def test_the_line_says_which_family_marks_and_why(
 
 @pytest.fixture(scope="module")
 def drawn(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two texts of a key with 128 variants, drawn at temperature 2, with their prompts and receipts."""
+    """Two texts drawn at temperature 2, with their prompts and receipts."""
     folder = tmp_path_factory.mktemp("drawn")
     source, out = write_prompts(folder / "in.jsonl", 2), folder / "out.jsonl"
-    more = ("--variants", "128", "--detectable-at", "1e-2", "--max-new-tokens", "40", "--dtype", "float32")
+    more = ("--detectable-at", "1e-2", "--max-new-tokens", "40", "--dtype", "float32")
     sampling = ("--sample", "--temperature", "2", "--top-k", "50", "--seed", "3")
     made = generate(model, "-i", str(source), "-o", str(out), "--with-prompt", *MARK, *more, *sampling)
     assert made.exit_code == 0, made.stderr
     return out
 
 
-def test_more_variants_than_the_detector_has_are_said_in_one_sentence(model: str, drawn: Path, tmp_path: Path) -> None:
+def test_another_watermark_is_said_in_one_sentence(model: str, drawn: Path) -> None:
     read_as = ("detect", "--tokenizer", model, "-i", str(drawn))
-    result = run(*read_as)
-    said = (
-        f"caw: {drawn}: the test must read the marks of the texts, recommended (variants 128) in 2 of them, got "
-        "recommended (variants 64); give --watermark recommended --variants 128\n"
-    )
-    assert (result.exit_code, result.stderr) == (1, said)
-    for enough in ("128", "256"):
-        result = run(*read_as, "--variants", enough)
+    for how in ((), ("--receipt", str(drawn))):
+        result = run(*read_as, *how)
         assert (result.exit_code, result.stderr) == (0, "")
     assert run(*read_as, key="another").exit_code == 0, "texts of another key are no mistake"
     other = run(*read_as, "--watermark", "kgw")
-    assert other.exit_code == 1 and "recommended (variants 128) in 2 of them, got kgw" in other.stderr
-    told = run(*read_as, "--receipt", str(drawn))
-    assert_refused(told, "is for texts of 128 variants, got a test that tries 64; give --variants 128")
-    assert run(*read_as, "--receipt", str(drawn), "--variants", "128").exit_code == 0
+    assert other.exit_code == 1 and "recommended in 2 of them, got kgw" in other.stderr
 
 
 def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, tmp_path: Path) -> None:
-    how = ("--weights", f"model:{model}", "--variants", "128", "--prompt-field", "prompt", "--dtype", "float32")
+    how = ("--weights", f"model:{model}", "--prompt-field", "prompt", "--dtype", "float32")
 
     def p_values(source: Path, *more: str) -> list[float]:
         result = run("detect", "-i", str(source), "--field", "tokens", "--json", *how, *more)
@@ -122,7 +113,8 @@ def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, t
         ),
         (("--policy", "fixed"), "watermark recommended brings its own policies, got --policy as well; leave it out"),
         (("--gamma", "0.5"), "--gamma is only for watermark kgw and unigram, got watermark recommended"),
-        (("--variants", "0"), "variants must be an integer in [1, 1024], got 0"),
+        (("--free", "2"), "--free is only for watermark exp, got watermark recommended"),
+        (("--subkeys", "4"), "--subkeys is only for watermark kgw and unigram, got watermark recommended"),
         (("--target", "2"), "target must be a number in (0, 1)"),
         (("--weights", "maths", "--detectable-at", "1e-3"), "--weights are for one watermark, got recommended"),
     ],

@@ -137,11 +137,11 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
 def test_keys_that_no_server_marks_with_together_are_warned_of(caw: Any) -> None:
     first = caw("keys", "create", "acme", "--target", "1e-4", "--evaluator", "smollm2-135m")
     assert (first.exit_code, first.stderr) == (0, "")
-    said = {"name": "recommended", "variants": 64, "target": 1e-4, "evaluator": "smollm2-135m"}
+    said = {"name": "recommended", "target": 1e-4, "evaluator": "smollm2-135m"}
     assert listed(caw)[0]["watermark"] == said
     same = caw("keys", "create", "globex")
     assert (same.exit_code, same.stderr) == (0, "") and listed(caw)[1]["watermark"] == said
-    other = caw("keys", "create", "initech", "--variants", "16")
+    other = caw("keys", "create", "initech", "--watermark", "kgw", "--subkeys", "16")
     assert other.exit_code == 0 and other.stdout.startswith("marking key ")
     assert other.stderr.startswith("caw: warning: `caw serve` will not start with these keys: one server marks with")
     assert_refused(caw("serve", "--model", "no-such-model", "--registry", caw.url), "one server marks with one water")

@@ -362,8 +362,8 @@ def test_a_race_at_full_strength_has_one_strength(llama: Any) -> None:
 
 
 def test_ids_of_every_type_draw_the_same(llama: Any) -> None:
-    """The stream and the variant are hashes of the prompt's integers, whatever holds them."""
-    watermark, logits = caw.EXP(key=3, variants=4), torch.randn(1, llama.config.vocab_size) * 0.1
+    """The stream is a hash of the prompt's integers, whatever holds them."""
+    watermark, logits = caw.EXP(key=3), torch.randn(1, llama.config.vocab_size) * 0.1
     kinds: list[Any] = [list, tuple, np.array, torch.tensor, lambda ids: list(np.array(ids)), range_of]
     texts = []
     for kind in kinds:
@@ -468,13 +468,13 @@ def test_inference_mode_may_come_and_go(llama: Any) -> None:
 
 
 def test_keys_are_not_kept_for_ever(llama: Any) -> None:
-    chooser, logits = chooser_of(llama, caw.EXP(key=1, variants=2), None), torch.randn(1, llama.config.vocab_size)
-    alone = chooser_of(llama, caw.EXP(key=1, variants=2), None)
+    chooser, logits = chooser_of(llama, caw.EXP(key=1), None), torch.randn(1, llama.config.vocab_size)
+    alone = chooser_of(llama, caw.EXP(key=1), None)
     alone.start(0, [1], caw.RowSettings(key=9))
     for key in range(200):
         chooser.start(0, [1], caw.RowSettings(key=key))
         chooser.drop(0)
-    assert len(chooser._marks.by_key) == 1 + MOST_KEYS and len(chooser._marks.variants) <= 2 * (1 + MOST_KEYS)
+    assert len(chooser._marks.by_key) == 1 + MOST_KEYS
     chooser.start(0, [1], caw.RowSettings(key=9))
     assert torch.equal(chooser.choose(logits), alone.choose(logits))
 
@@ -482,7 +482,8 @@ def test_keys_are_not_kept_for_ever(llama: Any) -> None:
 # What `generate` also does ------------------------------------------------------------------------------------------
 
 FEATURES = {
-    "variants": (caw.EXP(key=3, variants=5), {"do_sample": True, "seed": 8}, {}),
+    "free": (caw.EXP(key=3, strength="scale"), {"do_sample": True, "seed": 8}, {}),
+    "subkey": (caw.KGW(key=3, subkeys=4, subkey=2), {}, {}),
     "payload": (caw.KGW(key=3, gamma=0.25, payload=9, payload_bits=4), {}, {}),
     "eos": (caw.KGW(key=3, delta=6.0, gamma=0.5), {"ends": tuple(range(2, 40))}, {"mark_eos": False}),
 }

@@ -20,7 +20,7 @@ from caw.record import Record
 from caw.watermarks import Position
 
 FALSE_ALARM = 1e-6
-RACE = caw.EXP(key=11, strength="scale", context_width=3)
+RACE = caw.EXP(key=11, strength="scale", context_width=3, free=0)
 SAMPLED = {"do_sample": True, "temperature": 1.3, "top_p": 0.95}
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
 

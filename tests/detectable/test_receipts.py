@@ -35,7 +35,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "true": ({"attempts": True}, TypeError, "a receipt's attempts has the wrong type, got True"),
     "a level": ({"level": 0.0}, ValueError, "level must be in (0, 1)"),
     "a p-value": ({"p_value": 1.5}, ValueError, "its p_value in [0, 1], got 0.001 and 1.5"),
-    "a variant": ({"variant": "3"}, TypeError, "a receipt's variant has the wrong type, got '3'"),
+    "a sub-key": ({"subkey": "3"}, TypeError, "a receipt's subkey has the wrong type, got '3'"),
     "weights": ({"weights": {"name": "w"}}, ValueError, "weights must have name and digest, got ['name']"),
 }
 

@@ -13,7 +13,7 @@ def test_a_greedy_text_too_short_for_its_own_family_is_refused() -> None:
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     given = {
-        "watermark": caw.Recommended(3, variants=4),
+        "watermark": caw.Recommended(3),
         "detectable_at": 1e-12,
         "max_new_tokens": 3,
         "progress": False,

@@ -13,7 +13,7 @@ from caw.detection import Detector
 from caw.detection.null_rates import _once, null_report, plot_qq, rates_of
 from caw.detection.weights import TokenWeights
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW, Recommended, SynthID
+from caw.watermarks import EXP, KGW, Recommended, SynthID, Unigram
 
 
 def texts(count: int, vocab_size: int) -> list[np.ndarray]:
@@ -34,8 +34,9 @@ def test_rates_and_clopper_pearson_intervals() -> None:
         KGW(key=1),
         EXP(key=1, context_width=1),
         SynthID("k", ngram_len=3, reading="mean"),
-        EXP(key=1, context_width=1, variants=5),
-        Recommended(key=1, variants=3),
+        KGW(key=1, subkeys=5),
+        Unigram(key=1, subkeys=3),
+        Recommended(key=1),
     ],
     ids=lambda w: f"{w.name}-{w.family}",
 )
@@ -48,7 +49,7 @@ def test_evidence_counted_once_in_the_corpus_is_uniform_for_one_key(watermark: K
 
 def test_a_family_of_keys_is_the_likeliest_of_them_corrected() -> None:
     """Of the first text all evidence is new, so that `once` has the p-value that the detector gives it."""
-    for mark in (EXP(key=1, variants=5), Recommended(key=1, variants=3)):
+    for mark in (KGW(key=1, subkeys=5), Recommended(key=1)):
         for text in texts(5, 2000):
             p, same = _once([text], Detector(None, mark), np.random.default_rng(0))
             assert_close(p, [Detector(None, mark)(text.tolist()).p_value], "tail")

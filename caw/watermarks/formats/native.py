@@ -24,6 +24,8 @@ from caw.watermarks.keys import derive_key, signed
 from caw.watermarks.payload import Payload, PayloadScores
 from caw.watermarks.scheme import Keys, RaceScheme, Scheme
 
+SUBKEY = b"caw/subkey"
+
 
 class NativeScheme(Scheme):
     """Base of the native format's lists and races: scoring kernels, and the payload.
@@ -98,18 +100,24 @@ class NativeScheme(Scheme):
 class LeftHash(NativeScheme, GreenScheme):
     """Green lists seeded by the last W tokens.
 
-    domain: of the key that is derived for the lists. width: W, plus 1 if salted.
+    domain: of the key that is derived for the lists. width: W, plus 1 if salted. subkey: which of the keys derived
+    behind that one; 0 = itself.
     """
 
     number = 0
     default_width: ClassVar[int] = 1
 
-    def __init__(self, secret: int, domain: bytes, gamma: float, width: int, payload: Payload | None = None) -> None:
-        self.domain, self.threshold, self.width = domain, prf.green_threshold(gamma), width
+    def __init__(
+        self, secret: int, domain: bytes, gamma: float, width: int, payload: Payload | None = None, subkey: int = 0
+    ) -> None:
+        self.domain, self.threshold, self.width, self.subkey = domain, prf.green_threshold(gamma), width, subkey
         super().__init__(secret, width - self.salted, payload)
 
     def derive(self, secret: int) -> Keys:
-        return derive_key(secret, self.domain), *self.payload.derive(secret)
+        key = derive_key(secret, self.domain)
+        if self.subkey:
+            key = derive_key(key, SUBKEY + self.subkey.to_bytes(2, "big"))
+        return key, *self.payload.derive(secret)
 
     @property
     def fraction(self) -> float:

@@ -13,8 +13,8 @@ from caw_lab.training.labels import LabelledText
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*|(?<!\d)\.\d+")
 NUMBER_WORDS = re.compile(
     r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-    r"|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|half|halves|thirds?|quarters?|fourths?"
-    r"|fifths?|once|twice|thrice|double[ds]?|triple[ds]?|dozens?)\b",
+    r"|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million"
+    r"|half|halves|thirds?|quarters?|fourths?|fifths?|once|twice|thrice|double[ds]?|triple[ds]?|dozens?)\b",
     re.IGNORECASE,
 )
 # a hyphen or slash inside a word is none; x is one between numbers only

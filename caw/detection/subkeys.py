@@ -1,16 +1,16 @@
-"""Texts of a watermark with variants (`caw.EXP`) or two kinds of marks (`caw.Recommended`): all are tried.
+"""Texts of a watermark with sub-keys (`caw.KGW`, `caw.Unigram`) or two kinds of marks (`caw.Recommended`): all count.
 
-    p = 1 - (1 - min_v p_v)^V,   v = 0 ... V - 1         variants: every sub-key
-    p = 1 - (1 - min_f p_f)^2,   f = drawn, greedy       families: each by its own detector, the first with its variants
+    p = 1 - (1 - min_v p_v)^V,   v = 0 ... V - 1         sub-keys
+    p = 1 - (1 - min_f p_f)^2,   f = drawn, greedy       families: each by its own detector
 
-Sub-keys are derived from the key by a hash, so the p-values of an unmarked text are independent, and the corrections
-are exact where p-values are continuous; those of green lists are discrete, which makes p an upper bound. One operator
-sums what the evidence scores under all variants; with weights each variant has a sum. Regions are searched under each.
+Sub-keys are derived by a hash, so the p-values of an unmarked text are independent; they are discrete, which makes p an
+upper bound. One operator sums what the evidence scores under all sub-keys, where what counts is the same for all; with
+weights, and where the key says what counts (selfhash), each has a sum. Regions are searched under each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,9 @@ from caw.detection.result import DetectionResult
 from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import score_texts
 from caw.detection.weights import level_sum
-from caw.watermarks import EXP
+from caw.op_indices import SELFHASH
+from caw.watermarks import Watermark
+from caw.watermarks.green_list import FormattedList
 from caw.watermarks.scheme import Formatted
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 def sums_of(watermark: Formatted, ids: np.ndarray, keys: torch.Tensor) -> tuple[np.ndarray, int]:
     """(scores float64 [m] of one text int64 [n] under each of the keys int64 [m], how many tokens count).
 
-    What counts is a matter of the contexts, whatever the key.
+    For watermarks where contexts say what counts, whatever the key.
     """
-    one = watermark.variant(0)
+    one = watermark.under_subkey(0)
     native = one.native
     assert native is not None
     _, counted, _, _ = score_texts(one, [ids], "exact")
@@ -46,29 +48,32 @@ def sums_of(watermark: Formatted, ids: np.ndarray, keys: torch.Tensor) -> tuple[
     return sums.numpy(), int(counted.sum())
 
 
-def weighted_sums(watermark: EXP, ids: np.ndarray, weights: TextWeights) -> np.ndarray:
-    """Weighted scores float64 [V] of one text int64 [n] under all variants, up to what they have in common."""
-    variants = [watermark.variant(number) for number in range(watermark.variants)]
-    [levels] = weights.text_levels([ids], variants[0])
-    scored = (score_texts(variant, [ids], "exact") for variant in variants)
+def weighted_sums(marks: Sequence[Watermark], ids: np.ndarray, weights: TextWeights) -> np.ndarray:
+    """Weighted scores float64 [V] of one text int64 [n] under each of V sub-keys, up to what they have in common."""
+    [levels] = weights.text_levels([ids], marks[0])
+    scored = (score_texts(mark, [ids], "exact") for mark in marks)
     return np.array([level_sum(weights, values, levels, counted & (levels > 0)) for values, counted, _, _ in scored])
 
 
-def detect_variants(detector: Detector, ids: np.ndarray) -> DetectionResult:
-    """The result of one text int64 [n]: that of its likeliest variant, corrected for their number."""
+def detect_subkeys(detector: Detector, ids: np.ndarray) -> DetectionResult:
+    """The result of one text int64 [n]: that of its likeliest sub-key or part, corrected for their number."""
     mark, fpr = detector.watermark, alone(detector.fpr, detector.watermark.family)
     if len(mark.parts) > 1:
         return _detect_parts(detector, ids)
-    assert isinstance(mark, EXP)
-    tried: Iterable[int] = range(mark.variants)
-    # without regions all have the same evidence and weights: the greatest sum has the least p-value
-    if isinstance(detector.weights, TextWeights):
-        tried = [int(weighted_sums(mark, ids, detector.weights).argmax())]
-    elif not detector.regions:
-        tried = [int(sums_of(mark, ids, mark.variant_keys)[0].argmax())]
+    assert isinstance(mark, FormattedList)
+    marks = [mark.under_subkey(number) for number in range(mark.subkeys)]
+    natives = [each.native for each in marks]
+    tried: Iterable[int] = range(mark.subkeys)
+    # without regions, and where all have the same evidence and weights, the greatest sum has the least p-value
+    alike = not detector.regions and natives[0] is not None and natives[0].scheme != SELFHASH
+    if alike and isinstance(detector.weights, TextWeights):
+        tried = [int(weighted_sums(marks, ids, detector.weights).argmax())]
+    elif alike:
+        keys = torch.tensor([native.signed_key for native in natives if native is not None])
+        tried = [int(sums_of(mark, ids, keys)[0].argmax())]
     found: list[tuple[int, DetectionResult]] = []
     for number in tried:
-        [result] = replace(detector, watermark=mark.variant(number), tokenizer=None, fpr=fpr).detect_ids([ids])
+        [result] = replace(detector, watermark=marks[number], tokenizer=None, fpr=fpr).detect_ids([ids])
         found.append((number, result))
     number, best = min(found, key=lambda one: one[1].p_value)
     return _corrected(best, number, detector)
@@ -96,9 +101,9 @@ def _detect_parts(detector: Detector, ids: np.ndarray) -> DetectionResult:
 
 
 def _corrected(result: DetectionResult, number: int, detector: Detector) -> DetectionResult:
-    """The result of variant `number`, tested at the level that one of them has to reach, as that of all."""
+    """The result of sub-key `number`, tested at the level that one of them has to reach, as that of all."""
     size = detector.watermark.family
-    out = replace(_scaled(result, size, detector), variant=number, num_variants=size)
+    out = replace(_scaled(result, size, detector), subkey=number, num_subkeys=size)
     return replace(out, message=sentence_of(out))
 
 
