@@ -67,11 +67,7 @@ def reads_alike(one: Watermark, other: Watermark) -> bool:
     """
     told = []
     for said in (said_of(one), said_of(other)):
-        unread = (
-            *WATERMARKS[said["name"]].strength,
-            "vocab_size",
-            "subkeys",
-            "subkey",
-        )  # vocab_size: generation fills it in
+        # generation fills vocab_size in
+        unread = {*WATERMARKS[said["name"]].strength, "vocab_size", "subkeys", "subkey"}
         told.append({name: value for name, value in said.items() if name not in unread})
     return told[0] == told[1] and one.is_read_by(other)
