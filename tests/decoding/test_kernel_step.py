@@ -116,9 +116,9 @@ def test_launchers_take_what_the_step_gives(
     assert kernels.count("_commit_kernel") == 1, "keys, values, logits and records move in one launch"
     assert kernels.count("_decision_kernel") == 1, "evaluation, selection, what was emitted and the ring are one launch"
     assert not {"_evaluator_kernel", "_select_kernel"} & set(kernels)
-    records = kernels.count("_part_kernel")  # those of all candidates, and the sampler's
-    assert records == 1 + (sampling == "sampled")
     whole = watermark == "scale" and policy == "fixed"  # always at full strength: a race over the whole vocabulary
+    # those of all candidates, the sampler's, and what a free beginning takes its surprisals from
+    assert kernels.count("_part_kernel") == 1 + (sampling == "sampled") * (1 + whole)
     assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale") and not whole)
     assert kernels.count("_green_ladder_kernel") == (watermark in ("lefthash", "selfhash", "unigram"))
     assert kernels.count("_bins_kernel") == (2 if watermark == "synthid" else 0), "one for ten layers"

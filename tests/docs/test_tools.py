@@ -20,7 +20,7 @@ def test_command_line_has_every_command_and_option() -> None:
     text = command_line()
     for heading in ("caw generate", "caw detect", "caw evaluate run", "caw train-evaluator"):
         assert f"\n## {heading}\n" in text
-    assert "| `--input`, `-i` |" in text and "One of `tree`, `sequential`, `batch`." in text
+    assert "| `--input`, `-i` |" in text and "One of `lefthash`, `selfhash`." in text
     row = next(line for line in text.splitlines() if line.startswith("| `--dtype`"))
     assert row.count("|") == 4 and "`bfloat16`" in row  # no bar of a choice splits the row
 
