@@ -56,8 +56,8 @@ test-all: $(TEST_STAMP)
 # every case of the tests that mirror the files of the last changes, while they fit
 MINUTES ?= 5
 test-changed: $(TEST_STAMP)
-	@files=$$($(BIN)/python .ci/changed_tests.py) && test -z "$$files" || HF_HUB_OFFLINE=1 $(BIN)/pytest $$files \
-		-m "not serial" --all-cases --minutes $(MINUTES) -q -n auto --dist loadgroup --no-loadscope-reorder
+	@files=$$($(BIN)/python .ci/changed_tests.py) || exit 1; test -z "$$files" || HF_HUB_OFFLINE=1 $(BIN)/pytest $$files \
+		-m "not serial" --all-cases --minutes $(MINUTES) -q -n auto --dist loadgroup --no-loadscope-reorder || test $$? = 5
 
 # statements that `make test` runs; all of them: make coverage ARGS=--all-cases
 coverage: $(TEST_STAMP)
@@ -127,7 +127,7 @@ $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 clean:
 	rm -f $(DEMO_STAMP) $(SERVE_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
 	rm -rf build dist site .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find caw csrc tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
+	find .ci caw caw_lab triton_kernels csrc tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

@@ -4,8 +4,8 @@
 
 The changes are the commits since origin/main branched off, or, on main itself, those of the 24 hours before the newest;
 files that only moved do not count.
-`caw/a/b.py` is mirrored by tests/a/test_b*.py, or else by the tests in tests/a itself; a page by those in tests/docs; a
-changed test by itself.
+`caw/a/b.py` is mirrored by tests/a/test_b*.py, or else by the tests in tests/a itself or in the folder above; a page by
+those in tests/docs; a changed test by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MIRRORS = {"caw": "tests", "caw_lab": "tests/lab", "csrc": "tests/csrc", "triton_kernels": "tests/triton_kernels"}
+MIRRORS = {
+    "caw": "tests", "caw_lab": "tests/lab", "csrc": "tests/csrc", "triton_kernels": "tests/triton_kernels",
+    "benchmarks": "tests/benchmark",
+}  # fmt: skip
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -30,7 +33,9 @@ def changed(root: Path) -> list[str]:
         span = [f"{base}..HEAD"]
     else:
         span = [f"--since={int(git(root, 'log', '-1', '--format=%ct') or 0) - 86400}", "HEAD"]
-    return git(root, "log", "--no-merges", "-M", "--diff-filter=AM", "--name-only", "--format=", *span).splitlines()
+    listed = git(root, "log", "--no-merges", "-M", "--diff-filter=AMR", "--name-status", "--format=", *span)
+    rows = [line.split("\t") for line in listed.splitlines() if line]
+    return [names[-1] for status, *names in rows if status != "R100"]
 
 
 def tests_of(root: Path, name: str) -> list[Path]:
@@ -43,14 +48,17 @@ def tests_of(root: Path, name: str) -> list[Path]:
     if path.parts[0] not in MIRRORS:
         return []
     folder = root.joinpath(MIRRORS[path.parts[0]], *path.parts[1:-1])
+    while not folder.is_dir():
+        folder = folder.parent
     own = sorted(folder.glob(f"test_{path.stem.removesuffix('_ref')}*.py"))
     return own or ([] if folder == root / "tests" else sorted(folder.glob("test_*.py")))
 
 
 def tests(root: Path, names: Iterable[str]) -> list[str]:
-    """Sorted by how many changes each mirrors."""
+    """Sorted by how many changes each mirrors; those of pages, which every page counts for, last."""
     counts = Counter(test for name in names for test in tests_of(root, name))
-    return [str(test.relative_to(root)) for test, _ in counts.most_common()]
+    order = sorted(counts, key=lambda test: (test.parent.name == "docs", -counts[test]))
+    return [str(test.relative_to(root)) for test in order]
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def _gate(item: pytest.Item) -> str | None:
 
 
 def _quick(items: list[pytest.Item], most: int, later: int) -> list[pytest.Item]:
-    """At most so many cases of each function, at equal distances, and nothing slow.
+    """At most so many cases of each function, at equal distances, and nothing slow; all of `every_case`.
 
     Each function begins elsewhere, so that where many go through one list, each entry is met.
     """
@@ -120,7 +120,8 @@ def _quick(items: list[pytest.Item], most: int, later: int) -> list[pytest.Item]
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
     chosen = []
     for name, every in cases.items():
-        count, first = min(most, len(every)), zlib.crc32(name.encode()) + later
+        whole = every[0].get_closest_marker("every_case") is not None
+        count, first = len(every) if whole else min(most, len(every)), zlib.crc32(name.encode()) + later
         chosen += [every[(i * len(every) // count + first) % len(every)] for i in range(count)]
     return chosen
 

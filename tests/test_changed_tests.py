@@ -20,6 +20,8 @@ def test_a_file_is_mirrored() -> None:
         ("caw/entrance.py", ["tests/test_entrance.py", "tests/test_entrance_penalties.py"]),
         ("caw_lab/evaluation/metrics/no_such.py", ["tests/lab/evaluation/metrics/test_scoring.py"]),
         ("tests/test_ladder.py", ["tests/test_ladder.py"]),
+        ("csrc/cpu/kernels.h", ["tests/csrc/test_kernels.py"]),
+        ("benchmarks/stages.py", ["tests/benchmark/test_cases.py"]),
         ("tests/tiny.py", []),
         ("caw/no_such.py", []),
         ("README.md", ["tests/docs/test_readme.py"]),
@@ -50,4 +52,9 @@ def test_changes_are_those_of_the_branch_or_of_a_day(tmp_path: Path) -> None:
     git("checkout", "-q", "-b", "topic")
     git("mv", "old", "moved")
     commit("new", 53)
-    assert changed(tmp_path) == ["new"]
+    (tmp_path / "moved").write_text("old 0\n" * 9)
+    git("commit", "-q", "-a", "-m", "longer", hour=54)
+    git("mv", "moved", "again")
+    (tmp_path / "again").write_text("old 0\n" * 8)
+    git("commit", "-q", "-a", "-m", "moved and changed", hour=54)
+    assert changed(tmp_path) == ["again", "moved", "new"]

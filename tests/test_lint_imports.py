@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.every_case
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -75,5 +76,14 @@ class CommandGroup:
 
 
 def installed_groups() -> dict[str, CommandGroup]:
-    """Return the groups of other installed packages, which entry points `caw.commands` name; "" needs no word."""
-    return {name: group for point in entry_points(group=ENTRY_POINTS) for name, group in point.load().items()}
+    """Return the groups of other installed packages, which entry points `caw.commands` name; "" needs no word.
+
+    A package whose commands cannot be imported is named, and takes no other command along.
+    """
+    groups: dict[str, CommandGroup] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            groups |= point.load()
+        except Exception as error:
+            print(f"caw: the commands of {point.value} cannot be loaded ({error}); install it again", file=sys.stderr)
+    return groups

@@ -32,11 +32,11 @@ AUDITS = {
     "report": LazyCommand("caw.cli.audit_commands", "report"),
 }
 GROUPS = {
+    **installed_groups(),  # what is named below replaces a namesake of another package
     "keys": CommandGroup("Manage a service's keys: who may use it, and which keys mark its texts.", KEYS),
     "audit": CommandGroup("Audit a service: export and verify its receipts, and measure its keys.", AUDITS),
-    **installed_groups(),
 }
-COMMANDS |= GROUPS.pop("", CommandGroup("", {})).commands
+COMMANDS = {**GROUPS.pop("", CommandGroup("", {})).commands, **COMMANDS}
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -14,10 +15,11 @@ from cli.running import KEY, run, write_prompts
 from tiny import save_tiny
 
 import caw
+from caw.cli import lazy_commands
 from caw.cli.lazy_commands import LazyCommand
 from caw.cli.program import COMMANDS, GROUPS
 
-pytestmark = pytest.mark.usefixtures("environment")
+pytestmark = [pytest.mark.usefixtures("environment"), pytest.mark.every_case]
 HEAVY = {
     "torch", "transformers", "numpy", "scipy", "sklearn", "matplotlib", "triton", "pandas", "tokenizers", "safetensors",
     "openai", "ray", "datasets", "huggingface_hub", "yaml", "sqlalchemy", "cryptography",
@@ -107,6 +109,15 @@ def test_suggestions_and_unknown_commands() -> None:
     assert result.exit_code == 2 and "generate" in result.stderr
     result = run("evaluate", "rum")
     assert result.exit_code == 2 and "run" in result.stderr
+
+
+def test_commands_of_a_package_that_fails_to_load_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = importlib.metadata.EntryPoint("lab", "no_such_package:GROUPS", lazy_commands.ENTRY_POINTS)
+    monkeypatch.setattr(lazy_commands, "entry_points", lambda group: [broken])
+    assert lazy_commands.installed_groups() == {}
+    assert "the commands of no_such_package:GROUPS cannot be loaded (No module named" in capsys.readouterr().err
 
 
 def test_a_module_that_fails_to_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ import pytest
 from caw.detectable.damage import broken, damaged, disordered
 from caw.detectable.splicing import Patch
 
+pytestmark = pytest.mark.every_case
+
 
 @pytest.mark.parametrize(
     "old, new, what",

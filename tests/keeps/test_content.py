@@ -4,6 +4,8 @@ import pytest
 
 from caw.keeps.parts import content_of, names_in, same_content
 
+pytestmark = pytest.mark.every_case
+
 
 @pytest.mark.parametrize(("one", "other", "same"), [
     ("She pays $1,200 in May.", "She is paying 1200 in May.", True),

@@ -8,6 +8,8 @@ import pytest
 import caw
 from caw import keeps
 
+pytestmark = pytest.mark.every_case
+
 SUM = "2 + 3 = 5 apples.\n5 * 4 = $20.\nThe answer is 20."
 
 

@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from caw import ops
 from caw.ops import launcher
 
+pytestmark = pytest.mark.every_case
+
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
 NAMES = sorted(name for name in SAMPLES if ops.has_kernel(name, "cuda") and ops.has_kernel(name, "cpu"))
 
