@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from caw import ops
-from caw.decoding.full_race import check_beginning, check_untargeted, runs_full_race
+from caw.decoding.full_race import check_untargeted, runs_full_race
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
@@ -97,7 +97,6 @@ def check_arguments(
         raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
     policy = check_policy(policy, facts.name, tokenizer)
     check_untargeted(watermark, policy)
-    check_beginning(watermark, policy, sampled=bool((sampling or {}).get("do_sample")))
     warn_of_ignored_settings(facts, sampling or {})
     warn_of_dropout(facts)
     return policy

@@ -28,6 +28,7 @@ from transformers.generation import (
 
 from caw.arguments import check_policy, check_watermark, ended_on_error, settle, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
+from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
@@ -100,6 +101,7 @@ def decode(
             )
         watermark, policy = settle(facts, watermark, policy, caw_tokenizer, raced=drawn.raced, level=None)
         policy = check_policy(policy, facts.name, caw_tokenizer)
+        check_beginning(watermark, policy, sampled=bool(generation_config.do_sample))
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
         if facts.dropping:
             warn_caller(

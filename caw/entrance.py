@@ -24,6 +24,7 @@ from caw.arguments import (
     without_retries,
 )
 from caw.call import Call, WatchedCall, takes_fields
+from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
@@ -130,6 +131,7 @@ def stream_results(
             facts, watermark, policy, tokenizer, raced=settings.raced, level=settings.detectable_at
         )
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache, settings.applied())
+        check_beginning(watermark, policy, sampled=settings.do_sample)
         warn_of_keyed_draws(watermark, policy, do_sample=settings.do_sample)
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_ints
 from caw.decoding.choosing import Choosing, Rules
 from caw.decoding.closed_loop import close_loop
-from caw.decoding.full_race import check_factor, check_untargeted
+from caw.decoding.full_race import check_beginning, check_factor, check_untargeted
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan_defaults import checked, history_needed, marks_eos
 from caw.decoding.request import Request
@@ -42,7 +43,8 @@ class _Row:
     ids: those that the engine has emitted. chosen: the token that has not come back yet, None = there is none.
     open: whether ids are accepted that were not chosen here. seen: number of ids at the last choice.
     late: the last of the ids, which have not joined `Texts` yet. before: records of the logits given with them.
-    surprisal: nats of the free beginning that the chosen token takes; spent: those of all ids, see `Chooser.spent`.
+    drawn: the token chosen last. surprisal: nats of the free beginning that it takes, None = it is in none. spent:
+    those of all ids, see `Chooser.spent`; free: how many tokens these are.
     """
 
     settings: RowSettings
@@ -52,8 +54,10 @@ class _Row:
     seen: int = -1
     late: list[int] = field(default_factory=list)
     before: Record | None = None
-    surprisal: float = 0.0
+    drawn: int | None = None
+    surprisal: float | None = None
     spent: float = 0.0
+    free: int = 0
 
 
 class Chooser:
@@ -251,9 +255,12 @@ class Chooser:
         records = self._records(before)
         if text.before is not None:
             self._catch_up()  # those belong to the ids before these
+        if new and new != [text.drawn]:
+            text.spent = spent
+        elif new and text.surprisal is not None:
+            text.spent, text.free = text.spent + text.surprisal, text.free + 1
         if new:
-            text.spent = text.spent + text.surprisal if new == [text.chosen] else spent
-            text.surprisal = 0.0
+            text.drawn = text.surprisal = None
         text.ids, text.chosen = [*text.ids, *new], None if new else text.chosen
         text.late, text.before = [*text.late, *new], records if new or records is not None else text.before
 
@@ -281,12 +288,16 @@ class Chooser:
             source = torch.tensor([row], device=self.device)
             for record in (self._current, *self._history):
                 record.write(torch.tensor([to], device=self.device), record.take(source))
-            self._rows[to] = _Row(text.settings, list(text.ids), open=True, seen=text.seen, spent=text.spent)
+            self._rows[to] = dataclasses.replace(text, ids=list(text.ids), chosen=None, open=True)
         return to
 
-    def spent(self, row: int) -> float:
-        """Return the surprisal in nats of the ids of a text's free beginning, for a `resume` of the text elsewhere."""
-        return self._text(row).spent
+    def spent(self, row: int, *, chosen: bool = False) -> float:
+        """Return the surprisal in nats of the ids of a text's free beginning, for a `resume` of the text elsewhere.
+
+        chosen: with that of the token chosen last, which has not come back.
+        """
+        text = self._text(row)
+        return text.spent + (text.surprisal or 0.0 if chosen else 0.0)
 
     def drop(self, row: int) -> None:
         """Empty a row: its text has ended or was cancelled."""
@@ -338,13 +349,15 @@ class Chooser:
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
         if self._history:  # nothing else reads it
             self._current.write(places, record)
-        surprisals = [0.0] * len(rows)
+        surprisals: list[float | None] = [None] * len(rows)
         if choosing.drawn_free is not None:
             drawn, nats, beginning = choosing.drawn_free
-            surprisals = torch.where(beginning & (tokens == drawn), nats, 0.0).tolist()
+            free = (beginning & (tokens == drawn)).tolist()
+            surprisals = [value if own else None for own, value in zip(free, nats.tolist(), strict=True)]
         for row, token, surprisal in zip(rows, tokens.tolist(), surprisals, strict=True):
             text = self._rows[row]
-            text.chosen, text.open, text.seen, text.surprisal = token, False, len(text.ids), surprisal
+            text.chosen, text.open, text.seen = token, False, len(text.ids)
+            text.drawn, text.surprisal = token, surprisal
         return tokens
 
     # What it keeps --------------------------------------------------------------------------------------------------
@@ -382,7 +395,7 @@ class Chooser:
             self._texts.grow(max(2 * self._texts.room, longest))
         self._choosing.follow(list(late), [text.late for text in late.values()])
         for row, text in late.items():
-            self._texts.spent[row] = text.spent
+            self._texts.spent[row], self._texts.free_counts[row] = text.spent, text.free
             for number in range(len(text.ids) - len(text.late), len(text.ids)):
                 self._move(row, seen=text.seen == number)
             self._remember(row, text.before)
@@ -475,6 +488,7 @@ class Chooser:
             check_factor(self.recommended.drawn, FixedStrength(1.0), settings.strength_factor)
         else:
             check_factor(self.watermark, self.policy, settings.strength_factor)
+            check_beginning(self.watermark, self.policy, sampled=settings.do_sample)
         self._marks.under(settings.key)
 
     def _check_ids(self, row: int, ids: Sequence[int]) -> None:

@@ -214,6 +214,8 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
+                if self.choosing.begins_freely:
+                    sequence.free = int(self.choosing.texts.free_counts[number])
                 self._free(sequence)
                 yield sequence
 

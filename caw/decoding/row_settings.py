@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from caw.checks import require_int, require_number
+from caw.defaults import FREE_TOKENS
 from caw.io.show import shown
 from caw.policies.base import MAX_STRENGTH, scaled
 from caw.settings import Sampling, Settings, check_row, greedy_if_one_token
@@ -81,6 +82,16 @@ class RowSettings(Sampling):
         """Return the token ids that end it in this model, each once, without ids that the model does not have."""
         ends = model_ends if self.ends is None else self.ends
         return tuple(dict.fromkeys(token for token in ends if token < vocab_size))
+
+
+def may_begin_freely(most: int, window: int, *, bound: bool) -> bool:
+    """Tell whether somebody else's request for at most this many tokens may have a free beginning.
+
+    Beginnings of many requests, cut and joined, would be an unmarked text. So a beginning is a small part of what is
+    asked for, and a text that the request can end or steer has none. window: of the watermark. bound: whether stop
+    strings, a bias or a grammar do so.
+    """
+    return most >= FREE_TOKENS + 4 * window and not bound
 
 
 def as_recommended(row: RowSettings) -> RowSettings:

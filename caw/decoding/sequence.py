@@ -15,6 +15,7 @@ class ActiveSequence:
     tokens: all of the text's, those that an earlier request made (`Request.begun`) first; trace and log_probs are of
     the new ones alone. ends: token ids that end it. error: what was wrong, with no tokens; else empty.
     log_probs: of each token, where the request asks for them. spared: tokens whose marks somebody switched off.
+    free: tokens of its free beginning, known when it has ended.
     """
 
     index: int
@@ -26,6 +27,7 @@ class ActiveSequence:
     finish_reason: str = ""
     error: str = ""
     spared: int = 0
+    free: int = 0
 
     def __post_init__(self) -> None:
         self.tokens = [*self.request.begun, *self.tokens]

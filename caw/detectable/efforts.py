@@ -71,7 +71,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
     first = [Effort(0.0, 0.0)] if unmarked else []
     count = settings.max_attempts - len(first)
     if runs_full_race(watermark, policy):
-        return first + [Effort(1.0, 0.0)] * (count if watermark.beginning else 1)
+        return first + [Effort(1.0, 0.0)] * (count if watermark.beginning and settings.do_sample else 1)
     weakest = 1 - min(settings.best_of, count)
     numbers = range(weakest, weakest + count)
     return first + [

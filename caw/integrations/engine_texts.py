@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,8 +23,8 @@ class EngineText:
     """A marked request.
 
     prompt: None until its ids are known. ids: its output, a list that grows. chooser, row: where its text is, None = it
-    has not begun. known: how many ids the chooser has, or had. spent: nats of their free beginning, of a text
-    whose row was taken (`Chooser.spent`); inf = unknown.
+    has not begun. known: how many ids the chooser has, or had. spent: by the number of ids, nats of their free
+    beginning, of a text whose row was taken (`Chooser.spent`).
     """
 
     profile: Profile
@@ -34,7 +34,7 @@ class EngineText:
     chooser: Chooser | None = None
     row: int = -1
     known: int = 0
-    spent: float = math.inf
+    spent: dict[int, float] = field(default_factory=dict)
 
 
 class EngineTexts:
@@ -65,7 +65,8 @@ class EngineTexts:
     def drop(self, text: EngineText | None) -> None:
         """A text has left the engine, or will begin again."""
         if text is not None and text.chooser is not None:
-            text.spent = text.chooser.spent(text.row)
+            row = text.row
+            text.spent = {text.known + n: text.chooser.spent(row, chosen=bool(n)) for n in (0, 1)}
             text.chooser.drop(text.row)
             text.chooser = None
 
@@ -91,7 +92,7 @@ class EngineTexts:
 
     def follow(self, text: EngineText, vocab_size: int) -> Chooser:
         """The chooser of a text, which has learnt all of its ids; begins it again where the engine took some back."""
-        chooser, spent = text.chooser, text.spent if len(text.ids) == text.known else math.inf
+        chooser, spent = text.chooser, text.spent.get(len(text.ids), math.inf)
         if chooser is None or len(text.ids) < text.known:
             if text.prompt is None:
                 raise ValueError("a marked request must have the ids of its prompt, got none; send text or ids")

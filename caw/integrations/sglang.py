@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.integrations.engine_texts import EngineText, EngineTexts
 from caw.integrations.profiles import Profile, marks
 from caw.io.show import shown
@@ -33,6 +33,8 @@ TRIED = (0, 5, 23)  # the version whose interface this follows
 LONGEST = 1 << 24  # tokens of a text of which no other limit is known
 ROWS = 256  # texts at once, where the server has no limit of its own
 # what SGLang does beside the choice, each with the value that switches it off
+# what can end or steer a text, so that it has no free beginning
+BOUND = ("stop_strs", "stop_regex_strs", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag")
 REFUSED: dict[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
@@ -175,7 +177,7 @@ class _Engine:
         weakref.finalize(request, self._gone.append, text).atexit = False
 
     def _text(self, request: Any, profile: Profile, ends: tuple[int, ...]) -> EngineText:
-        settings = settings_of(request.sampling_params, ends, self._seeds.getrandbits(63))
+        settings = settings_of(request.sampling_params, ends, self._seeds.getrandbits(63), profile.watermark.window)
         return EngineText(profile, settings, list(request.origin_input_ids), [])
 
     def _make_room(self, texts: Mapping[int, EngineText]) -> None:
@@ -202,10 +204,10 @@ class _Engine:
         request.to_finish = abort(why, status, kind)
 
 
-def settings_of(params: Any, ends: tuple[int, ...], seed: int) -> RowSettings:
+def settings_of(params: Any, ends: tuple[int, ...], seed: int, window: int = 0) -> RowSettings:
     """What SGLang's SamplingParams say of a text; ValueError, in one sentence, for what cannot be marked.
 
-    ends: token ids that end it. seed: of a request that has none.
+    ends: token ids that end it. seed: of a request that has none. window: of the watermark.
     """
     for name, off in REFUSED.items():
         value = getattr(params, name, off)
@@ -222,6 +224,7 @@ def settings_of(params: Any, ends: tuple[int, ...], seed: int) -> RowSettings:
         min_p=params.min_p,
         seed=seed if params.sampling_seed is None else params.sampling_seed,
         ends=ends,
+        begins=may_begin_freely(most, window, bound=any(getattr(params, name, None) for name in BOUND)),
     )
 
 

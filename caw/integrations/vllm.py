@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.integrations.engine_texts import EngineText, EngineTexts
 from caw.integrations.profiles import Marks, Profile, marks
 from caw.io.show import shown
@@ -26,6 +26,8 @@ LONGEST = 1 << 24  # tokens of a text of which no other limit is known
 GREEDY = 1e-5  # temperature below which vLLM is greedy
 # what vLLM does after or beside the choice, so that the chosen token is not what was decided by the request's settings
 # or does not survive; each with the value that switches it off
+# what can end or steer a text, so that it has no free beginning
+BOUND = ("stop", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")
 REFUSED: dict[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
@@ -125,7 +127,8 @@ class _Texts:
         profile = asked(self.marks, params)
         if profile is None:
             return None
-        return EngineText(profile, settings_of(params, self.longest, self._seeds.getrandbits(63)), prompt, ids)
+        settings = settings_of(params, self.longest, self._seeds.getrandbits(63), profile.watermark.window)
+        return EngineText(profile, settings, prompt, ids)
 
     def drop(self, text: EngineText | None) -> None:
         """A text has left the batch."""
@@ -217,10 +220,10 @@ def asked(marks: Marks, params: Any) -> Profile | None:
     return profile
 
 
-def settings_of(params: Any, longest: int, seed: int) -> RowSettings:
+def settings_of(params: Any, longest: int, seed: int, window: int = 0) -> RowSettings:
     """What vLLM's SamplingParams say of a text; ValueError for numbers that cannot be.
 
-    longest: the most tokens of a text. seed: of a request that has none.
+    longest: the most tokens of a text. seed: of a request that has none. window: of the watermark.
     """
     drawn = params.temperature >= GREEDY
     most = longest if params.max_tokens is None else min(params.max_tokens, longest)
@@ -234,6 +237,7 @@ def settings_of(params: Any, longest: int, seed: int) -> RowSettings:
             min_p=params.min_p,
             seed=seed if params.seed is None else params.seed,
             ends=tuple(sorted(params.all_stop_token_ids)),
+            begins=may_begin_freely(most, window, bound=any(getattr(params, name, None) for name in BOUND)),
         )
     except TypeError as error:
         raise ValueError(str(error)) from None

@@ -57,7 +57,7 @@ class TextOrder:
     def marked(self, marking: Marking) -> bool:
         """Whether the finished text is called marked."""
         sequence = self.done.sequence if self.done is not None else None
-        return sequence is not None and marking.carried(len(sequence.visible) - sequence.spared)
+        return sequence is not None and marking.carried(len(sequence.visible) - sequence.spared - sequence.free)
 
 
 @dataclass(frozen=True)

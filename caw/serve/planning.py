@@ -8,7 +8,7 @@ import secrets
 from typing import Any
 
 from caw.arguments import check_arguments, settle
-from caw.decoding.full_race import runs_full_race
+from caw.decoding.full_race import check_beginning, runs_full_race
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
@@ -75,6 +75,7 @@ class Planned:
         level = settings.rules.detectable_at
         _, policy = settle(facts, self.watermark, policy, tokenizer, raced=None, level=level)
         policy = check_arguments(facts, tokenizer, self.watermark, policy, None, self.sampling)
+        check_beginning(self.watermark, policy, sampled=True)
         self.both = isinstance(self.watermark, Recommended)
         greedy = self.mark_for(raced=False)
         self.full_race = runs_full_race(greedy, policy)
@@ -169,12 +170,12 @@ class Planned:
         return self._marked(request, stops, level, 1 if once else self.settings.max_attempts)
 
     def _marked(self, request: Request, stops: StopStrings, level: float, most: int) -> DetectableTexts:
-        settings = Settings(max_new_tokens=request.row.max_new_tokens, detectable_at=level, max_attempts=most)
+        row = request.row
+        own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
+        settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
         raced = request.row.raced
         mark, policy = self.mark_for(raced=raced), self.policy_for(raced=raced)
         tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
-        if not request.row.begins and runs_full_race(mark, policy):
-            tries = tries[:1]  # the key decides the text from its first token
         return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 
     def p_value(self, text: str, key: Key) -> float:

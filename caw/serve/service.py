@@ -18,10 +18,9 @@ import anyio
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
 from caw.decoding.request import Request, requests_for
-from caw.decoding.row_settings import RowSettings, as_recommended
+from caw.decoding.row_settings import RowSettings, as_recommended, may_begin_freely
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
-from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import policy_text
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
@@ -242,12 +241,13 @@ class Service:
         return row
 
     def _may_begin_freely(self, asked: Asked, most: int, part: Part | None) -> bool:
-        """Tell whether a text may begin without the key, which the request alone decides: many short ones, cut and
-        joined, would be an unmarked text. A text that was cut at so many tokens has had its beginning.
+        """Tell whether a text may begin without the key, which the request alone decides. A continued one has had its
+        beginning, unless it was cut within an exempt section: then it has none.
         """
         bare = part is None and isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
-        long = most >= FREE_TOKENS + 4 * (self.planned.watermark.window if self.planned.watermark else 0)
-        return bare and long and not asked.stops and not asked.logit_bias
+        bound = bool(asked.stops or asked.logit_bias or asked.json_mode or asked.calls)
+        mark = self.planned.watermark
+        return bare and may_begin_freely(most, mark.window if mark else 0, bound=bound)
 
     def _text(
         self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None,

@@ -17,6 +17,7 @@ from scipy import stats
 import caw
 from caw.decoding.full_race import check_beginning
 from caw.decoding.request import Request
+from caw.decoding.row_settings import may_begin_freely
 from caw.defaults import FREE_NATS, FREE_TOKENS
 
 RACE = caw.EXP(key=11, strength="scale", context_width=3)
@@ -104,6 +105,44 @@ def test_the_chooser_begins_as_generate_does_and_resumes_with_its_nats(llama: An
             chooser.resume(0, ids)
         assert ids == wanted
     assert chooser.spent(0) >= FREE_NATS
+
+
+def chosen_text(model: Any, mark: Any, most: int) -> list[int]:
+    """By a chooser that is forked before each token comes back, which goes on as the text would have."""
+    chooser = caw.Chooser(mark, vocab_size=model.config.vocab_size, rows=2)
+    chooser.start(0, PROMPTS[0], caw.RowSettings(max_new_tokens=most, seed=3, **SAMPLED))
+    ids: list[int] = []
+    for turn in range(most):
+        row = turn % 2
+        with torch.no_grad():
+            logits = model(torch.tensor([PROMPTS[0] + ids])).logits[:, -1].float()
+        ids.append(int(chooser.choose(logits, [row])))
+        chooser.fork(row, 1 - row)
+        chooser.resume(1 - row, ids)
+    return ids
+
+
+def test_the_chooser_ends_a_beginning_at_its_cap_and_its_forks_go_on(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caw.decoding.texts.FREE_TOKENS", 5)
+    mark, settings = dataclasses.replace(RACE, free=1e4), {"max_new_tokens": 16, "seed": 3, **SAMPLED}
+    wanted = run(llama, PROMPTS[:1], mark, **settings).tokens[0]
+    assert shared(wanted, run(llama, PROMPTS[:1], None, **settings).tokens[0]) == 5
+    assert chosen_text(llama, mark, 16) == wanted
+    assert chosen_text(llama, RACE, 16) == run(llama, PROMPTS[:1], RACE, **settings).tokens[0]
+
+
+def test_a_chooser_refuses_a_beginning_that_cannot_act() -> None:
+    chooser = caw.Chooser(caw.EXP(key=1, free=2), vocab_size=9)
+    with pytest.raises(ValueError, match="a free beginning needs sampled text"):
+        chooser.start(0, [1], caw.RowSettings(do_sample=True))
+
+
+def test_a_request_of_somebody_else_begins_freely_only_where_it_is_long_and_unbound() -> None:
+    long = FREE_TOKENS + 4 * 2
+    assert may_begin_freely(long, 2, bound=False)
+    assert not may_begin_freely(long - 1, 2, bound=False) and not may_begin_freely(10 * long, 2, bound=True)
 
 
 def test_a_first_token_is_the_samplers_and_a_text_of_which_nothing_is_known_has_no_beginning(llama: Any) -> None:

@@ -35,10 +35,11 @@ def test_a_race_has_as_many_attempts_as_asked_for_where_it_begins_freely() -> No
     from caw.detectable.efforts import Effort, efforts, steered
     from caw.settings import Settings
 
-    policy, settings = caw.FixedStrength(), Settings(detectable_at=1e-3, max_attempts=4)
+    policy, settings = caw.FixedStrength(), Settings(detectable_at=1e-3, max_attempts=4, do_sample=True)
     for free, made in ((None, 4), (0.5, 4), (0, 1)):
         mark = dataclasses.replace(MARK, free=free)
         assert efforts(mark, policy, settings) == [Effort(1.0, 0.0)] * made
+        assert len(efforts(mark, policy, dataclasses.replace(settings, do_sample=False))) == 1
     assert steered(policy, Detector(None, MARK)) is policy
 
 

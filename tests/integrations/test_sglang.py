@@ -6,6 +6,7 @@ gave, each with a weak proxy of the request; ids are arrays; a refused request e
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import sys
@@ -127,7 +128,10 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 def by_caw(model: Any, number: int, profile: str, own: dict[str, Any]) -> list[int]:
     policy = make_policy(**PROFILES[profile].get("policy", {"name": "fixed"}))
     sampling = {name.replace("sampling_", ""): value for name, value in own.items()}
-    return caw.generate(model, tokenizer(), [PROMPTS[number]], watermark=MARKS[profile], policy=policy,
+    mark = MARKS[profile]
+    if isinstance(mark, caw.EXP):
+        mark = dataclasses.replace(mark, free=0)  # so short a request has no beginning
+    return caw.generate(model, tokenizer(), [PROMPTS[number]], watermark=mark, policy=policy,
                         max_new_tokens=LENGTHS[number], do_sample=bool(own), **sampling).sequences[0]  # fmt: skip
 
 
