@@ -177,7 +177,7 @@ def _of_mark(trial: Trial, chosen: Candidate) -> dict[str, Any]:
         return {}
     own = trial.marking(chosen.request.row)
     part: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
-    if not isinstance(own, FormattedList) or own.subkeys == 1:
+    if not isinstance(own, FormattedList) or own.tried == range(1):
         return part
     return {**part, "subkey": own.subkey, "subkeys": own.subkeys}
 
