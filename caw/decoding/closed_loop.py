@@ -15,6 +15,7 @@ from caw import ops
 from caw.decoding.evidence import Evidence
 from caw.decoding.row_tensors import RowTensors, in_row_order, rows_by_mark
 from caw.decoding.texts import Texts
+from caw.detection.family import lone_target
 from caw.detection.weights import TokenWeights
 from caw.ladder import Ladder
 from caw.policies import Target
@@ -39,7 +40,7 @@ class ClosedLoop:
                 "leave target or payload out"
             )
         self.watermark, self.margin, self.native = watermark, target.margin, watermark.native is not None
-        self.quantile = target.quantile
+        self.quantile = lone_target(target, watermark).quantile
         self.levels = _levels(target, watermark, vocab_size, device)
         self.moments = (*watermark.null_moments, watermark.null_third)
         probe = torch.zeros(watermark.window + 1, dtype=torch.int64)

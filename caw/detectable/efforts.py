@@ -12,6 +12,7 @@ from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import MAX_MARGIN
 from caw.detectable.trial import DETECTED_SHARE, check_markable, check_reach, test_of
 from caw.detection.detector import Detector
+from caw.detection.family import level_of, lone_target
 from caw.detection.weights import TokenWeights
 from caw.io.show import shown
 from caw.policies import FixedStrength, Policy
@@ -43,11 +44,12 @@ def steered(policy: Policy, detector: Detector, watermark: Watermark | None = No
     Weights from a model do not steer: during generation the model has not read what follows a token. Marking then stops
     by the test without weights, and the detector's own test decides in the end. A race at full strength has no target.
     """
-    if policy.target is not None or runs_full_race(watermark or detector.watermark, policy):
+    mark = watermark or detector.watermark
+    if policy.target is not None or runs_full_race(mark, policy):
         return policy
     made = copy.copy(policy)  # its evaluator is not read again
     table = detector.weights if isinstance(detector.weights, TokenWeights) else None
-    object.__setattr__(made, "target", Target(detector.fpr, weights=table))
+    object.__setattr__(made, "target", Target(level_of(detector.fpr, detector.watermark, mark), weights=table))
     return made
 
 
@@ -121,7 +123,8 @@ def edit_margin(watermark: Watermark, policy: Policy, edits: float) -> float:
     target = read_target(policy.target)
     if target is None:
         return 0.0
-    left, needed = (1 - edits) ** (watermark.window + 1), target.quantile + target.margin
+    left = (1 - edits) ** (watermark.window + 1)
+    needed = lone_target(target, watermark).quantile + target.margin
     chance = NormalDist().inv_cdf(DETECTED_SHARE) * (1 - left) ** 0.5
     return min(max(0.0, (needed + chance) / left**0.5 - needed), MAX_MARGIN)
 

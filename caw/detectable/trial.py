@@ -11,6 +11,7 @@ import numpy as np
 
 from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
+from caw.detection.family import level_of
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
 from caw.io.show import is_p, shown
@@ -108,13 +109,13 @@ def make_trial(
         raise ValueError(
             f"detector must try the {needed} sub-keys of the watermark that marks, got {tried}; use that watermark"
         )
-    check_reach(*test_of(watermark, level, settings.raced), most_tokens)
+    check_reach(*test_of(watermark, level_of(level, theirs, watermark), settings.raced), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer
     return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits, watermark)
 
 
 def test_of(watermark: Watermark, level: float, raced: bool) -> tuple[Watermark, float]:
-    """Return (the watermark that marks a text, the p-value that the text must have under it alone)."""
+    """Return (the watermark that marks a text, the p-value that the text must have by all its sub-keys)."""
     if isinstance(watermark, Recommended):
         return watermark.of(raced=raced), watermark.level_of_each(level)
     return watermark, level

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from caw.policies import Target
 from caw.watermarks import Watermark
 
 
@@ -17,6 +20,19 @@ def family_wise(p_values: np.ndarray, n: int | np.ndarray) -> np.ndarray:
 def alone(fpr: float, n: int) -> float:
     """Return the level that one of n keys must reach alone: 1 - (1 - level)^n = fpr."""
     return fpr if n == 1 else float(-np.expm1(np.log1p(-fpr) / n))
+
+
+def level_of(fpr: float, tried: Watermark, mark: Watermark) -> float:
+    """Return the level by the sub-keys of `mark` that a text must have for `fpr` in a test for `tried`, which may try
+    more of them.
+    """
+    n, own = tried.family, mark.family
+    return fpr if n == own else float(family_wise(np.float64(alone(fpr, n)), own))
+
+
+def lone_target(target: Target, mark: Watermark) -> Target:
+    """Return the target of the sub-key that marks, whose evidence alone is seen while a text is made."""
+    return replace(target, p_value=alone(target.p_value, mark.family))
 
 
 def tests_of(watermark: Watermark) -> str:

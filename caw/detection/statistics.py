@@ -141,6 +141,7 @@ def fewest_for(watermark: Watermark, fpr: float) -> int:
     """Return the minimum number of pieces of evidence with which a text could be called marked at `fpr`."""
     if len(watermark.parts) > 1:
         return min(fewest_for(part, alone(fpr, len(watermark.parts))) for part in watermark.parts)
+    fpr = alone(fpr, watermark.family)
     if isinstance(watermark, GreenList):
         # all green: p = fraction ** n
         return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.green_fraction) - 1e-9)))

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA = "3"  # raised with every change of a table
+SCHEMA = "4"  # raised with every change of a table or of what a watermark is described by
 NAME = 64  # longest id
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
-from caw.detection.family import alone
+from caw.detection.family import alone, lone_target
 from caw.policies import Policy
-from caw.policies.target import read_target
+from caw.policies.target import Target, read_target
 from caw.serve.contracts import Tenant
 from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
@@ -59,6 +58,7 @@ def marking_of(
     fewest: int = 1,
     *,
     parts: int = 1,
+    mark: Watermark | None = None,
     max_tokens: int,
     wants: bool | None,
     json: bool = False,
@@ -69,7 +69,8 @@ def marking_of(
     The level of the tenant's rules is over all keys that detection tries; a text's level under its own key is
     correspondingly smaller.
 
-    fewest: from `fewest_marked`. parts: families of marks among which detection divides a level. max_tokens: maximum
+    fewest: from `fewest_marked`. parts: families of marks among which detection divides a level. mark: the one
+    that marks, whose sub-keys divide it too; None = one without. max_tokens: maximum
     tokens of each text, including what it continues. wants: the client's request, None = none. json: whether the texts
     are in JSON mode. tools: whether they are calls.
 
@@ -97,7 +98,7 @@ def marking_of(
         tenant.key.id,
         "",
         rules.strength_factor,
-        _margin(None if level is None else alone(level, parts), policy),
+        _margin(None if level is None else alone(level, parts), policy, mark),
         level,
         rules.strict,
         rules.exempt_thinking
@@ -115,9 +116,12 @@ def fewest_marked(watermark: Watermark) -> int:
     return max(1, math.ceil(watermark.window / (1 - WHOLE)))
 
 
-def _margin(level: float | None, policy: Policy) -> float:
+def _margin(level: float | None, policy: Policy, mark: Watermark | None) -> float:
     """Return what a level stricter than the policy's target adds to the z at which marking stops."""
     target = read_target(policy.target)
     if target is None or level is None:
         return 0.0
-    return max(0.0, -NormalDist().inv_cdf(level) - target.quantile)
+    own = Target(level)
+    if mark is not None:
+        own, target = lone_target(own, mark), lone_target(target, mark)
+    return max(0.0, own.quantile - target.quantile)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # PyTorch takes a second to import
     from caw.watermarks.base import Watermark
 
 
+REPLACED = "variants are replaced by free beginnings, got variants"
+
+
 @dataclass(frozen=True)
 class Entry:
     """class_name: in `caw.watermarks`. strength: arguments that set the strength, which no detector reads."""
@@ -56,7 +59,7 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     else.
     """
     if "variants" in said:
-        raise ValueError("variants are replaced by free beginnings, got variants; leave them out, or give free")
+        raise ValueError(f"{REPLACED}; leave them out, or give free")
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 

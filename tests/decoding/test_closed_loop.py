@@ -20,6 +20,7 @@ from pairwise import pairwise
 import caw
 from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
+from caw.detection.family import alone
 from caw.detection.weights import TokenWeights
 from caw.policies import Target
 
@@ -106,6 +107,18 @@ def test_closed_loop_is_the_definition(llama: Any, watermark: str, policy: str, 
     reference = Steered(llama, WATERMARKS[watermark], how, eos=(2,), **SAMPLING[sampling])
     for ids, tokens in zip(PROMPTS, done.tokens, strict=False):
         agree(tokens, reference.decode(ids, NEW), reference, ids, f"{watermark} {policy} {target} {sampling}")
+
+
+def test_a_target_is_of_all_sub_keys_and_one_of_them_marks(llama: Any) -> None:
+    several, one = (
+        caw.FixedStrength(1.0, Target(0.3, margin=0)),
+        caw.FixedStrength(1.0, Target(alone(0.3, 64), margin=0)),
+    )
+    texts = [
+        run(llama, PROMPTS, mark, policy, max_new_tokens=NEW).tokens
+        for mark, policy in ((caw.KGW(1, subkeys=64), several), (caw.KGW(1), one), (caw.KGW(1), several))
+    ]
+    assert texts[0] == texts[1] != texts[2]
 
 
 @pytest.mark.parametrize("watermark", ALL_MARKS)

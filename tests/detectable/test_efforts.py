@@ -8,6 +8,7 @@ from decoding.architectures import build, spread_evaluator
 import caw
 from caw.detectable.efforts import Effort, efforts, steered
 from caw.detection import Detector, TokenWeights
+from caw.detection.family import alone
 from caw.policies import Target
 from caw.settings import Settings
 
@@ -73,6 +74,20 @@ def test_a_policy_without_a_target_gets_the_detectors() -> None:
     made = steered(learned, Detector(None, KGW, 1e-2))
     assert made == caw.CapacityPolicy(learned.evaluator, beta=0.5, target=1e-2)
     assert made.network is learned.network  # type: ignore[attr-defined]
+
+
+def test_sub_keys_divide_the_level() -> None:
+    many, one, third = caw.KGW(key=1, subkeys=64), caw.FixedStrength(), caw.KGW(key=1, subkey=3)
+    assert steered(one, Detector(None, many, 1e-3)).target == Target(1e-3)  # the closed loop divides it
+    for mark, level in ((third, alone(1e-3, 64)), (caw.KGW(key=1, subkeys=8), 8 / 64 * 1e-3)):
+        target = steered(one, Detector(None, many, 1e-3), mark).target
+        assert isinstance(target, Target) and target.p_value == pytest.approx(level, rel=1e-3)
+    settings = Settings(detectable_at=1e-3, edits=0.1, max_attempts=1)
+    margins = [
+        efforts(mark, caw.FixedStrength(target=level), settings)[0].margin
+        for mark, level in ((many, 1e-3), (KGW, alone(1e-3, 64)), (KGW, 1e-3))
+    ]
+    assert margins[0] == margins[1] > margins[2]
 
 
 def test_what_marks_nothing_is_refused() -> None:

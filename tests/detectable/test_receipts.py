@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import caw
-from caw.detectable.receipts import Receipt, text_digest
+from caw.decoding.row_settings import RowSettings
+from caw.detectable.receipts import Receipt, _of_mark, text_digest
+from caw.detectable.trial import Trial
+from caw.detection import Detector
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.policies.target import policy_text
 
@@ -46,6 +50,25 @@ def test_what_is_no_receipt(what: str) -> None:
     with pytest.raises(error) as caught:
         Receipt.from_dict({**RECEIPT.as_dict(), **change})
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_receipts_of_variants_are_named() -> None:
+    assert Receipt.from_dict({**RECEIPT.as_dict(), "variant": None, "variants": None}) == RECEIPT
+    with pytest.raises(ValueError, match="free beginnings, got variants in a receipt; test its text with the version"):
+        Receipt.from_dict({**RECEIPT.as_dict(), "variant": 3, "variants": 64})
+
+
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        (caw.KGW(1), {}),
+        (caw.KGW(1, subkey=3), {"subkey": 3, "subkeys": 1}),
+        (caw.KGW(1, subkeys=4), {"subkey": 0, "subkeys": 4}),
+    ],
+)
+def test_the_sub_key_that_marked_is_recorded(mark: caw.KGW, told: dict[str, int]) -> None:
+    chosen = SimpleNamespace(strength_factor=1.0, request=SimpleNamespace(row=RowSettings()))
+    assert _of_mark(Trial(Detector(None, mark)), chosen) == told  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [None, [], {}, "detected", {"detected": True}])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from caw.detection.family import alone
 from caw.detection.statistics import binomial_tails, fewest_for, gamma_tails, tails
 from caw.testing import assert_close, tolerance
 from caw.watermarks import EXP, KGW, Unigram
@@ -84,3 +85,4 @@ def test_fewest_for_is_the_least_count_that_can_decide(gamma: float, fpr: float)
     best = binomial_tails(np.array([n - 1, n]), np.array([n - 1, n]), watermark.green_fraction).p_values
     assert best[1] <= fpr * (1 + 1e-9) and (n == 1 or best[0] > fpr)
     assert fewest_for(EXP(key=1), fpr) == 1
+    assert fewest_for(KGW(key=1, gamma=gamma, subkeys=64), fpr) == fewest_for(watermark, alone(fpr, 64))
