@@ -171,7 +171,7 @@ class Service:
         return marking_of(
             tenant, self.settings, self.planned.policy, self.planned.fewest, parts=len(self.planned.watermark.parts),
             max_tokens=self.planned.max_length if most is None else most, wants=asked.watermark, json=asked.json_mode,
-            tools=asked.calls is not None,
+            tools=asked.calls is not None, mark=self.planned.mark_for(raced=False),
         )  # fmt: skip
 
     def _prompts(self, asked: Asked, part: Part | None) -> tuple[list[list[int]], tuple[int, ...]]:
