@@ -21,7 +21,7 @@ def test_a_file_is_mirrored() -> None:
         ("caw_lab/evaluation/metrics/no_such.py", ["tests/lab/evaluation/metrics/test_scoring.py"]),
         ("tests/test_ladder.py", ["tests/test_ladder.py"]),
         ("csrc/cpu/kernels.h", ["tests/csrc/test_kernels.py"]),
-        ("benchmarks/stages.py", ["tests/benchmark/test_cases.py"]),
+        ("benchmarks/stages.py", ["tests/benchmark/test_stages.py"]),
         ("tests/tiny.py", []),
         ("caw/no_such.py", []),
         ("README.md", ["tests/docs/test_readme.py"]),

@@ -32,11 +32,12 @@ AUDITS = {
     "report": LazyCommand("caw.cli.audit_commands", "report"),
 }
 GROUPS = {
-    **installed_groups(),  # what is named below replaces a namesake of another package
     "keys": CommandGroup("Manage a service's keys: who may use it, and which keys mark its texts.", KEYS),
     "audit": CommandGroup("Audit a service: export and verify its receipts, and measure its keys.", AUDITS),
 }
-COMMANDS = {**GROUPS.pop("", CommandGroup("", {})).commands, **COMMANDS}
+# another package's commands come behind these, and replace none of them
+GROUPS = {**GROUPS, **installed_groups(), **GROUPS}
+COMMANDS = {**COMMANDS, **GROUPS.pop("", CommandGroup("", {})).commands, **COMMANDS}
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS),
