@@ -37,7 +37,6 @@ OVER_AN_INPUT = {
     "detection-weights --config": ("detection-weights", "--tokenizer", "x", "-i", "x", "--config", "IN", "-o", "OUT"),
     "train-evaluator": ("train-evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "-o", "OUT"),
     "tune --json": ("tune", "--model", "MODEL", "-i", "IN", "--json", "OUT"),
-    "benchmark": ("benchmark", "--evaluator", "IN", "--json", "OUT"),
     "evaluate evaluator": (
         "evaluate", "evaluator", "--model", "x", "--labels", "IN", "--data-dir", "FOLDER", "--json", "OUT",
     ),

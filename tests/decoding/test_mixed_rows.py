@@ -43,6 +43,8 @@ def test_mixed_rows_are_as_if_alone(llama: Any, watermark: str | None, policy: s
 def test_mixed_rows_are_those_of_the_definition(llama: Any, watermark: str | None, policy: str, kind: str) -> None:
     """Keys, factors, draws and penalties of a row, by the plain model: what the test on a GPU compares by."""
     chosen, how = (WATERMARKS[watermark], POLICIES[policy](llama)) if watermark else (None, None)
+    if isinstance(chosen, caw.EXP):
+        chosen = dataclasses.replace(chosen, free=0)  # the definition has no beginnings
     rows = rows_for(chosen, KINDS[kind])
     done = run(llama, PROMPTS, chosen, how, rows=rows, eos_token_ids=(2,), max_new_tokens=14, slots=2)
     as_defined(done, llama, rows, chosen, how, (2,))

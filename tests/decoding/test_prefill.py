@@ -65,7 +65,9 @@ def test_how_prompts_are_read_changes_nothing(
     windows, caps and sinks too; wanted positions lie in several chunks."""
     limits = dict(WAYS[way])
     shared = limits.pop("shared", 0)
-    texts = [prompt(shared, 50) + prompt(length, i) for i, length in enumerate(LENGTHS)]
+    # behind a shared beginning each prompt has the positions that a history reads
+    lengths = [max(length, 1 + history) for length in LENGTHS] if shared else LENGTHS
+    texts = [prompt(shared, 50) + prompt(length, i) for i, length in enumerate(lengths)]
     expected, others, whole = run_prefill(model, texts, history, capacity=24)
     for name, value in limits.items():
         monkeypatch.setattr(reading, name, value)

@@ -33,7 +33,7 @@ def test_no_detector_reads_what_sets_the_strength(name: str) -> None:
     """Texts of one key can be tested whatever strength each policy gave them."""
     kind, tokens = watermark_class(name), list(range(5, 60))
     changed = {
-        argument: {"delta": 7.5, "top_k": 3, "target": 0.1, "evaluator": "x"}[argument]
+        argument: {"delta": 7.5, "top_k": 3, "free": 0, "target": 0.1, "evaluator": "x"}[argument]
         for argument in WATERMARKS[name].strength
     }
     plain, other = (caw.detect(tokens, None, mark) for mark in (kind(1), kind(1, **changed)))
