@@ -66,7 +66,7 @@ def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
         replayed = found[f"test_generate[smoke-{row['mode']}-b1-p9]"]
         assert replayed["stats"]["median"] == pytest.approx(row["ms_per_token"]["median"] / 1e3, rel=1e-6)
         assert replayed["extra_info"]["ratio"] == row["ratio"] and replayed["stats"]["rounds"] == 2
-    assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.svg").is_file()
+    assert any(name.startswith("test_kernel[") for name in found)
 
 
 @pytest.mark.slow
