@@ -51,7 +51,8 @@ def compare_with_plain_forwards(model: Any, branching: Any) -> None:
             if branching == "packed":
                 rows, first = forward_packed(model, cache, candidates, counts, longest)
                 actual += list(rows)
-                assert first.tolist() == (counts.cumsum(0) - counts).tolist()
+                some = counts > 0  # where a text has no candidate its first row means nothing
+                assert torch.equal(first[some], (counts.cumsum(0) - counts)[some])
             else:
                 actual += list(forward_candidates(model, cache, candidates, branching, longest).flatten(0, 1))
                 counts[:] = CANDIDATES
