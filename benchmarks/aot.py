@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -62,23 +63,28 @@ def record(call: Callable[[], Any]) -> list[launching.Launch]:
 
 def source(launch: launching.Launch) -> ASTSource:
     """Signature, constants and attributes as the just-in-time compiler would specialise this launch."""
-    signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-    for index, parameter in enumerate(launch.kernel.params):
-        value = launch.arguments[parameter.name]
+
+    def kinds(path: tuple[int, ...], value: Any, parameter: Any) -> Any:
+        """Triton types of an argument, of a tuple one for each member."""
+        if isinstance(value, tuple) and not parameter.is_constexpr:
+            members = [kinds((*path, i), member, parameter) for i, member in enumerate(value)]
+            return type(value)(*members) if hasattr(value, "_fields") else tuple(members)
         kind, aligned = _kind(value, parameter)
-        signature[parameter.name] = kind
         if kind == "constexpr":
-            constants[(index,)] = value
+            constants[path] = value
         elif aligned:
-            attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
+            attributes[path] = [["tt.divisibility", ALIGNMENT]]
+        return kind
+
+    signature = {p.name: kinds((i,), launch.arguments[p.name], p) for i, p in enumerate(launch.kernel.params)}
     return ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
 
 
 def _kind(value: Any, parameter: Any) -> tuple[str, bool]:
     """(Triton type, whether divisible by 16) of one argument; "constexpr" for constants, None and the integer 1."""
-    if parameter.is_constexpr or value is None:
+    if parameter.is_constexpr or value is None or isinstance(value, tl.constexpr):
         return "constexpr", False
     if isinstance(value, torch.Tensor):
         offset = value.storage_offset() * value.element_size()

@@ -230,8 +230,8 @@ penalise_logits = register(
 
 # ---- warp_logits: what the sampler keeps of logits float32 [B, V], the rest -inf -------------------------------------
 warp_logits = register(
-    "warp_logits(Tensor logits, Tensor wanted, Tensor temperatures, Tensor top_ks, Tensor tails, Tensor floors) "
-    "-> Tensor",
+    "warp_logits(Tensor logits, Tensor wanted, Tensor temperatures, Tensor top_ks, Tensor one_minus_top_ps, "
+    "Tensor min_ps) -> Tensor",
     warp_logits_ref,
     lambda logits, *args: logits.new_empty(logits.shape),
     triton="warp_logits",

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 
 BLOCK = 2048  # elements a program moves
 MAX_POSITIONS = 3  # records that state can hold: p_i, p_{i-1}, p_{i-2}
@@ -58,7 +58,7 @@ def _commit_kernel(
     stride_sl, stride_sk, stride_sb, stride_sh, stride_sn, stride_sd,
     stride_cl, stride_ck, stride_cb, stride_cc, stride_ch, stride_cd,
     stride_lb, stride_tb, stride_tc, slots, size, parts, kv_programs, row, vocab_size, K, fan,
-    D: tl.constexpr, POSITIONS: tl.constexpr, HAS_ALIVE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, POSITIONS: tl.constexpr, HAS_ALIVE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One block of work of one sequence: keys and values, then (POSITIONS > 0) records, then logits.
@@ -66,7 +66,7 @@ def _commit_kernel(
     Record 0 is the new one, of `fan` candidates of each sequence or (0) of the chosen one; 1 is p_i, 2 is p_{i-1}, 3 is
     p_{i-2}; POSITIONS of the last three exist.
     """
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(1).to(tl.int64)
     i_part = tl.program_id(0)
     length = tl.load(lengths_ptr + i_b) & 0xFFFFFFFF
@@ -143,7 +143,7 @@ def _launch(store, scratch, choice, lengths, active, logits, step_logits, record
             "stride_tc": step_logits.stride(1) if positions else 0,
             "slots": slots, "size": size, "parts": parts, "kv_programs": kv_programs, "row": heads * dim,
             "vocab_size": vocab_size, "K": k, "D": dim, "POSITIONS": positions, "BLOCK": BLOCK,
-            "OVERLAP": overlaps(store),
+            "USE_PDL": uses_pdl(store),
             "BLOCK_K": triton.next_power_of_2(k),
         },
         num_warps=4,

@@ -29,8 +29,8 @@ from caw.triton_kernels.evaluator_step import (
     network_blocks,
     strength_of,
 )
-from caw.triton_kernels.launching import check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import ask_for_floats, start_early
+from caw.triton_kernels.launching import check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync, prefetch_floats
 
 MAX_ENDS = 64
 LINES = tl.constexpr(32 * NUM_WARPS)  # a thread asks for one line of the network's weights at a time
@@ -93,8 +93,8 @@ def _evaluated(
 def _fetch_network(i_b, w1_ptr, w2_ptr, H, F):
     """Once for all sequences: since the last step every weight of the model has passed through the cache."""
     if i_b == 0:
-        ask_for_floats(w1_ptr, H * F, LINES)
-        ask_for_floats(w2_ptr, H * H, LINES)
+        prefetch_floats(w1_ptr, H * F, LINES)
+        prefetch_floats(w2_ptr, H * H, LINES)
 
 
 @triton.jit
@@ -120,15 +120,15 @@ def _decision_kernel(
     slots, window, room, size, columns,
     K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, RULE: tl.constexpr,
     HAS_COUNTS: tl.constexpr, HAS_GIVEN: tl.constexpr, HAS_FLOATS: tl.constexpr, HAS_CARRIED: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    USE_PDL: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """One sequence. Without POSITIONS its strength is beta * factor, or 0 where what is given is not above theta."""
     i_b = tl.program_id(0).to(tl.int64)
-    if OVERLAP and POSITIONS > 0:
+    if USE_PDL and POSITIONS > 0:
         _fetch_network(i_b, w1_ptr, w2_ptr, H, F)
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     o_m = tl.arange(0, BLOCK_M)
     p_candidate = candidates_ptr + i_b * stride_cb
     waiting = tl.load(pending_ptr + i_b) >= 0
@@ -324,7 +324,7 @@ def decision_step(
             "window": window, "room": padded.shape[1], "size": ring.shape[0], "columns": ring.shape[2],
             "TRANSFORM": transform, "RULE": rule, "HAS_COUNTS": counts is not None, "HAS_GIVEN": given is not None,
             "HAS_FLOATS": floats is not None, "HAS_CARRIED": carried is not None,
-            "OVERLAP": overlaps(candidates),
+            "USE_PDL": uses_pdl(candidates),
             "BLOCK_M": triton.next_power_of_2(rungs),
             "BLOCK_E": triton.next_power_of_2(ends.shape[1]) if ends.shape[1] else 0,
         },

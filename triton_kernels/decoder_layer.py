@@ -23,10 +23,10 @@ import triton.language as tl
 
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, uses_pdl
 from caw.triton_kernels.packed_weights import check_packed
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.pdl import pdl_sync
 from caw.triton_kernels.rms_norm import MAX_WIDTH, added, added_and_normed, normed
 from caw.triton_kernels.sibling_attention import attend_prefix, log2_scores, prefix_bounds
 from caw.triton_kernels.small_linear import MAX_ROWS, product
@@ -84,14 +84,14 @@ def _layer_attention_kernel(
     stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
     slot, kv_heads, group, candidates, splits, size, window, packed, eps, offset, scale, softcap,
     D: tl.constexpr, ROTATED: tl.constexpr, ONE_PART: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
     PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output.
 
     PACKED: of `packed` rows, ascending, those of this sequence are its candidates, at most as many as a tile is for.
     """
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
     i_bh = tl.program_id(1)
     i_s = tl.program_id(2)
@@ -226,7 +226,7 @@ class LayerAttention:
                 "D": self.dim, "ROTATED": cos.shape[2], "ONE_PART": self.one_part,
                 "HAS_WINDOW": window is not None, "HAS_SOFTCAP": softcap is not None, "HAS_NORM": bool(norms),
                 "UPCAST": INTERPRETED,
-                "OVERLAP": overlaps(qkv), "PACKED": rows is not None, "BLOCK_R": MAX_ROWS,
+                "USE_PDL": uses_pdl(qkv), "PACKED": rows is not None, "BLOCK_R": MAX_ROWS,
                 "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
             },
             num_warps=blocks.num_warps,

@@ -17,8 +17,8 @@ from caw.ladder import rungs
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.enumerate_candidates import MAX_K, first_green, race_rungs, two_rungs
 from caw.triton_kernels.green_argmax import BLOCK_QUADS, best_of_quads, best_token
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 from caw.triton_kernels.prf import LIST_BITS, MAX_CONTEXT, key_words
 
 MAX_ENDS = 64
@@ -68,10 +68,10 @@ def _write_rest(
 def _walk_kernel(
     values_ptr, ids_ptr, scores_ptr, padded_ptr, tally_ptr, key_ptr, token_ptr, logit_ptr, wanted_ptr, best_ptr,
     stride_vb, stride_ib, stride_sb, stride_sv, stride_pb, threshold, full, max_strength, K, vocab_size,
-    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
+    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """The first green token of a row's record, and where that is wanted the best one of this program's tokens."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
     p_context = padded_ptr + i_b * stride_pb + tl.load(tally_ptr + i_b)
@@ -98,11 +98,11 @@ def _green_ladder_kernel(
     values_ptr, ids_ptr, scores_ptr, padded_ptr, tally_ptr, pending_ptr, ends_ptr, token_ptr, logit_ptr, wanted_ptr,
     best_ptr, candidates_ptr, needs_ptr, counts_ptr, carried_ptr,
     stride_vb, stride_ib, stride_sb, stride_sv, stride_pb, full, max_strength, parts, E, slots,
-    W: tl.constexpr, DEDUPLICATE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
+    W: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Two rungs of one row."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, BLOCK_PARTS)
     best = tl.max(tl.load(best_ptr + i_b * parts + o_p, mask=o_p < parts, other=-1), 0)
@@ -126,11 +126,11 @@ def _race_ladder_kernel(
     values_ptr, ids_ptr, race_ptr, padded_ptr, tally_ptr, key_ptr, pending_ptr, ends_ptr,
     candidates_ptr, needs_ptr, counts_ptr, carried_ptr,
     stride_vb, stride_ib, stride_rb, stride_pb, max_strength, K, M, E, slots,
-    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_K: tl.constexpr,
+    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """The race of one row."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     low, high = key_words(key_ptr + i_b)
     p_context = padded_ptr + i_b * stride_pb + tl.load(tally_ptr + i_b)
@@ -202,7 +202,7 @@ def ladder_step(
     record = {
         "values_ptr": values, "ids_ptr": ids, "stride_vb": values.stride(0), "stride_ib": ids.stride(0),
         "padded_ptr": padded, "stride_pb": padded.stride(0), "tally_ptr": tally, "max_strength": max_strength,
-        "W": window, "OVERLAP": overlaps(values),
+        "W": window, "USE_PDL": uses_pdl(values),
     }  # fmt: skip
     rest = {
         "pending_ptr": pending, "ends_ptr": pending if ends is None else ends, "E": found_ends, "slots": slots,

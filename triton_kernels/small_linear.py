@@ -21,8 +21,7 @@ import triton.language as tl
 
 from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import LINE, ask_for, start_early
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, uses_pdl
 from caw.triton_kernels.packed_weights import (
     DENSE,
     FP8,
@@ -40,6 +39,7 @@ from caw.triton_kernels.packed_weights import (
     row_scales,
 )
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.pdl import LINE, pdl_sync, prefetch
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
@@ -51,7 +51,7 @@ FETCHED = tl.constexpr(8)  # 128-byte lines of each row: 1 KiB, some 10 MiB of a
 def _fetch(w_ptr, o_w, m_o, stride_w):
     """Ask for the first FETCHED cache lines of each row of weights."""
     o_k = tl.minimum(tl.arange(0, FETCHED) * (LINE // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)), stride_w - 1)
-    ask_for(w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :])
+    prefetch(w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :])
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
     stride_xm, stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
     PARTS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one."""
@@ -144,11 +144,11 @@ def _product_kernel(
     m_o = o_o < outputs
     o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
 
-    if OVERLAP:
+    if USE_PDL:
         _fetch(w_ptr, o_w, m_o, stride_w)
         if GATED:
             _fetch(w1_ptr, o_w, m_o, stride_w)
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
     if GATED:
         gate = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
@@ -234,7 +234,7 @@ def product(
             "PARTS": len(weights), "GATED": gated, "GELU": gated and activation == GELU_TANH,
             "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
-            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "OVERLAP": overlaps(x),
+            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "USE_PDL": uses_pdl(x),
             "BLOCK_M": block_m, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
         },
         num_warps=blocks.num_warps,

@@ -25,33 +25,33 @@ def _powers(b_x, key, least, top):
 
 @triton.jit
 def _warp_kernel(
-    logits_ptr, wanted_ptr, heat_ptr, top_k_ptr, tail_ptr, floor_ptr, out_ptr, stride_b, stride_v, vocab_size,
-    BLOCK: tl.constexpr,
+    logits_ptr, wanted_ptr, temperature_ptr, top_k_ptr, one_minus_top_p_ptr, min_p_ptr, out_ptr,
+    stride_b, stride_v, vocab_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row; the result is written first as divided logits, then cut in place."""
     i_b = tl.program_id(0).to(tl.int64)
     p_in = logits_ptr + i_b * stride_b
     p_out = out_ptr + i_b * vocab_size
     wanted = tl.load(wanted_ptr + i_b).to(tl.int32) != 0
-    heat = tl.load(heat_ptr + i_b)
+    temperature = tl.load(temperature_ptr + i_b)
     top_k = tl.load(top_k_ptr + i_b)
-    tail = tl.load(tail_ptr + i_b)
-    floor = tl.load(floor_ptr + i_b)
-    heat = tl.where(wanted, heat, 1.0)
+    one_minus_top_p = tl.load(one_minus_top_p_ptr + i_b)
+    min_p = tl.load(min_p_ptr + i_b)
+    temperature = tl.where(wanted, temperature, 1.0)
     top = tl.full((), LOW, tl.float32)
     unordered = tl.full((), 0, tl.int32)
     for start in range(0, vocab_size, BLOCK):
         o_v = start + tl.arange(0, BLOCK)
         m_v = o_v < vocab_size
         b_x = tl.load(p_in + o_v.to(tl.int64) * stride_v, mask=m_v, other=LOW)  # [BLOCK]
-        b_x = tl.where(heat == 1.0, b_x, tl.div_rn(b_x, tl.full([BLOCK], 0.0, tl.float32) + heat))
+        b_x = tl.where(temperature == 1.0, b_x, tl.div_rn(b_x, tl.full([BLOCK], 0.0, tl.float32) + temperature))
         tl.store(p_out + o_v, b_x, mask=m_v)
         unordered += tl.sum((b_x != b_x).to(tl.int32), 0)
         top = tl.maximum(top, tl.max(tl.where(b_x != b_x, LOW, b_x), 0))
     tl.debug_barrier()  # the program reads what its other threads stored
     limited = (top_k >= 1) & (top_k < vocab_size)
     sound = wanted & (unordered == 0) & (tl.abs(top) < float("inf"))
-    if sound & (limited | (tail >= 0) | (floor > 0)):
+    if sound & (limited | (one_minus_top_p >= 0) | (min_p > 0)):
         one = tl.full((), 1, tl.uint32)
         lowest = ordered_key(tl.full((), LOW, tl.float32)) + one  # the key above that of -inf
         highest = ordered_key(top)
@@ -75,14 +75,14 @@ def _warp_kernel(
                 unit = unit >> 2
             least = tl.maximum(least, found)
         fewer = tl.full((), 0, tl.int32)  # of the keys equal to `least`, how many of smallest id go
-        if tail >= 0:
+        if one_minus_top_p >= 0:
             total = tl.full((), 0.0, tl.float64)
             for start in range(0, vocab_size, BLOCK):
                 o_v = start + tl.arange(0, BLOCK)
                 b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
                 total += tl.sum(_powers(b_x, ordered_key(b_x), least, top).to(tl.float64), 0)
             whole = total.to(tl.float32)
-            # the greatest key up to which the sum is at most the tail, and then what is equal to the one above it
+            # the greatest key up to which the sum is at most 1 - top_p, and then what is equal to the one above it
             gone = tl.full((), 0, tl.uint32)
             below = tl.full((), 0.0, tl.float64)
             unit = tl.full((), 1 << 30, tl.uint32)
@@ -99,9 +99,9 @@ def _warp_kernel(
                     s2 += tl.sum(tl.where(key <= gone + 2 * unit, b_p, 0.0), 0)
                     s3 += tl.sum(tl.where(key <= gone + 3 * unit, b_p, 0.0), 0)
                 # never the greatest
-                r1 = (s1.to(tl.float32) <= tail) & (gone + unit < highest)
-                r2 = (s2.to(tl.float32) <= tail) & (gone + 2 * unit < highest)
-                r3 = (s3.to(tl.float32) <= tail) & (gone + 3 * unit < highest)
+                r1 = (s1.to(tl.float32) <= one_minus_top_p) & (gone + unit < highest)
+                r2 = (s2.to(tl.float32) <= one_minus_top_p) & (gone + 2 * unit < highest)
+                r3 = (s3.to(tl.float32) <= one_minus_top_p) & (gone + 3 * unit < highest)
                 below = tl.where(r3, s3, tl.where(r2, s2, tl.where(r1, s1, below)))
                 gone += (r1.to(tl.uint32) + r2.to(tl.uint32) + r3.to(tl.uint32)) * unit
                 unit = unit >> 2
@@ -121,15 +121,15 @@ def _warp_kernel(
                 b_p = tl.where(same, tl.exp(b_x - top) / whole, 0.0)
                 each = tl.maximum(each, tl.max(b_p, 0).to(tl.float64))
                 equal += tl.sum(same.to(tl.int32), 0)
-            # the j-th of them goes while the sum including it is at most the tail; bisection, as the sum rises with j
+            # the j-th of them goes while the sum including it is at most 1 - top_p; bisection, as the sum rises with j
             step = tl.full((), 1 << 30, tl.int32)
             for _ in range(31):
                 more = fewer + step
-                goes = (more < equal) & ((below + more.to(tl.float64) * each).to(tl.float32) <= tail)
+                goes = (more < equal) & ((below + more.to(tl.float64) * each).to(tl.float32) <= one_minus_top_p)
                 fewer = tl.where(goes, more, fewer)
                 step = step // 2
             least = border
-        if floor > 0:
+        if min_p > 0:
             total = tl.full((), 0.0, tl.float64)
             border_power = tl.full((), 0.0, tl.float32)
             for start in range(0, vocab_size, BLOCK):
@@ -140,7 +140,7 @@ def _warp_kernel(
                 total += tl.sum(b_e.to(tl.float64), 0)
                 border_power = tl.maximum(border_power, tl.max(tl.where(key == least, b_e, 0.0), 0))
             whole = (total - fewer.to(tl.float64) * border_power.to(tl.float64)).to(tl.float32)
-            limit = floor * tl.div_rn(tl.full((), 1.0, tl.float32), whole)
+            limit = min_p * tl.div_rn(tl.full((), 1.0, tl.float32), whole)
             smallest = highest
             for start in range(0, vocab_size, BLOCK):
                 o_v = start + tl.arange(0, BLOCK)
@@ -167,8 +167,8 @@ def warp_logits(
     wanted: torch.Tensor,
     temperatures: torch.Tensor,
     top_ks: torch.Tensor,
-    tails: torch.Tensor,
-    floors: torch.Tensor,
+    one_minus_top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
 ) -> torch.Tensor:
     """Warped logits float32 [B, V]; arguments as in `warp_logits_ref`, logits of any strides.
 
@@ -180,7 +180,7 @@ def warp_logits(
     check(1 <= vocab_size < 1 << 30, "logits must have 1 to 2**30 - 1 columns", vocab_size, "pass the logits")
     check_tensor("wanted", wanted, (torch.bool,), (batch,), logits)
     check_tensor("top_ks", top_ks, (torch.int64,), (batch,), logits)
-    numbers = {"temperatures": temperatures, "tails": tails, "floors": floors}
+    numbers = {"temperatures": temperatures, "one_minus_top_ps": one_minus_top_ps, "min_ps": min_ps}
     for name, tensor in numbers.items():
         check_tensor(name, tensor, (torch.float32,), (batch,), logits)
     for name, tensor in {"wanted": wanted, "top_ks": top_ks, **numbers}.items():
@@ -190,8 +190,8 @@ def warp_logits(
         _warp_kernel,
         (batch,),
         {
-            "logits_ptr": logits, "wanted_ptr": wanted, "heat_ptr": temperatures, "top_k_ptr": top_ks,
-            "tail_ptr": tails, "floor_ptr": floors, "out_ptr": out,
+            "logits_ptr": logits, "wanted_ptr": wanted, "temperature_ptr": temperatures, "top_k_ptr": top_ks,
+            "one_minus_top_p_ptr": one_minus_top_ps, "min_p_ptr": min_ps, "out_ptr": out,
             "stride_b": logits.stride(0), "stride_v": logits.stride(1), "vocab_size": vocab_size,
             "BLOCK": min(BLOCK_V, next_power_of_2(vocab_size)),
         },
