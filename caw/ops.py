@@ -201,9 +201,9 @@ ladder_step = register(
 
 decision_step = register(
     "decision_step(Tensor[] probs, Tensor[] ids, Tensor[] weights, Tensor? table, Tensor candidates, Tensor needs, "
-    "Tensor? counts, Tensor(a!) pending, Tensor(b!) pending_strength, Tensor(c!) pending_capacity, Tensor factor, "
-    "Tensor? given, Tensor logsumexp, Tensor(d!) padded, Tensor(e!) tally, Tensor budgets, Tensor ends, "
-    "Tensor(f!) active, Tensor(g!) ring, Tensor(h!)? floats, Tensor(i!) cursor, int slots, int window, int k, "
+    "Tensor? counts, Tensor(a!)[] pending, Tensor factor, Tensor? given, Tensor logsumexp, Tensor(b!) padded, "
+    "Tensor(c!) tally, Tensor budgets, Tensor ends, Tensor(d!) active, Tensor(e!) ring, Tensor(f!)? floats, "
+    "Tensor(g!) cursor, int slots, int window, int k, "
     "int transform, int classes, float theta, float beta, int rule, float full, Tensor? carried=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     functools.partial(decision_step_ref, evaluate=evaluate_capacity, select=select_candidate),
