@@ -134,4 +134,5 @@ def test_ci_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     lines = script.read_text().splitlines()
     assert "set -euo pipefail" in lines
-    assert lines[-4:-1] == ["make lint", "make docs ARGS=--check", "make test"] and lines[-1].startswith("make test-changed ")
+    assert lines[-4:-1] == ["make lint", "make docs ARGS=--check", "make test"]
+    assert lines[-1].startswith("make test-changed ")
