@@ -77,7 +77,7 @@ def _add_masses(hidden, p_prob, p_id, network, o_h, start,
 
 
 @triton.jit
-def _evaluated(
+def _capacity(
     window, i_b, network, K: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -136,7 +136,7 @@ def _decision_kernel(
     capacity = tl.full((), float("nan"), tl.float32)
     strength = tl.full((), 0.0, tl.float32)
     if EVALUATED:
-        capacity = _evaluated(window, i_b, network, K, TRANSFORM, CLASSES, BLOCK_H, BLOCK_F, BLOCK_J, BLOCK_K, BLOCK_C)
+        capacity = _capacity(window, i_b, network, K, TRANSFORM, CLASSES, BLOCK_H, BLOCK_F, BLOCK_J, BLOCK_K, BLOCK_C)
         strength = strength_of(capacity, theta, beta) * tl.load(factor_ptr + i_b)
         strength = tl.where(waiting, tl.load(pending.strength_ptr + i_b), strength)
         capacity = tl.where(waiting, tl.load(pending.capacity_ptr + i_b), capacity)
@@ -239,6 +239,21 @@ def _check_ring(padded, ends, ring, floats, cursor, window: int, batch: int, run
     check_contiguous(ends=ends, ring=ring, cursor=cursor)
 
 
+def _network(probs, ids, weights, table, k: int, classes: int) -> dict[str, object]:
+    """The kernel's arguments about window and network, None without one."""
+    if not weights:
+        sizes = dict.fromkeys(("CLASSES", "BLOCK_H", "BLOCK_F", "BLOCK_J", "BLOCK_K", "BLOCK_C"), 0)
+        return {"window": None, "network": None, "K": k, **sizes}
+    classes, hidden = 0 if table is None else classes, weights[2].shape[0]
+    inputs, known = len(probs) * (k + classes), 0 if table is None else table.numel()
+    return {
+        "window": Window(tuple(probs), tuple(ids), tuple(p.stride(0) for p in probs)),
+        "network": Network(*weights, hidden, inputs, table, known), "K": k, "CLASSES": classes,
+        **network_blocks(hidden, k), "BLOCK_K": triton.next_power_of_2(k),
+        "BLOCK_C": triton.next_power_of_2(max(classes, 1)),
+    }  # fmt: skip
+
+
 def decision_step(
     probs: list[torch.Tensor],
     ids: list[torch.Tensor],
@@ -316,18 +331,3 @@ def decision_step(
         enable_fp_fusion=False,
     )  # fmt: skip
     return outputs
-
-
-def _network(probs, ids, weights, table, k: int, classes: int) -> dict[str, object]:
-    """The kernel's arguments about window and network, None without one."""
-    if not weights:
-        sizes = dict.fromkeys(("CLASSES", "BLOCK_H", "BLOCK_F", "BLOCK_J", "BLOCK_K", "BLOCK_C"), 0)
-        return {"window": None, "network": None, "K": k, **sizes}
-    classes, hidden = 0 if table is None else classes, weights[2].shape[0]
-    inputs, known = len(probs) * (k + classes), 0 if table is None else table.numel()
-    return {
-        "window": Window(tuple(probs), tuple(ids), tuple(p.stride(0) for p in probs)),
-        "network": Network(*weights, hidden, inputs, table, known), "K": k, "CLASSES": classes,
-        **network_blocks(hidden, k), "BLOCK_K": triton.next_power_of_2(k),
-        "BLOCK_C": triton.next_power_of_2(max(classes, 1)),
-    }  # fmt: skip

@@ -41,7 +41,7 @@ Parts = namedtuple("Parts", "part_ptr lse_ptr arrivals_ptr")
 
 
 @triton.jit
-def _rotated(x_ptr, o_row, norms, norm_ptr, rotary, o_cos, m_row, D: tl.constexpr, ROTATED: tl.constexpr,
+def _rotate(x_ptr, o_row, norms, norm_ptr, rotary, o_cos, m_row, D: tl.constexpr, ROTATED: tl.constexpr,
              BLOCK_D: tl.constexpr):  # fmt: skip
     """Heads x[o_row : o_row + D], normalised if asked, their first ROTATED dimensions rotated by cos and sin at o_cos;
     float32 [rows, BLOCK_D]."""
@@ -123,8 +123,8 @@ def _layer_attention_kernel(
     p_v = qkv_ptr + (o_row + (heads + kv_heads + i_h) * D)[:, None] + o_d[None, :]
     q_norm_ptr = None if norms is None else norms.q_ptr
     k_norm_ptr = None if norms is None else norms.k_ptr
-    b_q = _rotated(qkv_ptr, o_row + o_h * D, norms, q_norm_ptr, rotary, o_cos, m_m, D, ROTATED, BLOCK_D).to(kind)
-    b_k = _rotated(qkv_ptr, o_k, norms, k_norm_ptr, rotary, o_cos, m_m, D, ROTATED, BLOCK_D).to(kind)
+    b_q = _rotate(qkv_ptr, o_row + o_h * D, norms, q_norm_ptr, rotary, o_cos, m_m, D, ROTATED, BLOCK_D).to(kind)
+    b_k = _rotate(qkv_ptr, o_k, norms, k_norm_ptr, rotary, o_cos, m_m, D, ROTATED, BLOCK_D).to(kind)
     if UPCAST:  # the interpreter computes wrongly in bfloat16
         b_q = b_q.to(tl.float32)
     own = log2_scores(tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1), scale, softcap)
@@ -170,6 +170,73 @@ def _layer_attention_kernel(
             b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
             b_out = _merge_parts(parts, o_p_row, m_m, own, b_v, count, splits, D, BLOCK_D)
             tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
+
+
+def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows,
+           after_norms: bool) -> None:  # fmt: skip
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("hidden", hidden, FLOATS, (None, None, None))
+    batch, candidates, width = hidden.shape
+    kind, count = (hidden.dtype,), batch * candidates
+    shape = (batch, candidates)
+    if rows is not None:
+        check_tensor("rows", rows, (torch.int64,), (batch,), hidden)
+        check(candidates == 1, "hidden must have shape [N, 1, E] with rows", list(hidden.shape), "pass a row each")
+        check(rows.is_contiguous(), "rows must be contiguous", rows.stride(), "call .contiguous()")
+        batch = lengths.shape[0]
+    check(
+        1 <= candidates <= MAX_CANDIDATES, f"hidden must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer"
+    )
+    check(count <= MAX_ROWS, f"hidden must have at most {MAX_ROWS} rows", count, "use the model's own layers")
+    check(1 <= width <= MAX_WIDTH, f"hidden must be 1 to {MAX_WIDTH} wide", width, "use the model's own layers")
+    check_tensor("k_cache", k_cache, kind, (batch, None, None, None), hidden)
+    _, kv_heads, size, dim = k_cache.shape
+    check_tensor("v_cache", v_cache, kind, tuple(k_cache.shape), hidden)
+    check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
+          "use the model's own layers")  # fmt: skip
+    check_tensor("cos", cos, kind, (*shape, None), hidden)
+    turned = cos.shape[2]
+    check(2 <= turned <= dim and turned % 2 == 0, f"cos must be an even number of 2 to {dim} wide", turned,
+          "pass the dimensions that are rotated")  # fmt: skip
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        check_tensor(name, tensor, kind, (*shape, turned), hidden)
+        check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
+    check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
+    for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):
+        check_tensor(name, tensor, kind, (None, None, kv_heads, dim), hidden)
+        fits = tensor.shape[0] >= batch and 0 <= slot <= tensor.shape[1] - candidates
+        check(fits, f"{name} must have room for {candidates} candidates of {batch} sequences from slot {slot} on",
+              list(tensor.shape), "allocate more")  # fmt: skip
+        check(tensor.stride(3) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
+    check_tensor("lengths", lengths, (torch.int64,), (batch,), hidden)
+    check(lengths.is_contiguous(), "lengths must be contiguous", lengths.stride(), "call .contiguous()")
+    check(hidden.is_contiguous(), "hidden must be contiguous", hidden.stride(), "call .contiguous()")
+    _check_weights(hidden, k_cache, weights, biases, after_norms)
+    check_lengths(lengths, size)
+
+
+def _check_weights(hidden, k_cache, weights, biases, after_norms: bool) -> None:
+    """As `_check`, of matrices, norms and biases."""
+    kind, width = (hidden.dtype,), hidden.shape[2]
+    _, kv_heads, _, dim = k_cache.shape
+    count = 11 if after_norms else 9
+    expected = f"weights must be {count} tensors, or {count + 2} with norms of heads"
+    check(len(weights) in (count, count + 2), expected, len(weights), "see the op")
+    check(len(biases) == 7, "biases must be 7, of which each may be None", len(biases), "see the op")
+    outputs = weights[1].shape[0]
+    whole = kv_heads > 0 and outputs % (dim * kv_heads) == 0 and outputs > 0
+    check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
+    shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
+              8: (width, weights[6].shape[0])}  # fmt: skip
+    norms = [(dim,)] * (len(weights) - count) + [(width,)] * (count - 9)
+    shapes.update(enumerate(norms, start=9))
+    if weights[1].dtype in BY_DTYPE:
+        for i, (outputs, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
+            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (outputs, None), hidden)
+            check_packed(f"weights[{i}]", weights[i], size_in, hidden)
+    for i, shape in shapes.items():
+        check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
+        check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")
 
 
 class LayerAttention:
@@ -311,70 +378,3 @@ def family_layer(
     if after:
         return added(product(inner, [wd], [biases[6]]), after[1], y, eps, offset).view(hidden.shape)
     return product(inner, [wd], [biases[6]], residual=y).view(hidden.shape)
-
-
-def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows,
-           after_norms: bool) -> None:  # fmt: skip
-    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
-    check_tensor("hidden", hidden, FLOATS, (None, None, None))
-    batch, candidates, width = hidden.shape
-    kind, count = (hidden.dtype,), batch * candidates
-    shape = (batch, candidates)
-    if rows is not None:
-        check_tensor("rows", rows, (torch.int64,), (batch,), hidden)
-        check(candidates == 1, "hidden must have shape [N, 1, E] with rows", list(hidden.shape), "pass a row each")
-        check(rows.is_contiguous(), "rows must be contiguous", rows.stride(), "call .contiguous()")
-        batch = lengths.shape[0]
-    check(
-        1 <= candidates <= MAX_CANDIDATES, f"hidden must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer"
-    )
-    check(count <= MAX_ROWS, f"hidden must have at most {MAX_ROWS} rows", count, "use the model's own layers")
-    check(1 <= width <= MAX_WIDTH, f"hidden must be 1 to {MAX_WIDTH} wide", width, "use the model's own layers")
-    check_tensor("k_cache", k_cache, kind, (batch, None, None, None), hidden)
-    _, kv_heads, size, dim = k_cache.shape
-    check_tensor("v_cache", v_cache, kind, tuple(k_cache.shape), hidden)
-    check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
-          "use the model's own layers")  # fmt: skip
-    check_tensor("cos", cos, kind, (*shape, None), hidden)
-    turned = cos.shape[2]
-    check(2 <= turned <= dim and turned % 2 == 0, f"cos must be an even number of 2 to {dim} wide", turned,
-          "pass the dimensions that are rotated")  # fmt: skip
-    for name, tensor in (("cos", cos), ("sin", sin)):
-        check_tensor(name, tensor, kind, (*shape, turned), hidden)
-        check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
-    check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
-    for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):
-        check_tensor(name, tensor, kind, (None, None, kv_heads, dim), hidden)
-        fits = tensor.shape[0] >= batch and 0 <= slot <= tensor.shape[1] - candidates
-        check(fits, f"{name} must have room for {candidates} candidates of {batch} sequences from slot {slot} on",
-              list(tensor.shape), "allocate more")  # fmt: skip
-        check(tensor.stride(3) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
-    check_tensor("lengths", lengths, (torch.int64,), (batch,), hidden)
-    check(lengths.is_contiguous(), "lengths must be contiguous", lengths.stride(), "call .contiguous()")
-    check(hidden.is_contiguous(), "hidden must be contiguous", hidden.stride(), "call .contiguous()")
-    _check_weights(hidden, k_cache, weights, biases, after_norms)
-    check_lengths(lengths, size)
-
-
-def _check_weights(hidden, k_cache, weights, biases, after_norms: bool) -> None:
-    """As `_check`, of matrices, norms and biases."""
-    kind, width = (hidden.dtype,), hidden.shape[2]
-    _, kv_heads, _, dim = k_cache.shape
-    count = 11 if after_norms else 9
-    expected = f"weights must be {count} tensors, or {count + 2} with norms of heads"
-    check(len(weights) in (count, count + 2), expected, len(weights), "see the op")
-    check(len(biases) == 7, "biases must be 7, of which each may be None", len(biases), "see the op")
-    outputs = weights[1].shape[0]
-    whole = kv_heads > 0 and outputs % (dim * kv_heads) == 0 and outputs > 0
-    check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
-    shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
-              8: (width, weights[6].shape[0])}  # fmt: skip
-    norms = [(dim,)] * (len(weights) - count) + [(width,)] * (count - 9)
-    shapes.update(enumerate(norms, start=9))
-    if weights[1].dtype in BY_DTYPE:
-        for i, (outputs, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
-            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (outputs, None), hidden)
-            check_packed(f"weights[{i}]", weights[i], size_in, hidden)
-    for i, shape in shapes.items():
-        check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
-        check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")

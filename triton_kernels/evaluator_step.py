@@ -60,7 +60,7 @@ def at_least(x, low):
 
 
 @triton.jit
-def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
+def _transform(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
     """Features of one position at columns o_k."""
     x = tl.load(probs_ptr + o_k, mask=m_k, other=1.0)
     if TRANSFORM != RAW:
@@ -80,7 +80,7 @@ def _layer1(hidden, p_x, network, o_h, START: tl.constexpr, K: tl.constexpr, TRA
         m_k = o_k < K
         b_mean = tl.load(network.mean_ptr + START + o_k, mask=m_k, other=0.0)  # [BLOCK_F]
         b_scale = tl.load(network.scale_ptr + START + o_k, mask=m_k, other=1.0)  # [BLOCK_F]
-        x = tl.where(m_k, (_transformed(p_x, o_k, m_k, TRANSFORM) - b_mean) / b_scale, 0.0)
+        x = tl.where(m_k, (_transform(p_x, o_k, m_k, TRANSFORM) - b_mean) / b_scale, 0.0)
         p_w = network.w1_ptr + o_h[:, None] * network.F + START + o_k[None, :]
         b_w = tl.load(p_w, mask=(o_h < network.H)[:, None] & m_k[None, :], other=0.0)  # [BLOCK_H, BLOCK_F]
         hidden += tl.sum(b_w * x[None, :], 1)

@@ -80,9 +80,9 @@ def _walk_kernel(
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
-    low, high = key_words(key_ptr + i_b)
+    lo, hi = key_words(key_ptr + i_b)
     token, logit, wanted = first_green(
-        record.ids_ptr + i_b * record.stride_ib, record.values_ptr + i_b * record.stride_vb, p_context, low, high,
+        record.ids_ptr + i_b * record.stride_ib, record.values_ptr + i_b * record.stride_vb, p_context, lo, hi,
         threshold, full, max_strength, record.K, W, SELFHASH_LIST, BLOCK_K,
     )  # fmt: skip
     if i_q == 0:
@@ -92,7 +92,7 @@ def _walk_kernel(
     best = tl.full((), -1, tl.int64)
     if wanted:
         best = best_of_quads(
-            scan.scores_ptr + i_b * scan.stride_sb, p_context, low, high, i_q, scan.stride_sv, scan.vocab_size,
+            scan.scores_ptr + i_b * scan.stride_sb, p_context, lo, hi, i_q, scan.stride_sv, scan.vocab_size,
             threshold, W, SELFHASH_LIST, BLOCK_Q,
         )  # fmt: skip
     tl.store(scan.best_ptr + i_b * tl.num_programs(1) + i_q, best)
@@ -132,11 +132,11 @@ def _race_ladder_kernel(
     """The race of one row."""
     pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = key_words(key_ptr + i_b)
+    lo, hi = key_words(key_ptr + i_b)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
     count = race_rungs(
         record.ids_ptr + i_b * record.stride_ib, record.values_ptr + i_b * record.stride_vb,
-        race_ptr + i_b * stride_rb, p_context, low, high, out.candidates_ptr + i_b * M, out.needs_ptr + i_b * M,
+        race_ptr + i_b * stride_rb, p_context, lo, hi, out.candidates_ptr + i_b * M, out.needs_ptr + i_b * M,
         max_strength, record.K, M, W, SCALE, BLOCK_K,
     )  # fmt: skip
     _write_rest(out, text, i_b, count, M, W, DEDUPLICATE, BLOCK_M, BLOCK_E, BLOCK_S)

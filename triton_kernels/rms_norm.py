@@ -17,7 +17,7 @@ MAX_WIDTH = 16384
 
 
 @triton.jit
-def _normalised(b_x, weight_ptr, o_e, m_e, width, eps, offset):
+def _normalise(b_x, weight_ptr, o_e, m_e, width, eps, offset):
     b_weight = tl.load(weight_ptr + o_e, mask=m_e, other=0.0).to(tl.float32) + offset  # [BLOCK_E]
     return b_x * tl.rsqrt(tl.sum(b_x * b_x, 0) / width + eps) * b_weight
 
@@ -32,13 +32,13 @@ def _norm_kernel(x_ptr, weight_ptr, residual_ptr, sum_ptr, next_ptr, out_ptr, cl
     o_e = tl.arange(0, BLOCK_E)
     m_e = o_e < width
     b_x = tl.load(x_ptr + i_r * width + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
-    b_out = _normalised(b_x, weight_ptr, o_e, m_e, width, eps, offset)
+    b_out = _normalise(b_x, weight_ptr, o_e, m_e, width, eps, offset)
     if HAS_RESIDUAL:
         b_out += tl.load(residual_ptr + i_r * width + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
     if HAS_NEXT:  # of the sum as whoever adds to it later reads it
         b_sum = b_out.to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + i_r * width + o_e, b_sum, mask=m_e)
-        b_out = _normalised(b_sum.to(tl.float32), next_ptr, o_e, m_e, width, eps, offset)
+        b_out = _normalise(b_sum.to(tl.float32), next_ptr, o_e, m_e, width, eps, offset)
     tl.store(out_ptr + i_r * width + o_e, b_out.to(out_ptr.dtype.element_ty), mask=m_e)
     if i_r == 0:
         for c in range(0, clear, BLOCK_C):

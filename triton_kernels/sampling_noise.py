@@ -26,10 +26,10 @@ def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.co
     """4 * BLOCK_Q tokens of one row."""
     pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = key_words(key_ptr + i_b)
-    s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, low, high, W)
+    lo, hi = key_words(key_ptr + i_b)
+    s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, lo, hi, W)
     o_q = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    w0, w1, w2, w3 = quad_words(o_q.to(tl.uint32), s0, s1, s2, s3, low, high)
+    w0, w1, w2, w3 = quad_words(o_q.to(tl.uint32), s0, s1, s2, s3, lo, hi)
     p_out = out_ptr + i_b * vocab_size + 4 * o_q
     _draw(p_out, w0, 4 * o_q < vocab_size)
     _draw(p_out + 1, w1, 4 * o_q + 1 < vocab_size)

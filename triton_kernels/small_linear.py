@@ -184,6 +184,38 @@ def _product_kernel(
     tl.store(out_ptr + p_out, acc.to(out_ptr.dtype.element_ty), mask=m_out)
 
 
+def _check(x, weights, biases, residual, gated: bool) -> None:
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("x", x, FLOATS, (None, None))
+    rows, size = x.shape
+    check(rows <= MAX_ROWS, f"x must have at most {MAX_ROWS} rows", rows, "use torch.nn.functional.linear")
+    check(size >= 1, "x must have at least 1 column", size, "leave the product out")
+    check(1 <= len(weights) <= MAX_PARTS, f"weights must be 1 to {MAX_PARTS} tensors", len(weights), "call it twice")
+    check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
+    check(all(w.shape[0] for w in weights), "weights must have at least 1 row", "none", "leave the product out")
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        _check_weight(f"weights[{i}]", weight, weights[0], gated, size, x)
+        if bias is not None:
+            check_tensor(f"biases[{i}]", bias, (x.dtype,), (weight.shape[0],), x)
+    if residual is not None:
+        width = weights[0].shape[0] if gated else sum(w.shape[0] for w in weights)
+        check_tensor("residual", residual, (x.dtype,), (rows, width), x)
+    given = {"x": x, "residual": residual, **{f"weights[{i}]": w for i, w in enumerate(weights)},
+             **{f"biases[{i}]": b for i, b in enumerate(biases)}}  # fmt: skip
+    for name, tensor in given.items():
+        whole = tensor is None or tensor.is_contiguous()
+        check(whole, f"{name} must be contiguous", "other strides", "call .contiguous()")
+
+
+def _check_weight(name: str, weight, first, gated: bool, size: int, x) -> None:
+    """A weight must be dense in x's dtype, or packed as the first one is."""
+    if isinstance(first, torch.Tensor) and first.dtype in BY_DTYPE:
+        check_tensor(name, weight, (first.dtype,), (first.shape[0] if gated else None, None), x)
+        check_packed(name, weight, size, x)
+    else:
+        check_tensor(name, weight, (x.dtype,), (first.shape[0] if gated else None, size), x)
+
+
 def product(
     x: torch.Tensor,
     weights: Sequence[torch.Tensor],
@@ -260,38 +292,6 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, r
     if residual is None:
         return torch.nn.functional.linear(x, weight, bias)[:rows]
     return torch.addmm(residual, x, weight.t())[:rows]
-
-
-def _check(x, weights, biases, residual, gated: bool) -> None:
-    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
-    check_tensor("x", x, FLOATS, (None, None))
-    rows, size = x.shape
-    check(rows <= MAX_ROWS, f"x must have at most {MAX_ROWS} rows", rows, "use torch.nn.functional.linear")
-    check(size >= 1, "x must have at least 1 column", size, "leave the product out")
-    check(1 <= len(weights) <= MAX_PARTS, f"weights must be 1 to {MAX_PARTS} tensors", len(weights), "call it twice")
-    check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
-    check(all(w.shape[0] for w in weights), "weights must have at least 1 row", "none", "leave the product out")
-    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        _check_weight(f"weights[{i}]", weight, weights[0], gated, size, x)
-        if bias is not None:
-            check_tensor(f"biases[{i}]", bias, (x.dtype,), (weight.shape[0],), x)
-    if residual is not None:
-        width = weights[0].shape[0] if gated else sum(w.shape[0] for w in weights)
-        check_tensor("residual", residual, (x.dtype,), (rows, width), x)
-    given = {"x": x, "residual": residual, **{f"weights[{i}]": w for i, w in enumerate(weights)},
-             **{f"biases[{i}]": b for i, b in enumerate(biases)}}  # fmt: skip
-    for name, tensor in given.items():
-        whole = tensor is None or tensor.is_contiguous()
-        check(whole, f"{name} must be contiguous", "other strides", "call .contiguous()")
-
-
-def _check_weight(name: str, weight, first, gated: bool, size: int, x) -> None:
-    """A weight must be dense in x's dtype, or packed as the first one is."""
-    if isinstance(first, torch.Tensor) and first.dtype in BY_DTYPE:
-        check_tensor(name, weight, (first.dtype,), (first.shape[0] if gated else None, None), x)
-        check_packed(name, weight, size, x)
-    else:
-        check_tensor(name, weight, (x.dtype,), (first.shape[0] if gated else None, size), x)
 
 
 def small_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
