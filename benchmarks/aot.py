@@ -28,7 +28,11 @@ WARP = 32
 @dataclass(frozen=True)
 class Report:
     """What the assembler says of one kernel: registers a thread, stack frame and local memory in bytes (spills live
-    there), shared memory in bytes, and how many asynchronous copies and tensor-core instructions the PTX holds."""
+    there), shared memory in bytes, and how many asynchronous copies and tensor-core instructions the PTX holds.
+
+    Of products, issued: multiply-adds that all warps together give the tensor cores in one pass of the loop; useful:
+    those of its tile, as padded. More issued than useful: warps repeat each other's work.
+    """
 
     kernel: str
     registers: int
@@ -38,6 +42,8 @@ class Report:
     async_copies: int
     tensor_ops: int
     fused_multiply_adds: int
+    issued: int = 0
+    useful: int = 0
 
 
 def record(call: Callable[[], Any]) -> list[launching.Launch]:
@@ -82,7 +88,23 @@ def compile_launch(launch: launching.Launch, capability: int) -> Report:
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\b", ptx)),
         tensor_ops=len(re.findall(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b", ptx)),
         fused_multiply_adds=len(re.findall(r"\bfma\.", ptx)),
+        issued=_issued(ptx, compiled.metadata.num_warps),
+        useful=_useful(launch.arguments),
     )
+
+
+def _issued(ptx: str, warps: int) -> int:
+    """Multiply-adds of all tensor-core instructions, each of which a warp (wgmma: four of them) issues."""
+    sizes = re.findall(r"\b(mma\.sync|wgmma\.mma_async)\.[.\w]*\bm(\d+)n(\d+)k(\d+)\b", ptx)
+    return sum(int(m) * int(n) * int(k) * (warps if kind == "mma.sync" else warps // 4) for kind, m, n, k in sizes)
+
+
+def _useful(arguments: dict[str, Any]) -> int:
+    """Multiply-adds of a product's tile; 0 for other kernels."""
+    if "BLOCK_O" not in arguments or "BLOCK_M" not in arguments:
+        return 0
+    columns = arguments["BLOCK_O"] * (1 + arguments["GATED"])
+    return int(arguments["BLOCK_M"] * columns * arguments["BLOCK_K"])
 
 
 def _resource_usage(cubin: bytes) -> dict[str, int]:

@@ -145,7 +145,8 @@ def packed(rows: int, outputs: int, size: int, dtype: torch.dtype, form: Format,
 def trial(
     rows: int, dtype: torch.dtype, gated: bool, blocks: ProductBlocks, form: Format | None = None
 ) -> Configuration:
-    """A product by tiles that the tuner tries; four programs need fit a multiprocessor, fewer of packed weights."""
+    """A product by tiles that the tuner tries; four programs of four warps need fit a multiprocessor, fewer of packed
+    weights."""
     x, shape, kind = empty(rows, 4096, dtype=dtype), (4096, 4096 if form is None else form.row(4096)), dtype
     if form is not None:
         kind = form.dtype
@@ -153,7 +154,8 @@ def trial(
     sizes = "/".join(map(str, astuple(blocks)))
     name = f"trial r{rows} {sizes} {str(dtype)[6:]}{' gated' if gated else ''}{'' if form is None else f' {form.name}'}"
     call = partial(product, x, weights, [None] * len(weights), gated=gated, blocks=blocks)
-    return Configuration(name, call, registers=128 if form is None else packed_registers(dtype, gated))
+    dense = 128 if blocks.num_warps >= 4 else 192
+    return Configuration(name, call, registers=dense if form is None else packed_registers(dtype, gated))
 
 
 def trials(capability: int) -> Iterator[Configuration]:
@@ -410,6 +412,8 @@ def complaints(report: Report, registers: int | None = None) -> list[str]:
         found.append(f"{report.registers} registers, expected at most {bound}")
     if report.kernel in PIPELINED and not report.async_copies:
         found.append("no asynchronous copy: loads of the prefix or of weights are not pipelined")
+    if report.kernel == "_product_kernel" and report.issued > report.useful:
+        found.append(f"{report.issued / report.useful:g} times the multiply-adds of its tile: warps repeat work")
     if report.kernel in ROUNDED_TWICE and report.fused_multiply_adds:
         found.append("a fused multiply-add: the rule must round twice")
     return found

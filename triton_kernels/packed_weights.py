@@ -61,9 +61,9 @@ def fp8_numbers(b_q, kind: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def row_scales(w_ptr, o_w, m_o, stride_w, table, FORMAT: tl.constexpr):
-    """float32 scales of rows o_w of fp8, times UNITS where FP8_BITS. table: where a row's begins, in bytes."""
-    b_scale = tl.load((w_ptr + table).to(tl.pointer_type(tl.float32)) + o_w * (stride_w // 4), mask=m_o, other=0.0)
+def row_scales(p_row, m_o, table, FORMAT: tl.constexpr):
+    """float32 scales of rows of fp8, times UNITS where FP8_BITS. table: where a row's begins, in bytes."""
+    b_scale = tl.load((p_row + table).to(tl.pointer_type(tl.float32)), mask=m_o, other=0.0)
     if FORMAT == FP8_BITS:
         b_scale *= UNITS
     return b_scale
@@ -89,8 +89,7 @@ def _over_one(b_q, PLACE: tl.constexpr):
 
 
 @triton.jit
-def int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr,
-              BLOCK_K: tl.constexpr):  # fmt: skip
+def int8_tile(p_row, m_o, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):
     """float32 weights of inputs start to start + BLOCK_K, a multiple of 64: [BLOCK_O, BLOCK_K].
 
     (q - 128) s = (1 + q / 256) 256 s - 384 s, exactly.
@@ -100,9 +99,8 @@ def int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, 
     m_q, m_s = m_o[:, None], m_o[:, None]
     if not EVEN_K:
         m_q, m_s = m_q & (o_k < K)[None, :], m_s & (o_p * 64 < K)[None, :]
-    rows = (o_w * stride_w)[:, None]
-    b_q = tl.load(w_ptr + rows + o_k[None, :], mask=m_q, other=0)
-    p_s = (w_ptr + table + rows).to(tl.pointer_type(tl.uint32)) + o_p[None, :]
+    b_q = tl.load(p_row[:, None] + o_k[None, :], mask=m_q, other=0)
+    p_s = (p_row + table)[:, None].to(tl.pointer_type(tl.uint32)) + o_p[None, :]
     first, second = _halves(tl.load(p_s, mask=m_s, other=0))  # two blocks at once: nothing shorter is pipelined
     scale = tl.reshape(tl.join(first, second), [BLOCK_O, 2 * pairs]) * 256.0
     scale = _spread(scale, BLOCK_O, 2 * pairs, 32)
@@ -110,8 +108,7 @@ def int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, 
 
 
 @triton.jit
-def int4_words(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr,
-               BLOCK_K: tl.constexpr):  # fmt: skip
+def int4_words(p_row, m_o, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):
     """Quants of inputs start to start + BLOCK_K, a multiple of 32, four in an int32: [BLOCK_O, BLOCK_K / 4].
 
     With them, of the same shape, what `int4_part` multiplies by and adds:
@@ -122,9 +119,8 @@ def int4_words(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr,
     m_q, m_s = m_o[:, None], m_o[:, None]
     if not EVEN_K:
         m_q, m_s = m_q & (o_h < K // 4)[None, :], m_s & (o_g < K // 32)[None, :]
-    rows = (o_w * stride_w)[:, None]
-    b_q = tl.load((w_ptr + rows).to(tl.pointer_type(tl.uint16)) + o_h[None, :], mask=m_q, other=0)
-    p_s = (w_ptr + table + rows).to(tl.pointer_type(tl.uint32)) + o_g[None, :]
+    b_q = tl.load(p_row[:, None].to(tl.pointer_type(tl.uint16)) + o_h[None, :], mask=m_q, other=0)
+    p_s = (p_row + table)[:, None].to(tl.pointer_type(tl.uint32)) + o_g[None, :]
     scale, least = _halves(tl.load(p_s, mask=m_s, other=0))
     scale *= 16.0
     least = _spread(least - scale, BLOCK_O, groups, EIGHT)
@@ -151,11 +147,12 @@ def _unpack_kernel(w_ptr, out_ptr, stride_w, table, rows, K, FORMAT: tl.constexp
     o_o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     m_o = o_o < rows
     o_w = o_o.to(tl.int64)
+    p_row = w_ptr + o_w * stride_w
     start = tl.program_id(0) * BLOCK_K
     p_out = out_ptr + (o_w * K)[:, None]
     kind = out_ptr.dtype.element_ty
     if FORMAT == INT4:
-        b_q, scale, least = int4_words(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+        b_q, scale, least = int4_words(p_row, m_o, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
         for part in tl.static_range(4):
             o_k = int4_inputs(start, part, BLOCK_K)
             b_w = int4_part(b_q, scale, least, part)
@@ -164,10 +161,10 @@ def _unpack_kernel(w_ptr, out_ptr, stride_w, table, rows, K, FORMAT: tl.constexp
         o_k = start + tl.arange(0, BLOCK_K)
         m_k = m_o[:, None] & (o_k < K)[None, :]
         if FORMAT == INT8:
-            b_w = int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+            b_w = int8_tile(p_row, m_o, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
         else:
-            b_q = tl.load(w_ptr + (o_w * stride_w)[:, None] + o_k[None, :], mask=m_k, other=0)
-            b_w = fp8_numbers(b_q, tl.float32, FORMAT) * row_scales(w_ptr, o_w, m_o, stride_w, table, FORMAT)[:, None]
+            b_q = tl.load(p_row[:, None] + o_k[None, :], mask=m_k, other=0)
+            b_w = fp8_numbers(b_q, tl.float32, FORMAT) * row_scales(p_row, m_o, table, FORMAT)[:, None]
         tl.store(p_out + o_k[None, :], b_w.to(kind), mask=m_k)
 
 

@@ -33,9 +33,9 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 206),
+        (["--capability", "90", "--checked"], 197),
         (["--capability", "80", "100", "--few"], 100),
-        (["--capability", "80", "90", "100", "--trials"], 154),
+        (["--capability", "80", "90", "100", "--trials"], 148),
     ],
     ids=["sm_90", "sm_80-and-sm_100", "tuner"],
 )
@@ -87,6 +87,7 @@ def test_the_gate_can_fail(device):
         ("_race_kernel", {"registers": 65}, "registers"),
         ("_split_kernel", {"async_copies": 0}, "asynchronous"),
         ("_product_kernel", {"async_copies": 0}, "asynchronous"),
+        ("_product_kernel", {"issued": 4096, "useful": 2048}, "2 times the multiply-adds"),
         ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
     ]:
         assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))
