@@ -104,7 +104,7 @@ def product_blocks(
     fill = {block: outputs / (cdiv(outputs, block * SM_COUNT) * block * SM_COUNT) for block in (64, 32, 16)}
     block_o = next(block for block, full in fill.items() if full >= 0.95 * max(fill.values()))
     if form is not None:
-        return _packed_blocks(32 if form is INT4 else block_o, size, dtype, gated)
+        return _packed_blocks(block_o, size, dtype, gated, form)
     if dtype == torch.float32:
         # exact float32 products run on the plain units, from registers
         return ProductBlocks(min(block_o, 32), 32, 4, 4)
@@ -114,12 +114,12 @@ def product_blocks(
     return ProductBlocks(block_o, min(block_k, max(next_power_of_2(size), 16)), 4 if gated else min(block_o // 8, 4), 7)
 
 
-def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool) -> ProductBlocks:
-    """4 KiB of 8-bit weights a tile; a tile's numbers stand in registers before they are multiplied."""
+def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool, form: Format) -> ProductBlocks:
+    """4 KiB of weights a tile; a tile's numbers stand in registers before they are multiplied."""
     if dtype == torch.float32:
         return ProductBlocks(16, 64, 8, 3)  # with four warps tiles of 32 rows spill
-    block_k = min(128, max(next_power_of_2(size), 64))
-    block_o = 16 if gated else min(block_o, 32)
+    block_k = min(256 if form is INT4 else 128, max(next_power_of_2(size), 64))
+    block_o = 32 if form is INT4 and not gated else min(block_o, 32)
     return ProductBlocks(block_o, block_k, 4 if gated else block_o // 8, 6)
 
 
@@ -139,8 +139,8 @@ PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
                  (64, 128, 8, 4), (128, 64, 8, 5)),
         "gated": ((16, 64, 4, 7), (16, 128, 4, 5), (32, 64, 4, 5), (32, 64, 8, 7), (32, 128, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3), (32, 64, 4, 2)),
-        "packed": ((16, 128, 2, 6), (32, 128, 4, 4), (32, 128, 4, 6), (64, 128, 8, 5)),
-        "packed gated": ((16, 128, 4, 4), (16, 128, 4, 6)),
+        "packed": ((16, 128, 2, 6), (32, 128, 4, 6), (32, 256, 4, 4), (64, 128, 8, 5)),
+        "packed gated": ((16, 128, 4, 6), (16, 256, 4, 4), (32, 128, 4, 4)),
         "packed float32": ((16, 64, 8, 3),),
     },
 }  # fmt: skip

@@ -79,14 +79,14 @@ def _add_packed(acc, x_ptr, p_row, o_m, m_m, m_o, stride_xm, table, K, start, FO
     kind: tl.constexpr = x_ptr.dtype.element_ty
     inside: tl.constexpr = tl.float32 if UPCAST else kind  # the interpreter computes wrongly in bfloat16
     if FORMAT == INT4:  # four parts of each block, and of the inputs with them
-        b_q, scale, least = int4_words(p_row, m_o, table, K, start, EVEN_K, BLOCK_N, BLOCK_K)
+        b_q, scale, least = int4_words(p_row, m_o, table, K, start, kind, EVEN_K, BLOCK_N, BLOCK_K)
         for part in tl.static_range(4):
             o_k = int4_inputs(start, part, BLOCK_K)
             m_x = m_m[:, None]
             if not EVEN_K:
                 m_x = m_x & (o_k < K)[None, :]
             b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0)  # [BLOCK_M, a quarter]
-            b_w = rounded(int4_part(b_q, scale, least, part), kind, UPCAST)
+            b_w = int4_part(b_q, scale, least, part, kind, UPCAST)
             acc = tl.dot(b_x.to(inside), tl.trans(b_w), acc, input_precision="ieee")
     else:
         o_k = start + tl.arange(0, BLOCK_K)

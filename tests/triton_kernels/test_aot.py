@@ -35,7 +35,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["--capability", "90", "--checked"], 197),
         (["--capability", "80", "100", "--few"], 100),
-        (["--capability", "80", "90", "100", "--trials"], 148),
+        (["--capability", "80", "90", "100", "--trials"], 154),
     ],
     ids=["sm_90", "sm_80-and-sm_100", "tuner"],
 )
@@ -88,6 +88,7 @@ def test_the_gate_can_fail(device):
         ("_split_kernel", {"async_copies": 0}, "asynchronous"),
         ("_product_kernel", {"async_copies": 0}, "asynchronous"),
         ("_product_kernel", {"issued": 4096, "useful": 2048}, "2 times the multiply-adds"),
+        ("_product_kernel", {"instructions": 7.6, "numbers": "int4 float16"}, "7.60 instructions a weight"),
         ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
     ]:
         assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))
