@@ -25,7 +25,6 @@ from caw.arguments import (
     without_retries,
 )
 from caw.call import Call, WatchedCall, takes_fields
-from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
@@ -38,6 +37,7 @@ from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
+from caw.policies.mark import Mark
 from caw.policies.recommended import row_of
 from caw.settings import Settings
 from caw.watermarks import Watermark
@@ -129,7 +129,7 @@ def stream_results(
         settings, accepted = row_of(watermark, settings), accepted.changed(partial(row_of, watermark))
         mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
-        check_beginning(mark, policy, sampled=settings.do_sample)
+        Mark(mark, policy).check_beginning(sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:

@@ -235,7 +235,6 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of
 
     of_greedy: options of the policy that a `caw.Recommended` brings for greedy texts.
     """
-    from caw.policies.recommended import Recommended
     from caw.watermarks.names import watermark_from
 
     now = found.database.clock()
@@ -249,7 +248,7 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of
             raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
         mark = made
     given = next((option for option, value in of_greedy.items() if value is not None), None)
-    if isinstance(mark, Recommended):
+    if len(mark.parts) > 1:
         return build_recommended(mark, None, of_greedy)
     if given is not None:
         raise ValueError(f"--{given} is only for watermark recommended, got watermark {mark.name}; leave it out")

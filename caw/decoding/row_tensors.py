@@ -13,7 +13,7 @@ import torch
 from caw.decoding.row_settings import RowKey, RowSettings
 from caw.decoding.sampling import noise_key
 from caw.ladder import Ladder
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.record import kept_rows
 from caw.watermarks import Position, Watermark
 

@@ -25,9 +25,10 @@ from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
 from caw.evaluator.network import UNIVERSAL, shipped_for
 from caw.io.show import shown
 from caw.ladder import Ladder, Rule
-from caw.policies.base import MAX_STRENGTH, Mark
+from caw.policies.base import MAX_STRENGTH
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.fixed import FixedStrength
+from caw.policies.mark import Mark
 from caw.settings import Sampling, greedy_if_one_token
 from caw.watermarks import EXP, KGW, Position, TokenScores, Watermark
 from caw.watermarks.keys import derive_key

@@ -8,7 +8,6 @@ import secrets
 from typing import Any
 
 from caw.arguments import check_arguments, known_of, warn_of_no_evaluator
-from caw.decoding.full_race import check_beginning, runs_full_race
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
@@ -24,7 +23,8 @@ from caw.detection.family import level_of
 from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
 from caw.policies import Policy
-from caw.policies.base import MAX_STRENGTH, Mark
+from caw.policies.base import MAX_STRENGTH
+from caw.policies.mark import Mark
 from caw.policies.recommended import Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
@@ -78,8 +78,7 @@ class Planned:
         main, policy = marks.main
         warn_of_no_evaluator(self.watermark, marks.main)
         policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
-        check_beginning(main, policy, sampled=True)
-        self.full_race = runs_full_race(main, policy)
+        Mark(main, policy).check_beginning(sampled=True)
         if level is not None:
             check_strong(policy, main)
             policy = steered(policy, Detector(tokenizer, self.watermark, level), main)
@@ -120,7 +119,7 @@ class Planned:
 
     def check_factor(self, marking: Marking) -> None:
         """Raise ApiError where a tenant's texts would need another strength than a race at full strength has."""
-        if self.full_race and marking.factor not in (0, 1):
+        if self.marks.main.races and marking.factor not in (0, 1):
             raise ApiError(500, "this server's race has one strength, this API key's rules another; ask its operator")
 
     def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:

@@ -16,7 +16,7 @@ import caw
 from caw import ops
 from caw.decoding.row_settings import RowSettings
 from caw.detection import Detector
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 
 MARK = caw.Recommended(11, target=1e-3)
