@@ -65,7 +65,7 @@ def choose_policy(
     return CAW, "" if "evaluator" in given or shipped_for(model) is not None else UNIVERSAL_SERVES
 
 
-def build_recommended(mark: Recommended, policy: str | None, options: Mapping[str, Any]) -> Recommended:
+def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any]) -> Recommended:
     """Return the watermark with the options of a policy that it takes: its target and its evaluator.
 
     Raises ValueError for a policy or the options of another.

@@ -13,7 +13,7 @@ from caw.decoding.row_settings import RowLimits
 from caw.decoding.warping import Warper, Warping
 from caw.models.facts import ModelFacts
 from caw.models.parts import ModelParts
-from caw.policies import CapacityPolicy, Policy
+from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import check_declared
 from caw.policies.mark import Mark
 from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Settings
@@ -80,7 +80,7 @@ def marks_eos(asked: bool | None, watermark: Watermark | None, policy: Policy | 
     """
     if asked is not None:
         return asked
-    return Mark(watermark, policy).races or (watermark is not None and watermark.marks_ends)
+    return Mark(watermark, policy or FixedStrength(1.0)).races or (watermark is not None and watermark.marks_ends)
 
 
 def cache_places(longest: int, device: torch.device, compiled: bool) -> int:

@@ -10,34 +10,29 @@ from caw.watermarks import EXP, Watermark
 
 
 class Mark(NamedTuple):
-    """watermark: None = nothing marks. policy: None = FixedStrength(1.0), the plain watermark."""
+    """watermark: None = nothing marks."""
 
     watermark: Watermark | None
-    policy: Policy | None
-
-    @property
-    def strength(self) -> Policy:
-        """The policy."""
-        return FixedStrength(1.0) if self.policy is None else self.policy
+    policy: Policy
 
     @property
     def may_race(self) -> bool:
         """Whether a token of strength 1 races at full strength: policies that read capacities use the ladder."""
-        return self.watermark is not None and self.watermark.races_whole and not self.strength.reads_capacity
+        return self.watermark is not None and self.watermark.races_whole and not self.policy.reads_capacity
 
     @property
     def races(self) -> bool:
         """Whether the tokens that the policy marks race at full strength."""
-        return self.may_race and self.strength.max_strength == 1
+        return self.may_race and self.policy.max_strength == 1
 
     @property
     def always_races(self) -> bool:
         """Whether the policy gives every token strength 1, by its exact type: a subclass may decide otherwise."""
-        return self.races and type(self.strength) is FixedStrength and self.strength.target is None
+        return self.races and type(self.policy) is FixedStrength and self.policy.target is None
 
     def check_target(self) -> None:
         """Raise ValueError for a race at full strength with a target: any other strength would distort."""
-        if self.races and self.strength.target is not None:
+        if self.races and self.policy.target is not None:
             raise ValueError(
                 "a race at full strength marks every token and costs nothing, so it takes no target, got one in "
                 f"{type(self.policy).__name__}; leave target out, or give EXP strength='top_k'"

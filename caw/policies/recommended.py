@@ -161,12 +161,13 @@ class Recommended(Watermark):
 
 
 def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Mark:
-    """Return what marks a text that is chosen like this: a caller's watermark and policy, or what a rule says.
+    """Return what marks a text that is chosen like this: a caller's watermark and policy (None = the plain watermark),
+    or what a rule says.
 
     Raises ValueError for a policy beside a rule.
     """
     if not isinstance(watermark, Recommended):
-        return Mark(watermark, policy)
+        return Mark(watermark, FixedStrength(1.0) if policy is None else policy)
     if policy is not None:
         raise ValueError(
             f"a Recommended brings its own policies, got {type(policy).__name__} as well; leave policy out, or give "

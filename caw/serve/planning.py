@@ -76,6 +76,7 @@ class Planned:
         level = settings.rules.detectable_at
         marks = Marks.of(self.watermark, policy, known_of(facts, tokenizer, level))
         main, policy = marks.main
+        assert main is not None
         warn_of_no_evaluator(self.watermark, marks.main)
         policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
         Mark(main, policy).check_beginning(sampled=True)
@@ -165,6 +166,7 @@ class Planned:
         own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
         settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
         mark, policy = self.marks.kind(row)
+        assert mark is not None
         tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
         return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 

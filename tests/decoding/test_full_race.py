@@ -125,7 +125,7 @@ def test_policies_that_leave_tokens_alone_leave_them_to_the_sampler(llama: Any) 
 
 def test_only_what_may_race_races() -> None:
     fixed = caw.FixedStrength(1.0)
-    assert Mark(RACE, fixed).races and Mark(RACE, None).races and Mark(RACE, fixed).always_races
+    assert Mark(RACE, fixed).races and Mark(RACE, fixed).always_races
     assert Mark(RACE, caw.EntropyThreshold(1.0)).races and not Mark(RACE, caw.EntropyThreshold(1.0)).always_races
     for mark, policy in ((caw.EXP(key=1), fixed), (caw.KGW(key=1), fixed), (None, fixed),
                          (RACE, caw.FixedStrength(0.5)), (RACE, caw.FixedStrength(2.0))):  # fmt: skip
