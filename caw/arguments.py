@@ -102,16 +102,14 @@ def check_arguments(
     return policy
 
 
-def known_of(facts: ModelFacts, tokenizer: Any, level: float | None) -> Facts:
-    """Return what a rule asks of a model. level: p-value at which texts are tested, None = they are not."""
-    return Facts(facts.name, reads_classes(tokenizer), level)
-
-
 def settle(
     facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, sampling: Sampling, *, level: float | None = None
 ) -> Mark:
-    """Return what marks the texts of a call, see `mark_of`; warns where no evaluator serves greedy ones."""
-    mark = mark_of(watermark, policy, sampling, known_of(facts, tokenizer, level))
+    """Return what marks the texts of a call, see `mark_of`; warns where no evaluator serves greedy ones.
+
+    level: p-value at which texts are tested, None = they are not.
+    """
+    mark = mark_of(watermark, policy, sampling, Facts(facts.name, reads_classes(tokenizer), level))
     warn_of_no_evaluator(watermark, mark)
     return mark
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from caw.arguments import (
@@ -126,12 +126,13 @@ def stream_results(
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend)
         warn_of_idle(watermark, policy, settings)
-        settings, accepted = row_of(watermark, settings), accepted.changed(partial(row_of, watermark))
+        settings = row_of(watermark, settings)
+        requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
         mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
         Mark(mark, policy).check_beginning(sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)
-        stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
+        stops = StopStrings(tokenizer, settings.stop)
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from caw.cli.options import WATERMARK_OPTIONS
-from caw.settings import DRAWING, gets_race
+from caw.settings import DRAWING, Sampling
 
 if TYPE_CHECKING:
     from caw.watermarks import Watermark
@@ -35,7 +35,7 @@ class Made:
     @property
     def races(self) -> bool:
         """Whether a `caw.Recommended` marked it by the race."""
-        return gets_race(**self.drawing) if self.drawing else False
+        return Sampling(**self.drawing).races
 
     @property
     def has_variants(self) -> bool:
@@ -80,7 +80,7 @@ def unread(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int
         if each is None or own is None or each.has_variants:
             continue
         theirs = [part for mark in marks for part in mark.parts]
-        if any(_reads(test, own.part_of(each)) for test in theirs):
+        if any(_reads(test, own.part_for(each)) for test in theirs):
             continue
         mark = _tested(each, marks)
         assert mark is not None

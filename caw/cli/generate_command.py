@@ -270,7 +270,7 @@ def generate(
             texts = greedy_if_one_token(SamplingSettings(**of_sampling))
             kind = RACED if texts.races else COOL if texts.do_sample else GREEDY
             mark, policies, marking = recommended_of(mark, policy, of_policy, model, tested["detectable_at"], [kind])
-            family, how = mark.part_of(texts), policies[kind]
+            family, how = mark.part_for(texts), policies[kind]
         else:
             races = mark is not None and mark.races_whole
             chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None, races=races)

@@ -142,7 +142,7 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     check_strong(policy or FixedStrength(), mark)
     check_candidates(policy or FixedStrength(), mark, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        part = mark.part_of(settings)
+        part = mark.part_for(settings)
         check_reach(part, level_of(settings.detectable_at, mark, part), settings.max_new_tokens)
 
 

@@ -51,7 +51,7 @@ class Trial:
 
     def marking(self, row: RowSettings) -> Watermark:
         """Return what marks a text: the mark of the call, or its part that the text gets."""
-        return self.mark.part_of(row)
+        return self.mark.part_for(row)
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""
@@ -109,7 +109,7 @@ def make_trial(
         raise ValueError(
             f"detector must try the {needed} sub-keys of the watermark that marks, got {tried}; use that watermark"
         )
-    part = watermark.part_of(settings)
+    part = watermark.part_for(settings)
     check_reach(part, level_of(level, theirs, part), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer
     return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits, watermark)

@@ -102,7 +102,7 @@ class Recommended(Watermark):
 
         Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
         """
-        watermark = self.part_of(sampling)
+        watermark = self.part_for(sampling)
         if watermark is self.drawn:
             return Mark(watermark, FixedStrength(1.0))
         target = self.level_of_each(self.target if facts.level is None else min(facts.level, self.target))
@@ -110,7 +110,7 @@ class Recommended(Watermark):
         policy = FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
         return Mark(watermark, policy)
 
-    def part_of(self, sampling: Sampling) -> EXP | KGW:
+    def part_for(self, sampling: Sampling) -> EXP | KGW:
         return self.drawn if sampling.races else self.greedy
 
     def evaluator_for(self, facts: Facts) -> str | None:
@@ -222,4 +222,4 @@ class Marks:
         if self.race is None:
             return None
         given = self.given if key is None else self.given.with_key(key)
-        return Mark(given.part_of(sampling), self.kind(sampling).policy)
+        return Mark(given.part_for(sampling), self.kind(sampling).policy)

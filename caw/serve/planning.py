@@ -7,7 +7,7 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments, known_of, warn_of_no_evaluator
+from caw.arguments import check_arguments, warn_of_no_evaluator
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
@@ -20,12 +20,13 @@ from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable
 from caw.detection.detector import Detector
 from caw.detection.family import level_of
+from caw.evaluator.token_classes import reads_classes
 from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
 from caw.policies import Policy
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.mark import Mark
-from caw.policies.recommended import Marks
+from caw.policies.recommended import Facts, Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
@@ -74,7 +75,7 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.detectable_at
-        marks = Marks.of(self.watermark, policy, known_of(facts, tokenizer, level))
+        marks = Marks.of(self.watermark, policy, Facts(facts.name, reads_classes(tokenizer), level))
         main, policy = marks.main
         assert main is not None
         warn_of_no_evaluator(self.watermark, marks.main)
@@ -127,7 +128,7 @@ class Planned:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
         if not marking.strict or marking.detectable_at is None:
             return
-        part = self.watermark.part_of(sampling)
+        part = self.watermark.part_for(sampling)
         if fewest := beyond_reach(part, level_of(marking.detectable_at, self.watermark, part), most):
             said = (
                 f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"

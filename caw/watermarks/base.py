@@ -191,7 +191,7 @@ class Watermark(ABC):
         """The watermarks of which one marks a text; a detector tests for all of them, each with an equal share."""
         return (self,)
 
-    def part_of(self, sampling: Any) -> Watermark:
+    def part_for(self, sampling: Any) -> Watermark:
         """Return the part that marks a text which is chosen like this (`caw.settings.Sampling`)."""
         return self
 

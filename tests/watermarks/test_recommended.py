@@ -25,7 +25,9 @@ def test_each_family_has_a_key_of_its_own(key: int) -> None:
     assert int.from_bytes(hashed[:8], "big") == GOLDEN[key]
     assert mark.drawn == caw.EXP(GOLDEN[key], strength="scale", context_width=2) and mark.greedy == caw.KGW(key)
     assert (
-        mark.parts == (mark.drawn, mark.greedy) == tuple(mark.part_of(Sampling(do_sample=own)) for own in (True, False))
+        mark.parts
+        == (mark.drawn, mark.greedy)
+        == tuple(mark.part_for(Sampling(do_sample=own)) for own in (True, False))
     )
     assert mark.drawn.secret != mark.greedy.secret == key
     assert mark.drawn.beginning == math.log(64), "drawn texts begin freely"
