@@ -21,7 +21,7 @@ from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, mark_of
 from caw.policies.target import read_target
 from caw.settings import DRAWING, Sampling, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def without_retries(settings: Settings) -> Settings:
 
 
 def check_watermark(watermark: Any) -> None:
-    if watermark is not None and not isinstance(watermark, Watermark):
+    if watermark is not None and not isinstance(watermark, Signature):
         raise TypeError(
             f"watermark must be a caw watermark or None, got {kind_of(watermark)}; use e.g. caw.KGW(key=42)"
         )

@@ -31,7 +31,7 @@ from caw.policies.base import refusal
 from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 ROOM = 256  # tokens of a text that there is memory for at first
 BACKENDS = {None: ops.dispatched, "reference": ops.references}
@@ -125,7 +125,7 @@ class Chooser:
     ) -> None:
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
-        if watermark is not None and not isinstance(watermark, Watermark):
+        if watermark is not None and not isinstance(watermark, Signature):
             raise TypeError(
                 f"watermark must be a caw watermark or None, got {shown(watermark)}; use e.g. caw.KGW(key=1)"
             )

@@ -36,7 +36,7 @@ from caw.detection.token_scores import Mode, Scored, chunks, score_texts
 from caw.detection.weights import TokenWeights, level_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.io.show import kind_of
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Detector:
     regions: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.watermark, Watermark):
+        if not isinstance(self.watermark, Signature):
             raise TypeError(
                 f"watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got {kind_of(self.watermark)}; "
                 "pass the one that marked the text, e.g. caw.KGW(key=...)"

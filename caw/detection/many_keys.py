@@ -28,7 +28,7 @@ from caw.detection.statistics import tails
 from caw.detection.subkeys import sums_of
 from caw.io.show import is_p, kind_of
 from caw.op_indices import SELFHASH
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 from caw.watermarks.scheme import Formatted
 
 
@@ -111,7 +111,7 @@ class KeySearch:
         require_number("fpr", fpr, 0, 1, closed=False)
         self.names, self.watermarks, self.fpr = tuple(watermarks), tuple(watermarks.values()), float(fpr)
         for name, mark in watermarks.items():
-            if not isinstance(mark, Watermark):
+            if not isinstance(mark, Signature):
                 raise TypeError(
                     f"watermark {name!r} must be a Recommended, KGW, Unigram, EXP or SynthID, got "
                     f"{kind_of(mark)}; give it with its key"

@@ -16,21 +16,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, TypeVar
-
-import torch
+from typing import Any, ClassVar, TypeVar
 
 from caw.checks import require_int, require_number
 from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
 from caw.evaluator.network import UNIVERSAL, shipped_for
 from caw.io.show import shown
-from caw.ladder import Ladder, Rule
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.fixed import FixedStrength
 from caw.policies.mark import Mark
 from caw.settings import Sampling, greedy_if_one_token
-from caw.watermarks import EXP, KGW, Position, TokenScores, Watermark
+from caw.watermarks import EXP, KGW, Signature, Watermark
 from caw.watermarks.keys import derive_key
 
 DRAWN = b"caw/recommended/drawn"
@@ -52,7 +49,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Recommended(Watermark):
+class Recommended(Signature):
     """The rule to use if nothing speaks for another: which watermark marks a text, and under which policy.
 
     A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
@@ -126,38 +123,10 @@ class Recommended(Watermark):
         """The p-value that a text must have in its own family to have `level` in both: 1 - (1 - level)^(1/2)."""
         return -math.expm1(math.log1p(-level) / len(self.parts))
 
-    @property
-    def window(self) -> int:
-        """W of the family that reads more."""
-        return max(part.window for part in self.parts)
-
-    @property
-    def rule(self) -> Rule:
-        return self.greedy.rule
-
-    @property
-    def full(self) -> float:
-        return self.greedy.full
-
-    @property
-    def family(self) -> int:
-        return sum(part.family for part in self.parts)
-
     def under_subkey(self, number: int) -> Watermark:
         """The watermark of one part: 0 is the race, 1 the green list."""
         require_int("number", number, 0, len(self.parts) - 1)
         return self.parts[number]
-
-    def ladder(self, position: Position, max_strength: float) -> Ladder:
-        self._of_one_family()
-
-    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
-        self._of_one_family()
-
-    def _of_one_family(self) -> NoReturn:
-        raise ValueError(
-            "tokens are marked and scored in one family, got a Recommended, which has two; give its .drawn or .greedy"
-        )
 
 
 def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Mark:
