@@ -153,7 +153,7 @@ def warn_of_ignored_settings(facts: ModelFacts, applied: Mapping[str, Any]) -> N
         warn_caller(f"{found}, which caw.generate ignores; {remedy} to apply it")
 
 
-def warn_of_idle(watermark: Watermark | None, policy: Policy | None, settings: Settings) -> None:
+def warn_of_idle(watermark: Signature | None, policy: Policy | None, settings: Settings) -> None:
     """Warn of arguments that have no effect: a policy without a watermark, and settings of sampling in greedy text."""
     if watermark is None and isinstance(policy, Policy):
         warn_caller(

@@ -43,7 +43,7 @@ from caw.policies import Policy
 from caw.policies.mark import Mark
 from caw.policies.recommended import row_of
 from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 # processors known to compute scores from their ids and scores alone, without state
 FORGETFUL = (
@@ -61,7 +61,7 @@ def decode(
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     seed: int | None = None,
     caw_streamer: Any = None,

@@ -40,7 +40,7 @@ from caw.policies import Policy
 from caw.policies.mark import Mark
 from caw.policies.recommended import row_of
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 DEFAULT_BATCH = 8
 
@@ -106,7 +106,7 @@ def stream_results(
     model: Any,
     tokenizer: Any,
     accepted: Accepted,
-    watermark: Watermark | None,
+    watermark: Signature | None,
     policy: Policy | None,
     settings: Settings,
     *,

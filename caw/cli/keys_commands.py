@@ -23,7 +23,7 @@ from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 DAY, MINUTE = 10, 16  # letters of a time, as far as there is room for it
 WIDE = 100  # letters of a line
@@ -230,7 +230,7 @@ def reseal(registry: RegistryUrl = None) -> None:
         print(f"{opened(registry).reseal()} secrets re-encrypted")
 
 
-def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Watermark:
+def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Signature:
     """Return the watermark of a new key under a placeholder key: one server marks with one, so that of the others.
 
     of_greedy: options of the policy that a `caw.Recommended` brings for greedy texts.

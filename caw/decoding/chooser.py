@@ -31,7 +31,7 @@ from caw.policies.base import refusal
 from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
-from caw.watermarks import Signature, Watermark
+from caw.watermarks import Signature
 
 ROOM = 256  # tokens of a text that there is memory for at first
 BACKENDS = {None: ops.dispatched, "reference": ops.references}
@@ -112,7 +112,7 @@ class Chooser:
     @torch.no_grad()
     def __init__(
         self,
-        watermark: Watermark | None,
+        watermark: Signature | None,
         policy: Policy | None = None,
         *,
         vocab_size: int,

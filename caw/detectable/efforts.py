@@ -20,7 +20,7 @@ from caw.policies.mark import Mark
 from caw.policies.target import Target, read_target
 from caw.record import RECORD_SIZE
 from caw.settings import OF_DETECTABLE, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 USUAL = Settings()
 
@@ -44,7 +44,7 @@ def steered(policy: Policy, detector: Detector, watermark: Watermark | None = No
     Weights from a model do not steer: during generation the model has not read what follows a token. Marking then stops
     by the test without weights, and the detector's own test decides in the end. A race at full strength has no target.
     """
-    mark = watermark or detector.watermark
+    mark = watermark or detector.mark
     if policy.target is not None or Mark(mark, policy).races:
         return policy
     made = copy.copy(policy)  # its evaluator is not read again
@@ -129,7 +129,7 @@ def edit_margin(watermark: Watermark, policy: Policy, edits: float) -> float:
     return min(max(0.0, (needed + chance) / left**0.5 - needed), MAX_MARGIN)
 
 
-def check_early(settings: Settings, watermark: Watermark | None, policy: Policy | None) -> None:
+def check_early(settings: Settings, watermark: Signature | None, policy: Policy | None) -> None:
     """Raise ValueError if no text could be detected, and for options that have no effect without tests.
 
     policy: None = the plain watermark.
@@ -139,10 +139,10 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     if settings.detectable_at is None:
         return
     mark = check_markable(watermark)
-    check_strong(policy or FixedStrength(), mark)
-    check_candidates(policy or FixedStrength(), mark, settings.best_of)
+    part = mark.part_for(settings)
+    check_strong(policy or FixedStrength(), part)
+    check_candidates(policy or FixedStrength(), part, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        part = mark.part_for(settings)
         check_reach(part, level_of(settings.detectable_at, mark, part), settings.max_new_tokens)
 
 

@@ -33,7 +33,7 @@ from caw.serve.marking import Marking, fewest_marked
 from caw.serve.requests import MAX_TOP_K
 from caw.serve.settings import ServerSettings
 from caw.settings import Sampling, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw.watermarks.names import reads_alike, watermark_from
 
 CACHED = 64  # levels whose tests are cached: one for each level of a tenant and number of its keys
@@ -57,7 +57,7 @@ class Planned:
         self,
         model: Any,
         tokenizer: Any,
-        watermark: Watermark,
+        watermark: Signature,
         policy: Policy | None,
         settings: ServerSettings,
         *,
@@ -104,7 +104,7 @@ class Planned:
         )  # fmt: skip
         return make_plan(self.facts, *self.marks.main, own, work, race=self.marks.race)
 
-    def mark_of(self, key: MarkKey) -> Watermark:
+    def mark_of(self, key: MarkKey) -> Signature:
         """Return the watermark of a key, whether or not this server marks with it."""
         if not key.watermark:
             return self.watermark.with_key(key.key)

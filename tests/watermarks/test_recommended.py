@@ -8,7 +8,6 @@ import pickle
 from typing import Any
 
 import pytest
-import torch
 
 import caw
 from caw.settings import Sampling
@@ -68,8 +67,3 @@ def test_a_detector_may_have_another_target() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         caw.Recommended(**{"key": 1, **options})
-
-
-def test_tokens_are_scored_in_one_family() -> None:
-    with pytest.raises(ValueError, match=r"which has two; give its .drawn or .greedy"):
-        caw.Recommended(1).score_tokens(torch.tensor([1, 2, 3]))
