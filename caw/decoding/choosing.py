@@ -260,13 +260,15 @@ class Choosing:
         strength = texts.rows.factors if self.always else self.own_strengths(state) * texts.factors
         strength = torch.where(texts.rows.races, strength, torch.nan) if mixed else strength
         asked = not mixed and (self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos))
-        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked, idle=self.always)
+        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked)
 
     def race_ladder(self, race: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
-        others = not self.only_races and self.worth_doing(race.laddered & self.texts.active)
-        otherwise = self.watermark_ladder(position) if others else None
-        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise)
+        others, otherwise = race.whole, None
+        if not self.only_races:
+            others = ~(race.whole | (race.strength == 0)) if self.always else ~race.whole
+            otherwise = self.watermark_ladder(position) if self.worth_doing(others & self.texts.active) else None
+        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise, others)
 
     def drawn(self, state: DecodeState, race: FullRace | None = None) -> tuple[Record, torch.Tensor, torch.Tensor]:
         """(record of the scores, scores, warped), scores and warped float32 [B, V]: what the choice is made from, and

@@ -40,44 +40,45 @@ class FullRace:
 
     whole: bool [B], strength 1. marked: bool [B], of them those that are marked there.
     decided: bool [B], of those the sampled rows whose original token nobody asks for: no noise is drawn for them.
-    laddered: bool [B], rows that a ladder gives their candidates.
+    strength: float32 [B], of the mark that races; NaN in rows of the other.
     """
 
     whole: torch.Tensor
     marked: torch.Tensor
     decided: torch.Tensor
-    laddered: torch.Tensor
+    strength: torch.Tensor
 
     @classmethod
     def of(
-        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool, idle: bool
+        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool
     ) -> FullRace:
-        """strength: float32 [B], of the mark that races; NaN in rows of the other. unmarked: bool [B], contexts after
-        which nothing is marked. sampled: bool [B]. idle: whether rows of strength 0 do without a ladder.
-        """
+        """unmarked: bool [B], contexts after which nothing is marked. sampled: bool [B]."""
         whole = strength == 1
         marked = whole & ~unmarked
         decided = torch.zeros_like(marked) if original_asked else marked & sampled
-        return cls(whole, marked, decided, ~(whole | (strength == 0)) if idle else ~whole)
+        return cls(whole, marked, decided, strength)
 
-    def ladder(self, original: torch.Tensor, winner: torch.Tensor, otherwise: Ladder | None) -> Ladder:
+    def ladder(
+        self, original: torch.Tensor, winner: torch.Tensor, otherwise: Ladder | None, others: torch.Tensor
+    ) -> Ladder:
         """Build a ladder of the original token int64 [B] and, for strength 1 alone, the winner int64 [B].
 
-        otherwise: the ladder of the other texts; None = there are none.
+        otherwise: the ladder of the others (bool [B]), None = there are none.
         """
         original = torch.where(self.decided, winner, original)
         second = torch.where(self.marked, winner, original)
         counts = 1 + (second != original).long()
         width = 2 if otherwise is None else otherwise.candidates.shape[1]
-        candidates = torch.stack([original, second] + [original] * (width - 2), dim=1)[:, :width]
+        more = original[:, None].expand(-1, max(width - 2, 0))
+        candidates = torch.cat([original[:, None], second[:, None], more], dim=1)[:, :width]
         needs = torch.full_like(candidates, torch.inf, dtype=torch.float32)
         needs[:, 0], needs[:, 1:2] = -torch.inf, BELOW_ONE
         if otherwise is None:
             return Ladder(candidates, needs, counts, "scale", 1.0)
-        rows = self.laddered[:, None]
+        rows = others[:, None]
         return dataclasses.replace(
             otherwise,
             candidates=torch.where(rows, otherwise.candidates, candidates),
             needs=torch.where(rows, otherwise.needs, needs),
-            counts=torch.where(self.laddered, otherwise.counts, counts),
+            counts=torch.where(others, otherwise.counts, counts),
         )
