@@ -417,10 +417,9 @@ class Choosing:
     def watermark_ladder(self, position: Position) -> Ladder:
         """Build the watermark's candidates at this position."""
         assert self.watermark is not None
-        if self.watermark.native is not None and self.kernels.native:
-            return self.watermark.native_ladder(position, self.max_strength)
-        if not self.limits.keys:
-            return self.watermark.ladder(position, self.max_strength)
+        native = self.kernels.native
+        if (native and self.watermark.native is not None) or not self.limits.keys:
+            return self.watermark.candidates(position, self.max_strength, native=native)
         kind = type(self.watermark)  # beside texts of another family, whose rows have ladders of their own
         own = [mark if isinstance(mark, kind) else self.watermark for mark in self.texts.rows.marks]
         return ladder_of_each(own, position, self.max_strength)
@@ -432,7 +431,9 @@ class FixedChoosing(Choosing):
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
         super().__init__(rules, texts, marks)
         if self.watermark is not None:
-            self.watermark = self.watermark.placed(texts.counts.device)
+            mark = self.watermark.placed(texts.counts.device)
+            assert mark is not None  # or the plan would not have captured
+            self.watermark = mark
 
     @property
     def rungs(self) -> int:
@@ -460,7 +461,8 @@ class FixedChoosing(Choosing):
 
     def watermark_ladder(self, position: Position) -> Ladder:
         assert self.watermark is not None
-        return self.watermark.fixed_ladder(position, self.max_strength)
+        position.fixed = True
+        return self.watermark.candidates(position, self.max_strength, native=True)
 
 
 def decided(tokens: torch.Tensor, rows: torch.Tensor, otherwise: Ladder | None) -> Ladder:

@@ -190,17 +190,11 @@ class SynthID(Watermark):
             winners = ops.tournament(warped, scores, first, position.context, self.layered.to(scores.device), layers)
         return layer_ladder(torch.cat([first[:, None], winners], dim=1), self.full)
 
-    def fixed_on(self, device: torch.device) -> bool:
-        return True
-
     def placed(self, device: torch.device) -> SynthID:
         other = copy.copy(self)
         other.__dict__["table"] = self.table.to(device)
         other.__dict__["layered"] = None if self.layered is None else self.layered.to(device)
         return other
-
-    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
-        return self.ladder(position, max_strength)
 
     def rungs(self, max_strength: float) -> int:
         return 1 + reach(self.depth, self.full, max_strength)

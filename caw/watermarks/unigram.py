@@ -12,13 +12,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+import torch
+
+from caw import prf
 from caw.watermarks.formats.foreign import require_vocab_size
-from caw.watermarks.formats.native import OneList
 from caw.watermarks.formats.numpy_mask import MaskList
 from caw.watermarks.green_list import FormattedList, GreenScheme
+from caw.watermarks.kgw import LeftHash
 from caw.watermarks.scheme import require_format
 
 DOMAIN = b"caw/unigram"
+
+
+class OneList(LeftHash):
+    """The same green list after every context."""
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.token_word(self.keys[0], prf.absorb_context(self.keys[0], []), tokens)
+
+    def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        return self.words(context, torch.arange(vocab_size, device=context.device)).expand(context.shape[0], -1)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ class ForeignScheme(Scheme):
 
     def __init__(self, format_name: str, secret: int, window: int, size: int | None) -> None:
         require_foreign_key(format_name, secret)
-        self.format_name, self.size = format_name, size
-        super().__init__(secret, window)
+        super().__init__(window, secret)
+        self.format_name, self.size, self.reads_prompt = format_name, size, window > 0
 
     @property
     def vocab_size(self) -> int:
