@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # which read watermarks
     from caw.watermarks.payload import PayloadCode
 
 MISSING = -1
+Null: TypeAlias = Literal["binomial", "gamma", "bits"]
 W = TypeVar("W", bound="Watermark")
 
 
@@ -144,12 +145,15 @@ class Watermark(ABC):
     Which tokens are green and what a token scores depend on key, context and token alone, in integer arithmetic: the
     same on every device and in every batch, for marking and scoring. Only the logarithms of races are floats. Ties
     between tokens go to the smaller id.
+
+    null: what an unmarked token scores: 0 or 1, a sum of Exponential(1) numbers, or a mean of bits; `null_moments` says
+    how likely a 1 is.
     """
 
     key: int | str | bytes = field(repr=False)
 
     name: ClassVar[str] = "watermark"
-    null: ClassVar[Literal["binomial", "gamma"]] = "binomial"
+    null: ClassVar[Null] = "gamma"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", keys.normalize_key(self.key))
@@ -339,9 +343,9 @@ class Watermark(ABC):
 
     def rungs(self, max_strength: float) -> int:
         """Return M, the width of fixed ladders."""
-        if self.rule == "reweight":
-            return 2
-        return race_width(RECORD_SIZE, self.full, max_strength, scale=self.rule == "scale")
+        if self.rule != "top_k":
+            return self.max_candidates
+        return race_width(RECORD_SIZE, self.full, max_strength, scale=False)
 
     @abstractmethod
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:

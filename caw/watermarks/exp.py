@@ -82,7 +82,6 @@ class EXP(Formatted):
     payload_bits: int = 0
 
     name: ClassVar[str] = "exp"
-    null: ClassVar[Literal["binomial", "gamma"]] = "gamma"
 
     def validate(self) -> None:
         require_format(self.format, FORMATS)

@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -14,7 +14,7 @@ from caw import prf
 from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
 from caw.ladder import Ladder, Rule, reweight_ladder
-from caw.watermarks.base import Position, TokenScores, Watermark, native_scores
+from caw.watermarks.base import Null, Position, TokenScores, Watermark, native_scores
 from caw.watermarks.scheme import Formatted, Scheme
 
 MAX_DELTA = 1e4
@@ -85,6 +85,8 @@ class GreenList(Watermark):
 
     gamma: float = GAMMA
     delta: float = DELTA
+
+    null: ClassVar[Null] = "binomial"
 
     @property
     def rule(self) -> Rule:

@@ -34,7 +34,7 @@ from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
 from caw.tournament import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
 from caw.watermarks import keys
-from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
+from caw.watermarks.base import MISSING, Null, Position, TokenScores, Watermark
 
 DOMAIN = b"caw/synthid"
 MAX_LAYERS = 64
@@ -66,6 +66,7 @@ class SynthID(Watermark):
     reading: Literal["weighted", "mean"] = "weighted"
 
     name: ClassVar[str] = "synthid"
+    null: ClassVar[Null] = "bits"
 
     def __post_init__(self) -> None:
         require_int("sampling_table_size", self.sampling_table_size, MIN_TABLE, MAX_TABLE)
