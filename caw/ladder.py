@@ -132,6 +132,31 @@ def reweight_ladder(
     return Ladder(candidates, needs, 1 + reached.long(), "reweight", delta)
 
 
+def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for
+    none.
+    """
+    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
+    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
+    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
+
+
+def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the green token (bool [B, V]) with the greatest score (float32 [B, V]), ties to the smaller id; -1 for
+    none.
+    """
+    masked = torch.where(green, scores, -torch.inf)
+    best = masked.max(dim=1, keepdim=True).values
+    token = (green & (masked == best)).int().argmax(dim=1)
+    return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
+
+
+def may_win_beyond(values: torch.Tensor, delta: float, max_strength: float) -> torch.Tensor:
+    """Whether a token just below a record (float32 [B, K], the greatest first) could win if it were green, bool [B]."""
+    last = values[:, -1]
+    return (last > -torch.inf) & (last + torch.full_like(last, max_strength) * delta >= values[:, 0])
+
+
 class Shortlist(NamedTuple):
     """Which tokens of B ladders a forward carries, in which order.
 

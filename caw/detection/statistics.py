@@ -21,7 +21,7 @@ from scipy import special
 from caw.detection.family import alone
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.watermarks import EXP, SynthID, Watermark
-from caw.watermarks.green_list import FormattedList
+from caw.watermarks.green_list import GreenList
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def tails(
     Raises ValueError for mid_p with SynthID's weighted means.
     """
     if watermark.null == "binomial":
-        if mode == "compat" and isinstance(watermark, FormattedList) and watermark.compat_tail == "normal":
+        if mode == "compat" and isinstance(watermark, GreenList) and watermark.foreign:
             return normal_tails(scores, counts, watermark.gamma)
         return binomial_tails(scores, counts, watermark.null_moments[0], mid_p)
     if isinstance(watermark, SynthID):

@@ -270,12 +270,7 @@ class Watermark(ABC):
     @property
     def reads_prompt(self) -> bool:
         """Whether the context of the first generated tokens includes the prompt's last tokens."""
-        return False
-
-    @property
-    def compat_tail(self) -> Literal["exact", "normal"]:
-        """The tail that mode "compat" reports as p-value, as the format's own detector does."""
-        return "exact"
+        return self.foreign and self.window > 0
 
     @property
     def null_moments(self) -> tuple[float, float]:

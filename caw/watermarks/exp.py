@@ -25,14 +25,13 @@ from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
 from caw.watermarks.base import Position
 from caw.watermarks.formats.dual_key import DualKeyRace
-from caw.watermarks.formats.foreign import require_vocab_size
 from caw.watermarks.formats.symbols import SymbolRace
 from caw.watermarks.formats.uniforms import GeneratorRace
 from caw.watermarks.payload import MAX_BITS, make_payload
 from caw.watermarks.race import Race, RaceScheme
-from caw.watermarks.scheme import Formatted, require_format
+from caw.watermarks.scheme import Formatted
 
-FORMATS = ("native", "vllm-dual", "markllm")
+FORMATS = ("vllm-dual", "markllm")
 MAX_WIDTH = 64
 MAX_FREE = 1e4  # nats
 PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
@@ -84,8 +83,7 @@ class EXP(Formatted):
     name: ClassVar[str] = "exp"
 
     def validate(self) -> None:
-        require_format(self.format, FORMATS)
-        require_vocab_size(self.vocab_size)
+        self.require_format(*FORMATS)
         require_bool("deduplicate", self.deduplicate)
         require_number("alpha", self.alpha, 0, 1, closed=True)
         require_number("temperature", self.temperature, 0, 1e4, closed=False)

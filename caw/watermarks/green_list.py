@@ -6,14 +6,14 @@ import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
 from caw import prf
 from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
-from caw.ladder import Ladder, Rule, reweight_ladder
+from caw.ladder import Ladder, Rule, first_green, greatest_green, may_win_beyond, reweight_ladder
 from caw.watermarks.base import Null, Position, TokenScores, Watermark, native_scores
 from caw.watermarks.scheme import Formatted, Scheme
 
@@ -22,29 +22,18 @@ MAX_SUBKEYS = 1024
 L = TypeVar("L", bound="FormattedList")
 
 
-class Lists(Protocol):
-    """Token lists derived from a key and contexts, see `GreenList`."""
-
-    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
-
-    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor: ...
-
-
 def of_record(
-    lists: Lists, position: Position, delta: float, max_strength: float
+    lists: GreenList | GreenScheme, position: Position, delta: float, max_strength: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the first green token of each record and its logit, and whether one beyond it is needed, bool [B]."""
     record = position.record
     green = lists.green_tokens(position.context, record.ids) & (record.values > -torch.inf)
     token, logit = first_green(record.ids, record.values, green)
-    # whether a token just below the record could still win if it were green
-    last = record.values[:, -1]
-    reachable = (last > -torch.inf) & (last + torch.full_like(last, max_strength) * delta >= record.values[:, 0])
-    return token, logit, (token < 0) & reachable
+    return token, logit, (token < 0) & may_win_beyond(record.values, delta, max_strength)
 
 
 def likeliest_green(
-    lists: Lists, position: Position, delta: float, max_strength: float
+    lists: GreenList | GreenScheme, position: Position, delta: float, max_strength: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most likely green token of each row, int64 [B], and its logit, float32 [B]; -1 and -inf if there is
     none.
@@ -58,25 +47,6 @@ def likeliest_green(
         green = lists.green_vocabulary(position.context[rows], scores.shape[1])
         token[rows], logit[rows] = greatest_green(scores, green)
     return token, logit
-
-
-def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for
-    none.
-    """
-    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
-    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
-    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
-
-
-def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the green token (bool [B, V]) with the greatest score (float32 [B, V]), ties to the smaller id; -1 for
-    none.
-    """
-    masked = torch.where(green, scores, -torch.inf)
-    best = masked.max(dim=1, keepdim=True).values
-    token = (green & (masked == best)).int().argmax(dim=1)
-    return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,12 @@ from caw import prf
 from caw.checks import require_choice, require_int
 from caw.op_indices import GREEN, SELFHASH
 from caw.watermarks.base import Native, TokenScores, contexts_of, native_scores
-from caw.watermarks.formats.foreign import require_vocab_size
 from caw.watermarks.formats.foreign_lists import ForeignLists, TestedLists
 from caw.watermarks.formats.rules import FOREIGN, find_rule
 from caw.watermarks.formats.symbols import SymbolLists
 from caw.watermarks.green_list import FormattedList, GreenScheme
 from caw.watermarks.keys import derive_key
 from caw.watermarks.payload import make_payload
-from caw.watermarks.scheme import require_format
 
 DOMAIN, SUBKEY = b"caw/kgw", b"caw/subkey"
 MAX_WIDTH = 16
@@ -75,15 +73,11 @@ class LeftHash(GreenScheme):
         """Return the words of all tokens, int64 [B, V], at a quarter of the cost."""
         return prf.vocabulary_words(self.keys[0], context, vocab_size)
 
-    def is_green(self, words: torch.Tensor) -> torch.Tensor:
-        """Return which words are green, as bool."""
-        return (words >> (32 - prf.UNIFORM_BITS)) < self.threshold
-
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return self.is_green(self.words(context, tokens))
+        return prf.below(self.words(context, tokens), self.threshold)
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        return self.is_green(self.vocabulary_words(context, vocab_size))
+        return prf.below(self.vocabulary_words(context, vocab_size), self.threshold)
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         contexts, tokens = contexts_of(ids, self.window), ids[:, None]
@@ -103,18 +97,14 @@ class SelfHash(LeftHash):
     salted = True
 
     def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.stack([prf.context_words(self.keys[0], x[:, None], tokens) for x in context.unbind(1)]).amin(dim=0)
+        return prf.anchored_seeds(self.keys[0], context, tokens)
 
     def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return self._seeded(self.seeds(context, tokens), tokens)
+        return prf.seeded_words(self.keys[0], self.seeds(context, tokens), tokens)
 
     def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        words = [prf.vocabulary_words(self.keys[0], x[:, None], vocab_size) for x in context.unbind(1)]
-        seeds = torch.stack(words).amin(dim=0)
-        return self._seeded(seeds, torch.arange(vocab_size, device=context.device).expand_as(seeds))
-
-    def _seeded(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return prf.token_word(self.keys[0], prf.absorb_context(self.keys[0], [seeds, tokens]), tokens)
+        seeds = prf.anchored_vocabulary_seeds(self.keys[0], context, vocab_size)
+        return prf.seeded_words(self.keys[0], seeds, torch.arange(vocab_size, device=context.device))
 
 
 SEEDINGS = {"lefthash": LeftHash, "selfhash": SelfHash}
@@ -155,8 +145,7 @@ class KGW(FormattedList):
 
     def validate(self) -> None:
         super().validate()
-        require_format(self.format, ("native", *FOREIGN))
-        require_vocab_size(self.vocab_size)
+        self.require_format(*FOREIGN)
         self.check_subkeys(self.payload_bits)
         object.__setattr__(self, "context_width", self.scheme.width)
 

@@ -10,14 +10,15 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from caw.checks import require_choice
+from caw.checks import require_choice, require_int
 from caw.watermarks.base import Native, TokenScores, Watermark
 from caw.watermarks.payload import PayloadCode, PayloadScores
 
+MAX_VOCABULARY = (1 << 31) - 1
 S = TypeVar("S", bound="Scheme")
 
 
@@ -27,15 +28,11 @@ class Scheme(ABC):
     window: W, number of tokens in a context.
     keys: keys derived from the watermark's key; marking and scoring read no others. A scheme never shows them.
     foreign: whether the format belongs to another system, which reads and writes the same texts.
-    reads_prompt: whether the context of the first generated tokens includes the prompt's last tokens.
-    compat_tail: the tail that that system's detector reports as p-value.
     native: parameters of the compiled ops; None if only PyTorch code supports the scheme.
     code: of the payload; None without one.
     """
 
     foreign: ClassVar[bool] = False
-    reads_prompt = False
-    compat_tail: ClassVar[Literal["exact", "normal"]] = "exact"
     native: Native | None = None
     code: PayloadCode | None = None
 
@@ -48,16 +45,8 @@ class Scheme(ABC):
         """
         return self
 
-    def share(self, other: Any) -> None:
-        """Take from the same scheme under another key whatever is expensive and does not depend on the key."""
-        return
-
     def check_readable(self) -> None:
         """Raise ValueError if texts cannot be scored with the parameters given."""
-        return
-
-    def check_ids(self, greatest: int) -> None:
-        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the given vocabulary."""
         return
 
     def check_writable(self) -> None:
@@ -87,7 +76,6 @@ class Formatted(Watermark):
     format: str
     vocab_size: int | None
     window, native, foreign, code = map(of_scheme, ("window", "native", "foreign", "code"))
-    reads_prompt, compat_tail = of_scheme("reads_prompt"), of_scheme("compat_tail")
 
     @cached_property
     @abstractmethod
@@ -99,11 +87,6 @@ class Formatted(Watermark):
             return self
         known: dict[str, Any] = {"vocab_size": vocab_size}  # the fields are those of the subclasses
         return dataclasses.replace(self, **known)
-
-    def with_key(self: F, key: Any) -> F:
-        other = super().with_key(key)
-        other.scheme.share(self.scheme)
-        return other
 
     def placed(self: F, device: torch.device) -> F | None:
         scheme = self.scheme.placed(device)
@@ -117,7 +100,11 @@ class Formatted(Watermark):
         self.scheme.check_readable()
 
     def check_ids(self, greatest: int) -> None:
-        self.scheme.check_ids(greatest)
+        if self.foreign and self.vocab_size is not None and greatest >= self.vocab_size:
+            raise ValueError(
+                f"format {self.format!r} has vocab_size {self.vocab_size}, but the text contains token id {greatest}; "
+                "use the tokenizer and the vocab_size of the model that wrote the text"
+            )
 
     def check_strength(self, max_strength: float) -> None:
         super().check_strength(max_strength)
@@ -127,7 +114,8 @@ class Formatted(Watermark):
         native = self.native
         return self.scheme.score_ref(ids) if native is None else native.scores(ids, self.window)
 
-
-def require_format(name: str, known: tuple[str, ...]) -> None:
-    """Raise ValueError unless the watermark has this format."""
-    require_choice("format", name, known, "native")
+    def require_format(self, *known: str) -> None:
+        """Raise unless the watermark has one of these formats, or the native one, and a valid vocabulary if any."""
+        require_choice("format", self.format, ("native", *known), "native")
+        if self.vocab_size is not None:
+            require_int("vocab_size", self.vocab_size, 2, MAX_VOCABULARY)

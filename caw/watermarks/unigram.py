@@ -15,11 +15,9 @@ from typing import ClassVar
 import torch
 
 from caw import prf
-from caw.watermarks.formats.foreign import require_vocab_size
 from caw.watermarks.formats.numpy_mask import MaskList
 from caw.watermarks.green_list import FormattedList, GreenScheme
 from caw.watermarks.kgw import LeftHash
-from caw.watermarks.scheme import require_format
 
 DOMAIN = b"caw/unigram"
 
@@ -60,8 +58,7 @@ class Unigram(FormattedList):
 
     def validate(self) -> None:
         super().validate()
-        require_format(self.format, ("native", "markllm"))
-        require_vocab_size(self.vocab_size)
+        self.require_format("markllm")
         self.check_subkeys()
         _ = self.scheme  # refuses what does not go together
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -17,6 +18,7 @@ from caw.watermarks.formats.rules import NGRAMS_ONCE, SeedRule
 from caw.watermarks.green_list import GreenScheme, first_green
 
 MAX_WIDTH = 64
+LISTS: WeakValueDictionary[tuple[int, int, bool], PermutationLists] = WeakValueDictionary()  # as long as one is in use
 TESTED_AT_ONCE = 8  # a list costs some 0.1 ms, and one test in 1 / gamma finds a green token
 
 
@@ -26,7 +28,6 @@ class ForeignLists(ForeignScheme, GreenScheme):
     needed: number of tokens before a position that this system's detector requires.
     """
 
-    compat_tail = "normal"
     _table: torch.Tensor | None = None  # where a placed scheme keeps it
 
     def __init__(
@@ -56,7 +57,9 @@ class ForeignLists(ForeignScheme, GreenScheme):
 
     @cached_property
     def lists(self) -> PermutationLists | DrawnLists:
-        return PermutationLists(self.vocab_size, int(self.vocab_size * self.gamma), keep=not self.rule.salted)
+        """One object for all keys: a key changes seeds, and a seed has one list."""
+        shape = self.vocab_size, int(self.vocab_size * self.gamma), not self.rule.salted
+        return LISTS.get(shape) or LISTS.setdefault(shape, PermutationLists(*shape))
 
     def placed(self, device: torch.device) -> ForeignLists | None:
         if not (self.rule.philox or device.type != "cuda" or ops.has_kernel("permutation_contains", "cuda")):
@@ -66,13 +69,6 @@ class ForeignLists(ForeignScheme, GreenScheme):
         if not self.rule.philox:
             other.lists = DrawnLists(self.lists.vocab_size, self.lists.size)
         return other
-
-    def share(self, other: ForeignLists) -> None:
-        """Share the drawn lists: a key changes seeds, and a seed has one list, so many keys need no more memory than
-        one.
-        """
-        if self.size is not None:
-            self.lists = other.lists
 
     @property
     def fraction(self) -> float:

@@ -34,7 +34,6 @@ def _shuffled(seed: int, gamma: float, vocab_size: int) -> torch.Tensor:
 class MaskList(ForeignScheme, GreenScheme):
     """One mask for every position; tokens beyond it are not green."""
 
-    compat_tail = "normal"
     _mask: torch.Tensor | None = None  # where a placed scheme keeps it
     width = 0
 

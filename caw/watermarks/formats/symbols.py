@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -16,25 +16,10 @@ from caw.watermarks.payload import Bits, PayloadScores
 from caw.watermarks.race import Race, exponential
 from caw.watermarks.scheme import Scheme
 
+if TYPE_CHECKING:  # which holds these
+    from caw.watermarks.kgw import LeftHash
+
 S = TypeVar("S", bound="Symbols")
-
-
-class Words(Protocol):
-    """Lists by the words of tokens, see `caw.watermarks.kgw`."""
-
-    window: int
-    width: int
-    threshold: int
-    keys: tuple[int, ...]
-
-    @property
-    def fraction(self) -> float: ...
-
-    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
-
-    def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor: ...
-
-    def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
 
 
 class Symbols(Scheme):
@@ -63,7 +48,7 @@ class Symbols(Scheme):
 class SymbolLists(Symbols, GreenScheme):
     """The lists of a native scheme, r = 1 / gamma of them behind every context: the symbol's is green."""
 
-    def __init__(self, lists: Words, bits: Bits) -> None:
+    def __init__(self, lists: LeftHash, bits: Bits) -> None:
         super().__init__(lists.window, *lists.keys)
         self.lists, self.bits, self.code, self.width = lists, bits, bits.code, lists.width
 
