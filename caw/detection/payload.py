@@ -24,6 +24,7 @@ from scipy import special
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.watermarks import Watermark
+from caw.watermarks.formats.symbols import Symbols
 from caw.watermarks.green_list import GreenList
 from caw.watermarks.payload import PayloadCode
 from caw.watermarks.scheme import Formatted
@@ -52,7 +53,7 @@ class PayloadReading:
 
 def payload_evidence(watermark: Watermark, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (values float64 [n, r], positions int64 [n], evidence int64 [n, E]) of one text int64 [n]."""
-    assert isinstance(watermark, Formatted)
+    assert isinstance(watermark, Formatted) and isinstance(watermark.scheme, Symbols)
     scores = watermark.scheme.payload_scores(torch.from_numpy(ids))
     return scores.values.numpy(), scores.positions.numpy(), scores.evidence.numpy()
 

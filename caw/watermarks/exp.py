@@ -20,7 +20,7 @@ import torch
 from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import FREE_NATS, TOP_K_EXP
-from caw.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k
+from caw.ladder import Ladder, Rule, race_ladder_ref
 from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
 from caw.watermarks.base import Position
@@ -149,15 +149,9 @@ class EXP(Formatted):
         The race leaves the sampling noise out, so that at strength 1 it is the watermark's own.
         """
         record, race = position.record, self._race(position)
-        if position.fixed:
-            found = ops.race_ladder(record.values, record.ids, race, self.full, max_strength, self.races_whole)
-            ladder = Ladder(found[0], found[1], found[2], self.rule, self.full)
-        elif self.strength == "top_k":
-            ladder = race_ladder_top_k(record.ids, race, self.top_k, max_strength)
-        else:
-            start = record.values.double()
-            slope = torch.where(race > -torch.inf, race - start, -torch.inf)
-            ladder = race_ladder_scale(record.ids, start, slope, max_strength)
+        op = ops.race_ladder if position.fixed else race_ladder_ref
+        found = op(record.values, record.ids, race, self.full, max_strength, self.races_whole)
+        ladder = Ladder(found[0], found[1], found[2], self.rule, self.full)
         return ladder.only_original(~self.scheme.marks(position.context))
 
     @property

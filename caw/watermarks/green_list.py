@@ -22,30 +22,26 @@ MAX_SUBKEYS = 1024
 L = TypeVar("L", bound="FormattedList")
 
 
-def of_record(
-    lists: GreenList | GreenScheme, position: Position, delta: float, max_strength: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the first green token of each record and its logit, and whether one beyond it is needed, bool [B]."""
-    record = position.record
-    green = lists.green_tokens(position.context, record.ids) & (record.values > -torch.inf)
-    token, logit = first_green(record.ids, record.values, green)
-    return token, logit, (token < 0) & may_win_beyond(record.values, delta, max_strength)
-
-
 def likeliest_green(
     lists: GreenList | GreenScheme, position: Position, delta: float, max_strength: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most likely green token of each row, int64 [B], and its logit, float32 [B]; -1 and -inf if there is
     none.
 
-    The vocabulary is scanned only if the record has no green token and one beyond it could still be chosen.
+    The vocabulary is scanned only where the record has no green token and one beyond it could still be chosen.
     """
-    token, logit, wanted = of_record(lists, position, delta, max_strength)
+    record, context = position.record, position.context
+    green = lists.green_tokens(context, record.ids) & (record.values > -torch.inf)
+    token, logit = first_green(record.ids, record.values, green)
+    wanted = (token < 0) & may_win_beyond(record.values, delta, max_strength)
+    if position.fixed:
+        scores = position.scores.float()
+        beyond, its = greatest_green(scores, lists.green_wanted(context, scores.shape[1], wanted))
+        return torch.where(wanted, beyond, token), torch.where(wanted, its, logit)
     rows = wanted.nonzero()[:, 0]
     if rows.numel():
         scores = position.scores[rows].float()
-        green = lists.green_vocabulary(position.context[rows], scores.shape[1])
-        token[rows], logit[rows] = greatest_green(scores, green)
+        token[rows], logit[rows] = greatest_green(scores, lists.green_vocabulary(context[rows], scores.shape[1]))
     return token, logit
 
 
@@ -94,6 +90,10 @@ class GreenList(Watermark):
         """Return the green lists after contexts int64 [B, W], bool [B, V]."""
         return self.green_tokens(context, torch.arange(vocab_size, device=context.device).expand(len(context), -1))
 
+    def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
+        """Return `green_vocabulary` of the rows that are wanted (bool [B]); other rows are undefined."""
+        return self.green_vocabulary(context, vocab_size)
+
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         """Return the original token and the most likely green one. Kirchenbauer et al. 2023, Algorithm 2."""
         ids, values = position.record.ids, position.record.values
@@ -132,19 +132,14 @@ class GreenScheme(Scheme):
         """As `GreenList.green_vocabulary`."""
 
     def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
-        """Return `green_vocabulary` of the rows that are wanted (bool [B]); other rows are undefined."""
+        """As `GreenList.green_wanted`."""
         return self.green_vocabulary(context, vocab_size)
 
     def likeliest_green(
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the function of that name; of a fixed position without reading anything back."""
-        if not position.fixed:
-            return likeliest_green(self, position, delta, max_strength)
-        token, logit, wanted = of_record(self, position, delta, max_strength)
-        scores = position.scores.float()
-        beyond, its = greatest_green(scores, self.green_wanted(position.context, scores.shape[1], wanted))
-        return torch.where(wanted, beyond, token), torch.where(wanted, its, logit)
+        """Compute the function of that name for these lists."""
+        return likeliest_green(self, position, delta, max_strength)
 
 
 class FormattedList(Formatted, GreenList):

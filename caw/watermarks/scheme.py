@@ -16,7 +16,7 @@ import torch
 
 from caw.checks import require_choice, require_int
 from caw.watermarks.base import Native, TokenScores, Watermark
-from caw.watermarks.payload import PayloadCode, PayloadScores
+from caw.watermarks.payload import PayloadCode
 
 MAX_VOCABULARY = (1 << 31) - 1
 S = TypeVar("S", bound="Scheme")
@@ -56,10 +56,6 @@ class Scheme(ABC):
     @abstractmethod
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         """Score every token of one text int64 [n] in plain PyTorch."""
-
-    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
-        """Score every token of one text int64 [n] under each symbol of the code."""
-        raise NotImplementedError("this format carries no payload")
 
 
 F = TypeVar("F", bound="Formatted")

@@ -36,6 +36,7 @@ class Symbols(Scheme):
         self.bits.check_writable()
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        """Score every token of one text int64 [n] under each symbol of the code."""
         contexts = contexts_of(ids, self.window)
         values, evidence = self.by_symbol(contexts, ids[:, None])
         return PayloadScores(values, self.bits.positions(contexts), evidence)
