@@ -61,8 +61,8 @@ def _is_number(value: Any) -> bool:
 
 
 def drawn_of(made: Made | None, marks: Sequence[Watermark]) -> dict[str, Any] | None:
-    """Return how a text was drawn that a race at full strength may have marked: its temperature, top_k, top_p and
-    min_p; {} for a text without a race, None if nothing says it.
+    """Return how a text was drawn that a race at full strength may have marked: its temperature and what
+    was cut; {} for a text without a race, None if nothing says it.
     """
     if made is None:
         return None

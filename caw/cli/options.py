@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
+from caw.flags import DECODING, MARK, POLICY, RUNNING
 from caw.io.progress import silent
 from caw.io.show import shown
+from caw.models import DEMO_MODEL
 from caw.models.device import DTYPES, resolve_device
 from caw.policies.names import POLICIES, make_policy, policy_name
 from caw.watermarks.keys import parse_key
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from caw.policies import Policy
     from caw.watermarks import Watermark
 
-MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
+__all__ = ["DECODING", "MARK", "POLICY", "RUNNING"]
 
 FORMAT = {"format": "format", "vocab-size": "vocab_size"}
 SUBKEYS = {"subkeys": "subkeys"}
@@ -49,33 +49,9 @@ def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=title, **settings)
 
 
-def grouped(**groups: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of a command: its parameter of a group's name gets the values of the group's options, by name.
-
-    groups: each an option's name with its annotation, or with (annotation, default); None = no default.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for each in signature.parameters.values():
-            for name, option in groups.get(each.name, {each.name: (each.annotation, each.default)}).items():
-                annotation, default = option if isinstance(option, tuple) else (option, None)
-                parameters.append(each.replace(name=name.replace("-", "_"), annotation=annotation, default=default))
-
-        def call(**given: Any) -> None:
-            packed = {group: {name: given.pop(name.replace("-", "_")) for name in groups[group]} for group in groups}
-            command(**given, **packed)
-
-        functools.update_wrapper(call, command, updated=())
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        del call.__wrapped__  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
+ModelName = Annotated[
+    str, typer.Option("--model", help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")
+]
 BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
 OTHERWISE = "[recommended; kgw if a policy or an option of kgw is given]"
 WatermarkName = Annotated[
@@ -179,27 +155,6 @@ def quieten(context: typer.Context, on: bool) -> None:
 
 Quiet = Annotated[bool, panel(RUNNING, "Hide progress.", "--quiet", "-q", callback=quieten)]
 Threads = Annotated[int | None, panel(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
-MaxMemory = Annotated[
-    str | None,
-    panel(RUNNING, "Memory limit besides the model weights, e.g. 8GiB [90 % of free memory].", "--max-memory"),
-]
-MarkEos = Annotated[
-    bool | None,
-    panel(
-        DECODING,
-        "Allow the mark to change where a text ends [as the format's own system does].",
-        "--mark-eos/--keep-eos",
-    ),
-]
-Compile = Annotated[
-    bool, panel(RUNNING, "Compile the model with torch.compile, which takes about a minute.", "--compile")
-]
-
-Speculate = Annotated[
-    str,
-    panel(RUNNING, "Speculative decoding; texts do not change: auto (n-gram lookup where it pays), own (lookup within "
-    "each text only), none, or a number of tokens to look up."),
-]  # fmt: skip
 
 
 def parse_speculate(text: str) -> str | int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from caw.cli.options import RUNNING, panel, prepare_device
+from caw.cli.options import RUNNING, Device, DType, Threads, panel, prepare_device
 from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS, check_quantization, usual_device
 from caw.models.sources import file_or_folder
 
@@ -44,6 +45,26 @@ def prepare_place(
 
         check_quantization(quantization, file_or_folder(model), torch.device(place), dtype, flag)
     return place
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command's model runs, and its numbers."""
+
+    dtype: DType = "auto"
+    quantization: Quantized = None
+    device: Device = None
+    threads: Threads = None
+
+    def prepare(self, model: str) -> str:
+        """Return the model's device, see `prepare_place`."""
+        return prepare_place(model, self.device, self.threads, self.dtype, self.quantization)
+
+    def load(self, model: str, device: str) -> tuple[Any, Any]:
+        """Return model and tokenizer."""
+        from caw.models import load_model
+
+        return load_model(model, device=device, dtype=self.dtype, quantization=self.quantization)
 
 
 def check_second(model: str | None, device: str, dtype: str, quantization: str | None, flag: str, names: str) -> None:

@@ -136,13 +136,13 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     """
     refuse_idle(settings)
     check_guarded(settings)
-    if settings.detectable_at is None:
+    if settings.level is None:
         return
     mark = check_markable(watermark)
     check_strong(policy or FixedStrength(), mark)
     check_candidates(policy or FixedStrength(), mark, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        check_reach(*test_of(mark, settings.detectable_at, settings.raced), settings.max_new_tokens)
+        check_reach(*test_of(mark, settings.level, settings.raced), settings.max_new_tokens)
 
 
 def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:
@@ -165,5 +165,5 @@ def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:
 def refuse_idle(settings: Settings, *others: str) -> None:
     """Raise ValueError for options that have no effect without tests; others: further given arguments."""
     given = [*(name for name in OF_DETECTABLE if getattr(settings, name) != getattr(USUAL, name)), *others]
-    if given and settings.detectable_at is None:
+    if given and settings.level is None:
         raise ValueError(f"{given[0]} requires detectable_at; give e.g. detectable_at=1e-3, or leave it out")

@@ -37,7 +37,7 @@ def plan_attempts(
 
     reader: the watermark that the test reads where it is not the one that marks: a `Recommended`, which has two.
     """
-    if settings.detectable_at is None:
+    if settings.level is None:
         refuse_idle(settings, *(["detector"] if detector is not None else []))
         return OneAttempt(requests, policy, kept)
     known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)

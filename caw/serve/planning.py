@@ -72,7 +72,7 @@ class Planned:
         self.fewest = fewest_marked(nobodys)
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
-        level = settings.rules.detectable_at
+        level = settings.rules.level
         _, policy = settle(facts, self.watermark, policy, tokenizer, raced=None, level=level)
         policy = check_arguments(facts, tokenizer, self.watermark, policy, None, self.sampling)
         check_beginning(self.watermark, policy, sampled=True)
@@ -134,9 +134,9 @@ class Planned:
 
     def check_reach(self, marking: Marking, most: int, *, raced: bool) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
-        if not marking.strict or marking.detectable_at is None:
+        if not marking.strict or marking.level is None:
             return
-        if fewest := beyond_reach(*test_of(self.watermark, marking.detectable_at, raced), most):
+        if fewest := beyond_reach(*test_of(self.watermark, marking.level, raced), most):
             said = (
                 f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
             )

@@ -23,10 +23,10 @@ pytestmark = [
 LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
 # what each command loads its model with, and what it needs besides one
 COMMANDS = {
-    "generate": ("caw.cli.generate_command", ["--prompt", "x"]),
-    "demo": ("caw.cli.demo_command", ["--evaluator", "EVALUATOR"]),
+    "generate": ("caw.models", ["--prompt", "x"]),
+    "demo": ("caw.models", ["--evaluator", "EVALUATOR"]),
     "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
-    "serve": ("caw.cli.serve_command", []),
+    "serve": ("caw.models", []),
     "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
     "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),

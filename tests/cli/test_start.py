@@ -143,7 +143,7 @@ def test_help_explains_exit_codes() -> None:
 
 
 def test_help_shows_brackets_and_braces() -> None:
-    shown = " ".join(run("generate", "--help").stdout.split())
+    shown = " ".join(run("generate", "--help-all").stdout.split())
     assert "[0.25]" in shown and '{"prompt": ..., "id": ...}' in shown
 
 
