@@ -15,7 +15,8 @@ DETECTABLE, SERVING, LIMITS, MARKED = "Detectable texts", "Serving", "Limits", "
 def flag(default: Any, text: str, panel: str | None, *names: str, kind: Any = None, **more: Any) -> Any:
     """Return the field of a dataclass that a command has an option for.
 
-    text, panel: help, and the panel that shows it. names: flags, () = one of the field's name. kind: of what a command
-    reads, None = the field's type; `X | None` where it must know whether the option was given. more: of the option.
+    text, panel: help, and the panel that shows it; where the help ends with a default in brackets, a command reads None
+    for an option that was not given. names: flags, () = one of the field's name. kind: of what a command reads, None =
+    the field's type. more: of the option.
     """
     return field(default=default, metadata={FLAG: (text, panel, names, kind, more)})

@@ -82,22 +82,15 @@ class Sampling:
 
     max_new_tokens: int = flag(200, "Maximum new tokens.", DECODING)
     min_new_tokens: int = flag(0, "Minimum new tokens.", DECODING)
-    do_sample: bool = flag(
-        False, "Sample instead of decoding greedily [--greedy].", DECODING, "--sample/--greedy", kind=bool | None
-    )
-    temperature: float = flag(1.0, "Sampling temperature [1].", DECODING, kind=float | None)
-    top_k: int = flag(0, "Sample from the top k tokens [0, off].", DECODING, kind=int | None)
-    top_p: float = flag(
-        1.0, "Nucleus sampling: total probability to sample from [1, off].", DECODING, kind=float | None
-    )
-    min_p: float = flag(
-        0.0, "Minimum probability relative to the most likely token [0, off].", DECODING, kind=float | None
-    )
+    do_sample: bool = flag(False, "Sample instead of decoding greedily [--greedy].", DECODING, "--sample/--greedy")
+    temperature: float = flag(1.0, "Sampling temperature [1].", DECODING)
+    top_k: int = flag(0, "Sample from the top k tokens [0, off].", DECODING)
+    top_p: float = flag(1.0, "Nucleus sampling: total probability to sample from [1, off].", DECODING)
+    min_p: float = flag(0.0, "Minimum probability relative to the most likely token [0, off].", DECODING)
     seed: int | None = flag(0, "Random seed of the sampling.", DECODING, kind=int)
     repetition_penalty: float = flag(
-        1.0, "Penalty on tokens of the prompt and the text, also for greedy decoding [1, off].", DECODING, kind=float
-        | None,
-    )  # fmt: skip
+        1.0, "Penalty on tokens of the prompt and the text, also for greedy decoding [1, off].", DECODING
+    )
     presence_penalty: float = flag(0.0, "Penalty on tokens that are in the text, -2 to 2.", DECODING)
     frequency_penalty: float = flag(0.0, "Penalty on tokens per occurrence in the text, -2 to 2.", DECODING)
     logit_bias: LogitBias | None = None
@@ -154,7 +147,7 @@ class Detectability:
     edits: float = flag(0.0, "Share of words that a later edit may delete without losing the mark.", DETECTABLE)
     guard: Guard | None = flag(
         None, "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).", DETECTABLE,
-        kind=str | None, metavar=KEEPS,
+        kind=str, metavar=KEEPS,
     )  # fmt: skip
 
 
@@ -189,9 +182,7 @@ class Running:
     """
 
     chat: bool = flag(False, "Apply the model's chat template to prompts.", DECODING)
-    stop: str | Sequence[str] | None = flag(
-        None, "Stop string: ends the text; repeatable.", DECODING, kind=list[str] | None
-    )
+    stop: str | Sequence[str] | None = flag(None, "Stop string: ends the text; repeatable.", DECODING, kind=list[str])
     return_trace: bool = True
     branching: Branching = "tree"
     slots: int | None = None
@@ -201,7 +192,7 @@ class Running:
     )  # fmt: skip
     batch_size: int | None = flag(None, "Batch size: texts decoded together [8].", RUNNING, min=1)
     max_memory: int | float | str | None = flag(
-        None, "Memory limit besides the model weights, e.g. 8GiB [90 % of free memory].", RUNNING, kind=str | None
+        None, "Memory limit besides the model weights, e.g. 8GiB [90 % of free memory].", RUNNING, kind=str
     )
     prefill_attention: PrefillAttention = "sdpa"
     compile: bool = flag(False, "Compile the model with torch.compile, which takes about a minute.", RUNNING)

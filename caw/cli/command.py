@@ -31,10 +31,11 @@ def options_of(kind: type, *names: str, **defaults: Any) -> dict[str, Any]:
         hint, default = hints[each.name], defaults.get(each.name, each.default)
         if FLAG in each.metadata:
             text, panel, flags, given, more = each.metadata[FLAG]
-            if given is not None and type(None) in getattr(given, "__args__", ()):
-                default = defaults.get(each.name)  # None tells that it was not given
+            given = given or hint
+            if each.default is None or text.endswith("]."):
+                given, default = given | None, defaults.get(each.name)
             flags = flags or (f"--{each.name.replace('_', '-')}",)
-            hint = Annotated[given or hint, typer.Option(*flags, help=text, rich_help_panel=panel, **more)]
+            hint = Annotated[given, typer.Option(*flags, help=text, rich_help_panel=panel, **more)]
             found[each.name] = hint, default
         elif get_origin(hint) is Annotated:
             found[each.name] = hint, default
@@ -74,7 +75,8 @@ def command(common: str = "", **groups: Any) -> Callable[[Callable[..., None]], 
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         del call.__wrapped__  # type: ignore[attr-defined]
         if common:
-            call.kind = type("Command", (Command,), {"common": {*common.split(), "help-all"}})  # type: ignore[attr-defined]
+            kind = type("Command", (Command,), {"common": {*common.split(), "help-all"}})
+            call.kind = kind  # type: ignore[attr-defined]
         return call
 
     return decorate

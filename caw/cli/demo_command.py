@@ -12,7 +12,6 @@ from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
 from caw.cli.options import panel
 from caw.cli.quantization_option import Place
-from caw.defaults import DELTA, GAMMA, THETA
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL
@@ -23,19 +22,21 @@ PROMPT = "What are the benefits of learning a second language?"
 KEY = "caw demo"
 
 
-@command(settings=options_of(Settings, "max_new_tokens", max_new_tokens=180), place=options_of(Place, dtype="float32"))
+@command(
+    settings=options_of(Settings, "max_new_tokens", max_new_tokens=180),
+    mark=options_of(opt.MarkOptions, "gamma", "delta"),
+    of_policy=options_of(opt.PolicyOptions, "theta", "beta", "evaluator"),
+    place=options_of(Place, dtype="float32"),
+)
 def demo(
     *,
     prompt: Annotated[str, typer.Option(help="Prompt.")] = PROMPT,
     settings: dict[str, Any],
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
     key: opt.Key = None,
-    gamma: Annotated[float, panel(opt.MARK, "Share of the vocabulary that is green.")] = GAMMA,
-    delta: Annotated[float, panel(opt.MARK, "Bonus added to the logits of green tokens.")] = DELTA,
-    theta: Annotated[float, panel(opt.POLICY, "Importance threshold: tokens above it stay unmarked.")] = THETA,
-    beta: opt.Beta = None,
+    mark: dict[str, Any],
+    of_policy: dict[str, Any],
     model: Annotated[str, panel(opt.RUNNING, f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
-    evaluator: opt.EvaluatorName = None,
     place: dict[str, Any],
 ) -> None:
     """Generate plain, KGW, CAW and drawn outputs of one prompt, and show tokens, p-values and speed.
@@ -57,10 +58,10 @@ def demo(
         from caw.policies import CapacityPolicy
         from caw.watermarks import KGW
 
-        check_paths({"--model": model, "--evaluator": evaluator}, {"--html": html})
-        watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})
+        check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {"--html": html})
+        watermark = opt.build_watermark("kgw", key or KEY, mark)
         assert isinstance(watermark, KGW)
-        policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
+        policy = opt.build_policy("capacity", of_policy, model)
         assert isinstance(policy, CapacityPolicy)
         Settings(**settings)  # a bad number is refused before anything is loaded
         device = Place(**place).prepare(model)

@@ -14,7 +14,7 @@ import typer
 from caw.cli import detect_model as reader
 from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
-from caw.cli.command import command
+from caw.cli.command import command, options_of
 from caw.cli.detect_config import Normalize, read_key_list
 from caw.cli.detect_lines import made_of, of_other_keys, replaced, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
@@ -116,7 +116,7 @@ class Task:
 
 @command(
     "file text input tokenizer watermark key registry tenant fpr weights prompt-file regions receipt json html",
-    options={**opt.OF_TEST, "vocab-size": opt.VocabSize, "payload-bits": opt.PayloadBits},
+    options={**opt.OF_TEST, **options_of(opt.MarkOptions, "vocab_size", "payload_bits")},
 )
 def detect(
     *,
@@ -173,7 +173,8 @@ def detect(
         if registry is not None or tenant is not None:
             others = {"key or CAW_KEY": key, "mode": test.mode, "config": config, "weights": reads.weights,
                       "regions": test.regions, "html": report.html, "null-report": null,
-                      "power": power, "watermark": watermark is not None, **options}  # fmt: skip
+                      "power": power, "watermark": watermark is not None,
+                      **{name.replace("_", "-"): value for name, value in options.items()}}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(sources, texts.field)
             bad += check_made(items, list(found.values()), texts.input)
@@ -233,7 +234,7 @@ def _task(marks: dict[str, Watermark], test: dict[str, Any], prefix: str, report
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
     """Return the watermarks to test for, by name."""
     if config is not None:
-        given = [f"--{option}" for option, value in options.items() if value is not None]
+        given = [opt.as_typed(option) for option, value in options.items() if value is not None]
         if given:
             raise ValueError(f"--config defines the watermarks completely, got {given[0]} as well; leave it out")
         return read_key_list(config)

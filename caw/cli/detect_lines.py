@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from caw.cli.options import WATERMARK_OPTIONS
+from caw.cli.options import WATERMARK_OPTIONS, as_typed
 from caw.settings import DRAWING, gets_race
 
 if TYPE_CHECKING:
@@ -166,5 +166,5 @@ def _options(mark: Watermark) -> str:
     for option, argument in WATERMARK_OPTIONS[name].items():
         value = getattr(mark, argument)
         if argument not in NAMED and value != getattr(usual, argument):
-            given.append(f"--{option} {value}")
+            given.append(f"{as_typed(option)} {value}")
     return " ".join(given)

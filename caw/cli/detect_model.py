@@ -62,7 +62,7 @@ class ReaderSettings:
     policy: str | None = flag(
         None, "Policy that marked the texts [as in `caw generate`].", READER, metavar="|".join(opt.POLICIES)
     )
-    of_policy: Mapping[str, Any] = group(opt.OF_POLICY)
+    of_policy: Mapping[str, Any] = group(opt.OF_POLICY_READ)
     drawn: Mapping[str, Any] = group(DRAWN)
     of_mark: Mapping[str, Any] = group(opt.OF_STRENGTH)
     running: Mapping[str, Any] = group(options_of(Place, dtype=None))
@@ -86,7 +86,7 @@ class ReaderSettings:
         given = [option for option, value in named.items() if value is not None]
         if self.model is None:
             if given:
-                raise ValueError(f"--{given[0].replace('_', '-')} requires --weights model:NAME; add it")
+                raise ValueError(f"{opt.as_typed(given[0])} requires --weights model:NAME; add it")
             return
         if not self.model:
             raise ValueError("--weights model:NAME must name a model, got none; give a name such as model:smollm2-135m")

@@ -112,8 +112,8 @@ def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
 
 @command(
     COMMON,
-    of_mark={**opt.OF_TEST, **opt.OF_STRENGTH, "payload": opt.Payload, "payload-bits": opt.PayloadBits},
-    of_policy={**opt.OF_POLICY, "target": opt.TargetP},
+    of_mark={**opt.OF_TEST, **opt.OF_STRENGTH, **options_of(opt.MarkOptions, "payload", "payload_bits")},
+    of_policy=opt.OF_POLICY,
     given=options_of(Settings),
 )
 def generate(

@@ -30,7 +30,7 @@ WIDE = 100  # letters of a line
 TIME = "Time in UTC like 2027-01-31T12:00"
 
 
-@command(options={**opt.OF_TEST, **opt.OF_STRENGTH, "vocab-size": opt.VocabSize})
+@command(options={**opt.OF_TEST, **opt.OF_STRENGTH, **options_of(opt.MarkOptions, "vocab_size")})
 def create(
     *,
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant; created if new.")],
@@ -83,8 +83,8 @@ def create(
     with user_errors():
         window = read_time("--from", begin), read_time("--until", until)
         of_greedy = {"target": target, "evaluator": evaluator}
-        others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
-                  **{f"--{name}": value is not None for name, value in {**options, **of_greedy}.items()}}  # fmt: skip
+        others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None}
+        others |= {opt.as_typed(name): value is not None for name, value in {**options, **of_greedy}.items()}
         strange = next((name for name, given in others.items() if given), None) if api else "--opt-out" * opt_out
         if strange:
             raise ValueError(f"{strange} is only for {'marking' if api else 'API'} keys; leave it out")

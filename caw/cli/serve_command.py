@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     of_server=serving.OF_SERVER,
     rules=serving.RULES,
     of_mark={**opt.OF_TEST, **opt.OF_STRENGTH},
-    of_policy={**opt.OF_POLICY, "target": opt.TargetP},
+    of_policy=opt.OF_POLICY,
     running=options_of(Settings, "max_memory", "compile"),
 )
 def serve(

@@ -46,7 +46,7 @@ class ServerSettings:
     max_attempts: int = flag(4, "Maximum attempts per text.", MARKED)
     guard: Guard | None = flag(
         None, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked text.",
-        MARKED, kind=str | None, metavar=KEEPS,
+        MARKED, kind=str, metavar=KEEPS,
     )  # fmt: skip
     max_factor: float = flag(
         1.0, "Maximum strength of a retry, as a multiple of the policy's strength.", MARKED, "--max-strength-factor"

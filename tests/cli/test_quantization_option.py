@@ -25,7 +25,7 @@ LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
 COMMANDS = {
     "generate": ("caw.models", ["--prompt", "x"]),
     "demo": ("caw.models", ["--evaluator", "EVALUATOR"]),
-    "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
+    "tune": ("caw.models", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
     "serve": ("caw.models", []),
     "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
     "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
