@@ -14,9 +14,8 @@ from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.integrations.profiles import Profile
 from caw.models import load_tokenizer
 from caw.policies import CapacityPolicy
-from caw.policies.recommended import policy_for
+from caw.policies.recommended import Facts, mark_of
 from caw.settings import DRAWING
-from caw.watermarks import Recommended
 
 FILTERS = DRAWING[3:]  # which engines name as this library does
 
@@ -138,8 +137,6 @@ class EngineTexts:
 
     def _tokenizer_for(self, profile: Profile) -> Any:
         """The engine's tokenizer, loaded for an evaluator alone that has yet to read it and may be used here."""
-        mark, policy = profile.watermark, profile.policy
-        if isinstance(mark, Recommended):
-            policy = policy_for(mark, "", raced=False, classes=False)
+        _, policy = mark_of(profile.watermark, profile.policy, RowSettings(), Facts(classes=False))
         reads = isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes
         return load_tokenizer(self.tokenizer, self.revision) if reads and self.tokenizer is not None else None
