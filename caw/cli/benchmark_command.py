@@ -12,7 +12,7 @@ from caw.benchmark.sizes import SHAPES, SIZES
 from caw.cli import options as opt
 from caw.cli.command import command
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.cli.quantization_option import Place
+from caw.cli.place import Place
 from caw.io.files import check_paths, write_text
 from caw.io.progress import Bar
 from caw.models import DEMO_MODEL

@@ -11,7 +11,7 @@ from caw.cli import options as opt
 from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
 from caw.cli.options import panel
-from caw.cli.quantization_option import Place
+from caw.cli.place import Place
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL

@@ -13,8 +13,8 @@ from caw.cli.command import group, options_of
 from caw.cli.detect_lines import drawn_of
 from caw.cli.detect_output import Item
 from caw.cli.errors import complain
+from caw.cli.place import Place
 from caw.cli.policy_choice import choose_policy
-from caw.cli.quantization_option import Place
 from caw.flags import flag
 from caw.io.inputs import read_text
 from caw.io.progress import doing
@@ -141,7 +141,7 @@ class ReaderSettings:
         for mark in marks:
             mark.check_strength(how.max_strength)
         prompt = None if self.prompt_file is None else read_text(self.prompt_file)
-        place = Place(**{**self.running, "dtype": self.running["dtype"] or "auto"})
+        place = Place(**{name: value for name, value in self.running.items() if value is not None})
         device = place.prepare(self.model)
         with doing(f"loading {self.model}"):
             network, tokenizer = place.load(self.model, device)

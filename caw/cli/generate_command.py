@@ -24,6 +24,7 @@ from caw.cli.generate_prompts import (
     read_prompts,
 )
 from caw.cli.options import panel
+from caw.cli.place import Place
 from caw.cli.policy_choice import (
     COOL,
     GREEDY,
@@ -33,7 +34,6 @@ from caw.cli.policy_choice import (
     recommended_of,
     what_marks,
 )
-from caw.cli.quantization_option import Place
 from caw.flags import DECODING, DETECTABLE
 from caw.io.files import check_paths
 from caw.io.inputs import name_of

@@ -15,7 +15,6 @@ from caw.flags import DECODING, MARK, POLICY, RUNNING, flag
 from caw.io.progress import silent
 from caw.io.show import shown
 from caw.models import DEMO_MODEL
-from caw.models.device import DTYPES, resolve_device
 from caw.policies.names import POLICIES, make_policy, policy_name
 from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, watermark_class, watermark_name
@@ -135,9 +134,6 @@ PolicyName = Annotated[
     panel(POLICY, "Policy that sets each token's strength [capacity (CAW)].",
             "--policy", metavar="|".join(POLICIES)),
 ]  # fmt: skip
-Device = Annotated[str | None, panel(RUNNING, "Device: cpu, cuda, cuda:1, ... [cuda if available].", "--device")]
-DTYPE_NAMES = "auto|" + "|".join(DTYPES)
-DType = Annotated[str, panel(RUNNING, "Data type of the model.", "--dtype", metavar=DTYPE_NAMES)]
 
 
 def quieten(context: typer.Context, on: bool) -> None:
@@ -146,7 +142,6 @@ def quieten(context: typer.Context, on: bool) -> None:
 
 
 Quiet = Annotated[bool, panel(RUNNING, "Hide progress.", "--quiet", "-q", callback=quieten)]
-Threads = Annotated[int | None, panel(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
 
 
 def parse_speculate(text: str) -> str | int | None:
@@ -234,17 +229,3 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
         if field.name not in ("key", "network") and value is not None:
             described[said.get(field.name, field.name)] = value.described() if hasattr(value, "described") else value
     return described
-
-
-def prepare_device(device: str | None, threads: int | None) -> str:
-    """Check --device before anything is loaded, and set the number of CPU threads."""
-    set_threads(threads)
-    return str(resolve_device(device))
-
-
-def set_threads(threads: int | None) -> None:
-    """Set the number of CPU threads; None leaves it unchanged."""
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)

@@ -9,8 +9,8 @@ from caw.cli import options as opt
 from caw.cli import serve_options as serving
 from caw.cli.command import command, options_of
 from caw.cli.errors import user_errors
+from caw.cli.place import Place
 from caw.cli.policy_choice import OTHERS, RACED, choose_policy, recommended_of, what_marks
-from caw.cli.quantization_option import Place
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_paths
 from caw.io.progress import doing

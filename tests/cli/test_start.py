@@ -60,7 +60,7 @@ def test_version() -> None:
     assert loaded & {*HEAVY, "rich"} == set()
     assert {m for m in loaded if m.startswith("caw")} == {
         "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.lazy_commands", "caw.cli.interrupts",
-        "caw_lab", "caw_lab.cli",
+        "caw.requirements", "caw_lab", "caw_lab.cli",
     }  # fmt: skip
 
 
