@@ -34,7 +34,7 @@ class ServerSettings:
     max_connections: int = flag(1000, "Maximum open connections.", LIMITS)
     proxies: tuple[str, ...] = flag(
         (), "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.", SERVING, "--proxy",
-        kind=list[str] | None,
+        kind=list[str],
     )  # fmt: skip
     drafts: bool = flag(
         True, "Speculative decoding by n-gram lookup; texts do not change.", RUNNING, "--drafts/--no-drafts"
