@@ -12,7 +12,7 @@ MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 DETECTABLE, SERVING, LIMITS, MARKED = "Detectable texts", "Serving", "Limits", "What is marked"
 
 
-def flag(default: Any, text: str, panel: str | None, *names: str, kind: Any = None, **more: Any) -> Any:
+def flag(default: Any, text: str, panel: str | None = None, *names: str, kind: Any = None, **more: Any) -> Any:
     """Return the field of a dataclass that a command has an option for.
 
     text, panel: help, and the panel that shows it; where the help ends with a default in brackets, a command reads None

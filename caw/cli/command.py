@@ -86,7 +86,7 @@ def _parameters(name: str, part: Any) -> Iterator[inspect.Parameter]:
     """Return the parameters of an option, or of all in a group."""
     if is_dataclass(part) or isinstance(part, Mapping):
         for each, inner in (options_of(part) if isinstance(part, type) else part).items():  # type: ignore[union-attr]
-            yield from _parameters(each.replace("-", "_"), inner)
+            yield from _parameters(each, inner)
         return
     annotation, default = part if isinstance(part, tuple) else (part, None)
     yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
@@ -97,7 +97,7 @@ def _taken(name: str, part: Any, given: dict[str, Any]) -> Any:
     if isinstance(part, type) and is_dataclass(part):
         return part(**_taken(name, options_of(part), given))
     if isinstance(part, Mapping):
-        return {each: _taken(each.replace("-", "_"), inner, given) for each, inner in part.items()}
+        return {each: _taken(each, inner, given) for each, inner in part.items()}
     return given.pop(name)
 
 
@@ -124,7 +124,9 @@ def _in_short(option: Any) -> Any:
     brief.show_default = brief.show_envvar = False
     brief.rich_help_panel, brief.secondary_opts, brief.metavar = None, [], None if choices else option.metavar
     brief.help = re.split(r"(?<!\.)\. (?=[A-Z])", option.help)[0].rstrip(".")
-    brief.help += "".join(f" [{note}]" for note in notes if note) + (f": {choices}." if choices else ".")
+    brief.help += "".join(f" [{note}]" for note in notes if note) + (
+        f": {', '.join(choices.split('|'))}." if choices else "."
+    )
     return brief
 
 

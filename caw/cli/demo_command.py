@@ -12,6 +12,7 @@ from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
 from caw.cli.options import panel
 from caw.cli.place import Place
+from caw.flags import RUNNING
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL
@@ -36,7 +37,7 @@ def demo(
     key: opt.Key = None,
     mark: dict[str, Any],
     of_policy: dict[str, Any],
-    model: Annotated[str, panel(opt.RUNNING, f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
+    model: Annotated[str, panel(RUNNING, f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
     place: dict[str, Any],
 ) -> None:
     """Generate plain, KGW, CAW and drawn outputs of one prompt, and show tokens, p-values and speed.

@@ -46,13 +46,13 @@ class Texts:
     """Where the texts are: in exactly one of `sources`."""
 
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None
-    text: Annotated[str | None, typer.Option(help="Text to test; - reads stdin.")] = None
+    text: str | None = flag(None, "Text to test; - reads stdin.")
     input: str | None = flag(
         None, 'JSONL file, one text per line: {"text": ..., "id": ...}; - reads stdin.', None, "--input", "-i"
     )
-    field: Annotated[str, typer.Option(help="Field that holds the text or a list of token ids.")] = "text"
+    field: str = flag("text", "Field that holds the text or a list of token ids.")
     tokenizer: str | None = flag(
-        None, f"Tokenizer of the text's model: {DEMO_MODEL}, a .gguf file, a folder or a hub id.", None
+        None, f"Tokenizer of the text's model: {DEMO_MODEL}, a .gguf file, a folder or a hub id."
     )
     null: str | None = flag(
         None, "JSONL file of unmarked texts: measure the key's false-positive rate.", REPORT, "--null-report"

@@ -34,7 +34,7 @@ from caw.cli.policy_choice import (
     recommended_of,
     what_marks,
 )
-from caw.flags import DECODING, DETECTABLE
+from caw.flags import DECODING, DETECTABLE, flag
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
@@ -110,6 +110,22 @@ def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
             raise ValueError(f"{option} is only for sampled texts, got greedy ones; add --sample, or leave it out")
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Where prompts come from, and where the lines of their texts go."""
+
+    prompt: str | None = flag(None, "Prompt; - reads stdin.")
+    input: str | None = flag(
+        None, 'JSONL file, one prompt per line: {"prompt": ..., "id": ...}, or {"messages": [...]} with --chat; - '
+        "reads stdin.", None, "--input", "-i",
+    )  # fmt: skip
+    output: Path | None = flag(None, "Output JSONL file [stdout].", None, "--output", "-o")
+    resume: bool = flag(False, "Continue an interrupted --output.")
+    remake: bool = flag(False, "With --resume: regenerate texts whose prompts have changed.")
+    field: str = flag("prompt", "Field of --input that holds the prompt.")
+    with_prompt: bool = flag(False, "Include the prompt in each output line.")
+
+
 @command(
     COMMON,
     of_mark={**opt.OF_TEST, **opt.OF_STRENGTH, **options_of(opt.MarkOptions, "payload", "payload_bits")},
@@ -119,23 +135,7 @@ def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
 def generate(
     *,
     model: opt.ModelName,
-    prompt: Annotated[str | None, typer.Option(help="Prompt; - reads stdin.")] = None,
-    input: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            "-i",
-            help='JSONL file, one prompt per line: {"prompt": ..., "id": ...}, or {"messages": [...]} with --chat; - '
-            "reads stdin.",
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output JSONL file [stdout].")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.")] = False,
-    remake: Annotated[
-        bool, typer.Option("--remake", help="With --resume: regenerate texts whose prompts have changed.")
-    ] = False,
-    field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
-    with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Include the prompt in each output line.")] = False,
+    lines: Lines,
     watermark: opt.WatermarkName = None,
     key: opt.Key = None,
     of_mark: dict[str, Any],
@@ -178,8 +178,8 @@ def generate(
         from caw.decoding.plan_defaults import marks_eos
         from caw.models.arithmetic import Arithmetic
 
-        read = {"--input": input, "--model": model, "--evaluator": of_policy["evaluator"], "--weights": weights}
-        check_paths(read, {"--output": output})
+        read = {"--input": lines.input, "--model": model, "--evaluator": of_policy["evaluator"], "--weights": weights}
+        check_paths(read, {"--output": lines.output})
         mark = opt.build_watermark(
             choose_watermark(watermark, {**of_mark, "weights": weights}, policy, of_policy), key, of_mark
         )
@@ -208,22 +208,21 @@ def generate(
         settings = replace(settings, mark_eos=marks_eos(settings.mark_eos, family, how))
         check_sampling(settings, given)
         table = check_detectable(settings, mark, family, how, weights)
-        run = RunSettings(model, mark, how if mark else None, settings, with_prompt, table)
+        run = RunSettings(model, mark, how if mark else None, settings, lines.with_prompt, table)
         run.check()
         loaded = Loaded(model, place.prepare(model), place)
         numbers = Arithmetic.of(model, torch.device(loaded.device), place.dtype, place.quantization)
         run = replace(run, numbers=numbers)
-        entries, bad = read_prompts(prompt, input, field, chat=settings.chat)
-        with open_output(
-            output, run, entries, partial(loaded.digest, settings.chat), resume=resume, remake=remake
-        ) as out:
+        entries, bad = read_prompts(lines.prompt, lines.input, lines.field, chat=settings.chat)
+        digest = partial(loaded.digest, settings.chat)
+        with open_output(lines.output, run, entries, digest, resume=lines.resume, remake=lines.remake) as out:
             if out.written and not out.todo:
                 complain(f"nothing to do: all {out.written} texts are written")
             elif not out.todo and not bad:
-                complain(f"{name_of(input or 'the prompt')} has no lines; nothing to generate")
+                complain(f"{name_of(lines.input or 'the prompt')} has no lines; nothing to generate")
             if out.todo:
-                out = out if output or input else replace(out, write=print_text)
-                bad += _make(out, run, marking, loaded, source=input)
+                out = out if lines.output or lines.input else replace(out, write=print_text)
+                bad += _make(out, run, marking, loaded, source=lines.input)
         if bad:
             raise typer.Exit(BAD_LINES)
 

@@ -11,7 +11,7 @@ import typer
 
 from caw.cli.command import options_of
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
-from caw.flags import DECODING, MARK, POLICY, RUNNING, flag
+from caw.flags import MARK, POLICY, RUNNING, flag
 from caw.io.progress import silent
 from caw.io.show import shown
 from caw.models import DEMO_MODEL
@@ -22,8 +22,6 @@ from caw.watermarks.names import WATERMARKS, watermark_class, watermark_name
 if TYPE_CHECKING:
     from caw.policies import Policy
     from caw.watermarks import Watermark
-
-__all__ = ["DECODING", "MARK", "POLICY", "RUNNING"]
 
 # the arguments that options of a watermark become, where they have another name
 RENAMED = {"top_k_exp": "top_k", "strength_exp": "strength"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from caw.cli.options import RUNNING, panel
-from caw.flags import flag
+from caw.cli.options import panel
+from caw.flags import RUNNING, flag
 from caw.models.device import DTYPES, resolve_device
 from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS, check_quantization, usual_device
 from caw.models.sources import file_or_folder

@@ -13,6 +13,7 @@ from caw.cli.command import command, options_of
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_prompts import read_prompts
 from caw.cli.place import Place
+from caw.flags import DECODING
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.settings import Settings
@@ -70,8 +71,8 @@ def tune_command(
     of_mark: dict[str, Any],
     evaluator: dict[str, Any],
     settings: dict[str, Any],
-    sample: Annotated[bool, opt.panel(opt.DECODING, "Sample instead of decoding greedily.", "--sample")] = False,
-    temperature: Annotated[float, opt.panel(opt.DECODING, "With --sample: temperature.")] = 1.0,
+    sample: Annotated[bool, opt.panel(DECODING, "Sample instead of decoding greedily.", "--sample")] = False,
+    temperature: Annotated[float, opt.panel(DECODING, "With --sample: temperature.")] = 1.0,
     json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write the full result as JSON.", "--json")] = None,
     place: Place,
     quiet: opt.Quiet = False,

@@ -53,7 +53,7 @@ def test_the_short_help_fits_two_screens(name: str) -> None:
 class Inner:
     size: int = flag(3, "Size.", None)
     name: str | None = flag(None, "Name.", None, "--called")
-    by_name: Any = group({"a-b": int | None})
+    by_name: Any = group({"most": int | None})
 
 
 def test_groups_become_objects_and_mappings() -> None:
@@ -65,7 +65,7 @@ def test_groups_become_objects_and_mappings() -> None:
 
     app = typer.Typer()
     app.command()(take)
-    assert CliRunner().invoke(app, ["--called", "x", "--a-b", "7"]).exit_code == 0
-    assert seen == [(Inner(size=3, name="x", by_name={"a-b": 7}), {"seed": 5, "top_p": None})]
+    assert CliRunner().invoke(app, ["--called", "x", "--most", "7"]).exit_code == 0
+    assert seen == [(Inner(size=3, name="x", by_name={"most": 7}), {"seed": 5, "top_p": None})]
     assert CliRunner().invoke(app, ["--size", "4", "--top-p", "0.5"]).exit_code == 0
-    assert seen[1] == (Inner(size=4, by_name={"a-b": None}), {"seed": 5, "top_p": 0.5})
+    assert seen[1] == (Inner(size=4, by_name={"most": None}), {"seed": 5, "top_p": 0.5})
