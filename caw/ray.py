@@ -167,7 +167,7 @@ def generate_dataset(
             each.
         actors: number of actors; None = the number of GPUs in the cluster, or one if it has none.
         quantization: as of `caw.load_model`, as --quantization of commands; those of a file put the model on a CPU.
-        weights: with detectable_at, the token weights (or their name or file) of the test.
+        weights: of texts that are tested, the token weights (or their name or file).
         options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
 
     Returns the summary. A prompt that cannot be continued is a line with finish_reason "error".
