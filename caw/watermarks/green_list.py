@@ -14,7 +14,7 @@ from caw import prf
 from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
 from caw.ladder import Ladder, Rule, first_green, greatest_green, may_win_beyond, reweight_ladder
-from caw.watermarks.base import Null, Position, TokenScores, Watermark, native_scores
+from caw.watermarks.base import Null, Position, Signature, TokenScores, Watermark, native_scores
 from caw.watermarks.scheme import Formatted, Scheme
 
 MAX_DELTA = 1e4
@@ -165,7 +165,7 @@ class FormattedList(Formatted, GreenList):
         alone: dict[str, Any] = {"subkeys": 1, "subkey": number}
         return dataclasses.replace(self, **alone)
 
-    def is_read_by(self, other: Watermark) -> bool:
+    def is_read_by(self, other: Signature) -> bool:
         return isinstance(other, FormattedList) and set(self.tried) <= set(other.tried)
 
     @property
