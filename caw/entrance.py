@@ -19,7 +19,6 @@ from caw.arguments import (
     ended_on_error,
     kernels_of,
     prompt_count,
-    settle,
     warn_of_idle,
     warn_of_keyed_draws,
     without_retries,
@@ -38,7 +37,7 @@ from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
-from caw.policies.recommended import row_of
+from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import Settings
 from caw.watermarks import Watermark
 
@@ -127,7 +126,7 @@ def stream_results(
         facts, kernels = accepted.facts, kernels_of(settings.backend)
         warn_of_idle(watermark, policy, settings)
         settings, accepted = row_of(watermark, settings), accepted.changed(partial(row_of, watermark))
-        mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
+        mark, policy = mark_of(watermark, policy, settings, Facts(settings.detectable_at))
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
         check_beginning(mark, policy, sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)

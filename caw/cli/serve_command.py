@@ -85,7 +85,7 @@ def serve(
         mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
-            mark, _, marking = recommended_of(mark, policy, of_policy, model, rules["detectable_at"], [RACED, OTHERS])
+            mark, _, marking = recommended_of(mark, policy, of_policy, rules["detectable_at"], [RACED, OTHERS])
         else:
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=mark.races_whole)
             how = opt.build_policy(chosen, of_policy, model)

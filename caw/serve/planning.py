@@ -7,7 +7,7 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments, known_of, warn_of_no_evaluator
+from caw.arguments import check_arguments
 from caw.decoding.full_race import check_beginning, runs_full_race
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
@@ -25,7 +25,7 @@ from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
 from caw.policies import Policy
 from caw.policies.base import MAX_STRENGTH, Mark
-from caw.policies.recommended import Marks
+from caw.policies.recommended import Facts, Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
@@ -74,9 +74,8 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.detectable_at
-        marks = Marks.of(self.watermark, policy, known_of(facts, tokenizer, level))
+        marks = Marks.of(self.watermark, policy, Facts(level))
         main, policy = marks.main
-        warn_of_no_evaluator(self.watermark, marks.main)
         policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
         check_beginning(main, policy, sampled=True)
         self.full_race = runs_full_race(main, policy)
