@@ -100,7 +100,7 @@ def gather(asked: argparse.Namespace) -> None:
 def columns_of(row: dict[str, Any], bare: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Numerator and denominator of each figure of a text, which are summed over texts; 0 and 0 where it has none."""
     found, long, early = row["p"] <= 1e-3, row["tokens"] >= 80, sum(at < BEGINNING for at in row["changes"])
-    columns = {name: (float(row[name]), 1.0) for name in ("tokens", "marked", "right") if name in row}
+    columns: dict[str, Any] = {name: (row[name], 1.0) for name in ("tokens", "marked", "right") if name in row}
     columns |= {"found_001": (found, 1.0), "found_01": (row["p"] <= 1e-2, 1.0)}
     columns |= {"found_of_80": (long and row["p_80"] <= 1e-3, long), "changes": (early, len(row["changes"]))}
     if "right" in row:
