@@ -32,6 +32,6 @@ def test_greedy_ones_are_marked_at_strength_1_or_by_the_evaluator_named_until_ha
 
 
 def test_a_policy_beside_it_is_refused() -> None:
-    assert mark_of(MARK.greedy, None, GREEDY, Facts()) == (MARK.greedy, None)
+    assert mark_of(MARK.greedy, None, GREEDY, Facts()) == (MARK.greedy, caw.FixedStrength(1.0))
     with pytest.raises(ValueError, match="a Recommended brings its own policies, got FixedStrength as well; leave"):
         mark_of(MARK, caw.FixedStrength(1.0), GREEDY, Facts())
