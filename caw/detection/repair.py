@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from caw.io.show import HIDDEN
+from caw.io.unicode import normalized
 
 # letters of other alphabets that look like Latin ones: pairs of confusables.txt (Unicode UTS 39) for which both are the
 # same shape in common fonts
@@ -30,6 +31,8 @@ BREAKS = re.compile("\r\n|[\r\u0085\u2028\u2029\x0b\x0c]")
 INVISIBLE = re.compile(f"{HIDDEN.pattern[:-1]}\ufe0e\ufe0f]")
 # between letters of other scripts, in flags and other pictures these say how the signs around them join
 JOINERS = re.compile("[\u034f\u200c\u200d\ufe00-\ufe0f\u180b-\u180f\U000e0000-\U000e0fff]")
+# a run that no sign has: a manifest (C2PA) or a message that is written behind one
+WRAPPER = re.compile("\ufeff?[\ufe00-\ufe0f\U000e0100-\U000e01ef]{8,}")
 SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 HYPHENS = re.compile("[\u2010\u2011]")
 # ligatures, and letters in styles that Unicode has for mathematics
@@ -56,7 +59,7 @@ def repaired(text: str) -> tuple[str, tuple[str, ...]]:
     text, said = _entities(text)
     found = [said]
     kinds = "" if text.isascii() else "".join(set(text))
-    for rule in RULES if SPECIAL.search(kinds) or not unicodedata.is_normalized("NFC", text) else LINES:
+    for rule in RULES if SPECIAL.search(kinds) or normalized("NFC", text) != text else LINES:
         text, said = rule(text)
         found.append(said)
     return text, tuple(filter(None, found))
@@ -81,11 +84,14 @@ def _entities(text: str) -> tuple[str, str]:
     )
 
 
+def _wrapped(text: str) -> tuple[str, str]:
+    count = sum(map(len, WRAPPER.findall(text)))
+    return WRAPPER.sub("", text), _number("character of a hidden message", count, "characters of a hidden message")
+
+
 def _composed(text: str) -> tuple[str, str]:
-    if unicodedata.is_normalized("NFC", text):
-        return text, ""
-    composed = unicodedata.normalize("NFC", text)
-    return composed, _number("decomposed letter", max(1, len(text) - len(composed)))
+    composed = normalized("NFC", text)
+    return composed, "" if composed == text else _number("decomposed letter", max(1, len(text) - len(composed)))
 
 
 def _styled(text: str) -> tuple[str, str]:
@@ -98,11 +104,15 @@ def _styled(text: str) -> tuple[str, str]:
 
 def _invisible(text: str) -> tuple[str, str]:
     signs: list[str] = []
+    last = (-1, False)  # place of the last joiner, and whether it joins: one behind it does as it does
 
     def gone(found: re.Match[str]) -> str:
+        nonlocal last
         sign, at = found[0], found.start()
-        if JOINERS.match(sign) and _joins(text, at):
-            return sign
+        if JOINERS.match(sign):
+            last = at, last[1] if last[0] == at - 1 else _joins(text, at)
+            if last[1]:
+                return sign
         signs.append(sign)
         # a soft hyphen at the end of a line parts a word
         return "-" if sign == "\u00ad" and text[at + 1 : at + 2] in ("\n", "\r") else ""
@@ -112,12 +122,10 @@ def _invisible(text: str) -> tuple[str, str]:
 
 
 def _joins(text: str, at: int) -> bool:
-    """Return whether the character before a joiner is of a script, or a picture, that uses joiners."""
+    """Return whether the character before a run of joiners is of a script, or a picture, that uses joiners."""
     before = text[at - 1 : at]
-    if not before or SPACES.match(before) or (HIDDEN.match(before) and not JOINERS.match(before)):
+    if not before or SPACES.match(before) or HIDDEN.match(before):
         return False
-    if JOINERS.match(before):
-        return _joins(text, at - 1) if at > 1 else False
     return (ord(before) >= 0x250 and not "\u2000" <= before <= "\u206f") or text[at + 1 : at + 2] == "\u20e3"
 
 
@@ -127,7 +135,8 @@ def _breaks(text: str) -> tuple[str, str]:
 
 
 def _spaces(text: str) -> tuple[str, str]:
-    signs = [sign for sign in SPACES.findall(text) if sign != "\u3000" or not EAST_ASIAN.search(text)]
+    wide_stay = bool(EAST_ASIAN.search(text))
+    signs = [sign for sign in SPACES.findall(text) if sign != "\u3000" or not wide_stay]
     if signs:
         wide = "\u3000" if "\u3000" not in signs else ""
         text = SPACES.sub(lambda sign: sign[0] if sign[0] == wide else " ", text)
@@ -162,7 +171,7 @@ def _doubled(text: str) -> tuple[str, str]:
 
 IN_LATIN = "letters of other alphabets inside Latin words"
 LINES: tuple[Rule, ...] = (_breaks, _quoting, _hyphens, _wraps, _doubled)
-RULES: tuple[Rule, ...] = (_composed, _styled, _invisible, _spaces, _lookalikes, *LINES)
+RULES: tuple[Rule, ...] = (_wrapped, _composed, _styled, _invisible, _spaces, _lookalikes, *LINES)
 
 
 def _number(what: str, count: int, many: str = "") -> str:

@@ -20,6 +20,8 @@ from caw.serve.shapes import Shape
 LOG = logging.getLogger("caw.serve")
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
 
 
 class GoneError(Exception):
@@ -93,7 +95,7 @@ class Answer(Response):
         async for piece in self._pieces():
             events = [] if self.begun else [_event(one) for one in self.shape.opening(self.order)]
             if not self.begun:
-                await self._begin(send, 200, "text/event-stream; charset=utf-8")
+                await self._begin(send, 200, EVENTS)
             events.append(_event(self.shape.chunk(self.order, piece)))
             await self._send(send, _body(b"".join(events)))
         if self.usage:
@@ -108,7 +110,8 @@ class Answer(Response):
     async def _begin(self, send: Send, status: int, kind: str, length: int | None = None) -> None:
         self.begun = True
         self.metrics.answered(self.path, status)
-        headers = {**HEADERS, "content-type": kind, **({} if length is None else {"content-length": str(length)})}
+        more = UNBUFFERED if kind == EVENTS else {} if length is None else {"content-length": str(length)}
+        headers = {**HEADERS, "content-type": kind, **more}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": raw})
 
