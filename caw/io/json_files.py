@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 from caw.io.columns import from_columns, small
 from caw.io.files import write_whole
 from caw.io.inputs import lines_of, read_bounded, too_long
+from caw.io.show import shown
 
 SUFFIX, COLUMNS = ".xz", ".columns"
 MADE_BY = "caw evaluate run"
@@ -159,6 +160,34 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object in {kept}, found something else; remove the file")
     return value
+
+
+def read_settings(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the object in a file that a person wrote.
+
+    Raises FileNotFoundError, and ValueError, which says what is wrong and where and ends with `remedy`, for anything
+    but an object whose names occur once.
+    """
+    try:
+        value = json.loads(read_bounded(path), object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        found = f"line {error.lineno}, column {error.colno}: {error.msg.removesuffix(' at').lower()}"
+        raise ValueError(f"{path} must be JSON, found at {found}; {remedy}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} must be UTF-8, found other bytes; {remedy}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply; {remedy}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object {{...}}, found {type(value).__name__}; {remedy}")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+        raise ValueError(f"each name must occur once, found {shown(twice)} twice in one object; remove one")
+    return found
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
