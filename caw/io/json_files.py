@@ -172,13 +172,13 @@ def read_settings(path: Path, remedy: str) -> dict[str, Any]:
         value = json.loads(read_bounded(path), object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         found = f"line {error.lineno}, column {error.colno}: {error.msg.removesuffix(' at').lower()}"
-        raise ValueError(f"{path} must be JSON, found at {found}; {remedy}") from None
+        raise ValueError(f"expected JSON in {path}, found at {found}; {remedy}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} must be UTF-8, found other bytes; {remedy}") from None
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply; {remedy}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object {{...}}, found {type(value).__name__}; {remedy}")
+        raise ValueError(f"expected a JSON object in {path}, found {type(value).__name__}; {remedy}")
     return value
 
 

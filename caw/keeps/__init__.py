@@ -4,7 +4,8 @@
     results()           the answer, and every equation, both sides, in order; fenced code as it is
     json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
-    content()           numbers, names, code, negations and stated answers (`parts.py`): the wording is free
+    content()           numbers, names, code, addresses, comparisons, negations and stated answers (`parts.py`): the
+                        wording is free
 
 A reader of its own is any function of two texts:
 
@@ -34,9 +35,10 @@ from caw.keeps.parts import names_in, same_content
 
 Keeps = Callable[[str, str], bool]
 
-FENCED = re.compile(r"^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
-BRACKET = re.compile(r"[{[]")
+BRACKET, ANY_BRACKET = re.compile(r"[{[]"), re.compile(r"[][{}]")
+DEEPEST = 100  # levels of JSON that are read
 VERDICT = re.compile(r"\W*(yes|no|true|false|correct|incorrect)\b(?=[\s.,;:!*]|\Z)", re.IGNORECASE)
 IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known
@@ -114,19 +116,12 @@ class Json:
             return True
         if theirs.whole and not ours.whole:
             return False
-        try:
-            return theirs.loose == ours.loose and self._same(theirs.values, ours.values, False)
-        except RecursionError:  # too deep to compare
-            return False
+        return theirs.loose == ours.loose and self._same(theirs.values, ours.values, False)
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
         theirs = values_of(unmarked)
-        try:
-            named = not self.fields or self._named(theirs.values)
-        except RecursionError:
-            named = True
-        return (bool(theirs.values) and named) or any(theirs.loose)
+        return (bool(theirs.values) and (not self.fields or self._named(theirs.values))) or any(theirs.loose)
 
     def _named(self, value: Any) -> bool:
         """Whether one of the fields is there."""
@@ -194,11 +189,20 @@ class Values:
 
 @functools.lru_cache(CACHED)
 def values_of(text: str) -> Values:
-    """Return the JSON values of a text: all of it, or what parses from a bracket on; what one holds is not another."""
+    """Return the JSON values of a text: all of it, or what parses from a bracket on; what one holds is not another.
+
+    A text with brackets in more levels than `DEEPEST` has none: it stays as it is from its first bracket on.
+    """
+    depth = deepest = 0
+    for each in ANY_BRACKET.findall(text):
+        depth = depth + 1 if each in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        return Values([], [_loose(text)], whole=False)
     decoder = json_format.JSONDecoder(object_pairs_hook=Pairs, parse_float=_json_number, parse_int=_json_number)
     try:
         return Values([decoder.decode(text)], ["", ""], whole=True)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     values: list[Any] = []
     loose: list[str] = []
@@ -213,7 +217,7 @@ def values_of(text: str) -> Values:
             hopeless |= _open_at(text, found.start(), error.pos)
             at = found.end()
             continue
-        except (ValueError, RecursionError):
+        except ValueError:
             at = found.end()
             continue
         values.append(value)
@@ -286,7 +290,7 @@ def _parses(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """The same numbers, names, code, negations and stated answers, in the same order."""
+    """The same numbers, names, code, addresses, comparisons, negations and stated answers, in the same order."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
         return same_content(unmarked, marked, names_in(unmarked))
@@ -325,8 +329,8 @@ def parses(language: str = "python") -> Keeps:
 
 
 def content() -> Keeps:
-    """Keep numbers, names (capitalised words inside a sentence), code, negations and stated answers; the wording is
-    free."""
+    """Keep numbers, names (capitalised words inside a sentence), code, addresses, comparisons, negations and stated
+    answers; the wording is free."""
     return Content()
 
 
