@@ -8,7 +8,7 @@ Prompts are assigned to shards by a hash of their id. Each shard is one file of 
 Each line is written whole as soon as its text is finished, so a restarted run (or an actor that Ray restarts) continues
 inside each shard; nothing is lost or generated twice. A complete shard is sorted by id, so in float32 its bytes do not
 depend on how often the run was killed. OUTPUT must be a folder that all machines share. `python -c "import caw.ray"`
-requires `pip install 'caw[ray]'`.
+requires `pip install 'caw-watermark[ray]'`.
 """
 
 from __future__ import annotations
@@ -388,6 +388,6 @@ def _ray() -> Any:
     except ImportError as error:
         raise ImportError(
             f"caw.ray requires a complete installation of Ray, found a partial one ({error}); run `pip install "
-            "'caw[ray]'`"
+            "'caw-watermark[ray]'`"
         ) from error
     return ray

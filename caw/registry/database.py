@@ -115,7 +115,7 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"{parsed.drivername} requires the package {error.name}, which is not installed; install it, or for "
-                "PostgreSQL run `pip install 'caw[postgres]'` and use postgresql+psycopg://..."
+                "PostgreSQL run `pip install 'caw-watermark[postgres]'` and use postgresql+psycopg://..."
             ) from None
         except (sa.exc.ArgumentError, TypeError, ValueError):  # no such kind of database, or an option it does not have
             raise ValueError(
