@@ -82,15 +82,15 @@ VARIABLE = re.compile(r"(?<![a-zA-Z'’])[b-hj-zB-HJ-Z](?![a-zA-Z'’])")
 OPPOSITES = "increas|decreas|(?:un)?safe|(?:un)?likely|(?:il)?legal|(?:im)?possibl"  # stems
 # words that turn a statement round, by their stems or whole: an answer and content keep them
 TURNS = re.compile(
-    rf"\b(?:(?:{OPPOSITES}|gain|grow|shrink)(?=\w*\b)|(?:rises?|risen|rising|rose|falls?|fallen|falling|fell|lose[sd]?|loss|"
-    r"lost|grew|win|won|profit|debt|owes?|more|less|fewer|greater|smaller|higher|lower|later|earlier|north|south|east|"
+    rf"\b(?:(?:{OPPOSITES}|gain|grow|shrink)(?=\w*\b)|(?:rises?|risen|rising|rose|falls?|fallen|falling|fell|lose[sd]?|"
+    r"loss|lost|grew|win|won|profit|debt|owes?|more|less|fewer|greater|smaller|higher|lower|later|earlier|north|south|east|"
     r"west|morning|evening|afternoon|midnight|noon|night|maximum|minimum|not|never|no|without)\b)"
 )
 # of the web, of mail, of an account, of files; a flag of a command. No word is begun in its middle: that would take the
 # square of a word's length
 ADDRESS = re.compile(
-    r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]+|(?<![\w@#])[@#]\w+|(?<![\w/.~])(?:~|\.{1,2})?/[\w.~-]+"
-    r"(?:/[\w.~-]*)*|\b[A-Za-z]:\\\S+|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|(?<!\S)--?[A-Za-z][\w-]*"
+    r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]+|(?<![\w@#])[@#]\w+"
+    r"|(?<![\w/.~])(?:~|\.{1,2})?/[\w.~-]+(?:/[\w.~-]*)*|\b[A-Za-z]:\\\S+|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|(?<!\S)--?[A-Za-z][\w-]*"
 )
 UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
 LONGEST = 80  # characters behind a clause in which its result may stand, if it has none

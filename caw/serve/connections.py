@@ -50,6 +50,10 @@ class TimeoutProtocol(H11Protocol):
 
         self.conn.next_event = counting  # type: ignore[method-assign]
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: uvicorn would ask the operator to install websockets, for each request of Java's client, which
+        offers HTTP/2 and is answered in HTTP/1.1 all the same."""
+
     @property
     def between(self) -> bool:
         """Whether no request is in progress."""

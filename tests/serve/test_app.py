@@ -45,7 +45,8 @@ def test_completions_are_what_the_library_gives_alone(
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_chat_is_what_the_library_gives_alone(served: Running, stream: bool) -> None:
     want = alone(chat_ids(HELLO), max_new_tokens=25, do_sample=True, seed=9)
-    settings: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+    told = {"include_usage": True, "continuous_usage_stats": True}
+    settings: dict[str, Any] = {"stream_options": told} if stream else {}
     answer: Any = served.client().chat.completions.create(
         model=NAME, messages=[HELLO], max_completion_tokens=25, seed=9, stream=stream, **settings
     )
@@ -59,6 +60,8 @@ def test_a_chat_is_what_the_library_gives_alone(served: Running, stream: bool) -
     assert ["".join(chunk.choices[0].delta.content or "" for chunk in chunks)] == want
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert last.choices == [] and last.usage.completion_tokens == 25
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == 25
 
 
 @pytest.mark.parametrize("stream", [False, True])
