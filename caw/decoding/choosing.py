@@ -20,7 +20,7 @@ import torch
 
 from caw import ops
 from caw.decoding.closed_loop import ClosedLoop
-from caw.decoding.full_race import FullRace, only_races
+from caw.decoding.full_race import FullRace
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.row_tensors import RowMarks, ladder_of_each, winner_of_each
@@ -32,8 +32,9 @@ from caw.evaluator import Evaluator
 from caw.ladder import Ladder, original_only
 from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy, Policy, Signals
-from caw.policies.base import Mark, checked_strengths
+from caw.policies.base import checked_strengths
 from caw.policies.gate import is_bounded
+from caw.policies.mark import Mark
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import Position, Watermark
 
@@ -128,11 +129,11 @@ class Choosing:
         self.evaluator = _evaluator_on(device, rules.policy)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.race = None if rules.race is None else rules.race.watermark
-        self.always = rules.race is not None and only_races(*rules.race)
+        self.always = rules.race is not None and rules.race.always_races
         plain = not (rules.mixed or self.limits.factors) and self.limits.strength_factor == 1
         self.only_races = self.always and plain
-        whole = rules.race is not None and rules.race.policy.max_strength == 1
-        self.begins_freely = whole and self.race is not None and self.race.beginning > 0 and rules.limits.samples
+        whole = rules.race is not None and rules.race.races and rules.limits.samples
+        self.begins_freely = whole and self.race is not None and self.race.beginning > 0
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     # Texts come and go ----------------------------------------------------------------------------------------------
@@ -259,13 +260,15 @@ class Choosing:
         strength = texts.rows.factors if self.always else self.own_strengths(state) * texts.factors
         strength = torch.where(texts.rows.races, strength, torch.nan) if mixed else strength
         asked = not mixed and (self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos))
-        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked, idle=self.always)
+        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked)
 
     def race_ladder(self, race: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
-        others = not self.only_races and self.worth_doing(race.laddered & self.texts.active)
-        otherwise = self.watermark_ladder(position) if others else None
-        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise)
+        others, otherwise = race.whole, None
+        if not self.only_races:
+            others = ~(race.whole | (race.strength == 0)) if self.always else ~race.whole
+            otherwise = self.watermark_ladder(position) if self.worth_doing(others & self.texts.active) else None
+        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise, others)
 
     def drawn(self, state: DecodeState, race: FullRace | None = None) -> tuple[Record, torch.Tensor, torch.Tensor]:
         """(record of the scores, scores, warped), scores and warped float32 [B, V]: what the choice is made from, and

@@ -13,7 +13,7 @@ import torch
 from caw.decoding.row_settings import RowKey, RowSettings
 from caw.decoding.sampling import noise_key
 from caw.ladder import Ladder
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.record import kept_rows
 from caw.watermarks import Position, Watermark
 
@@ -189,11 +189,10 @@ class RowMarks:
         """
         if mark is None:
             return self.under(key)
-        if all(mark.watermark.with_key(own.key) != own for own in self._planned):
-            raise ValueError(
-                f"a text must be marked as its decoder was planned for, got {mark.watermark!r}; plan for that mark"
-            )
-        return mark.watermark
+        found = mark.watermark
+        if found is None or all(found.with_key(own.key) != own for own in self._planned):
+            raise ValueError(f"a text must be marked as its decoder was planned for, got {found!r}; plan for that mark")
+        return found
 
 
 def winner_of_each(marks: Sequence[Watermark], position: Position, *, native: bool) -> torch.Tensor:

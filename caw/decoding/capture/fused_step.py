@@ -177,8 +177,8 @@ class FusedStep(FixedStep):
         ring = self.ring
         assert ring is not None
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
-            [probs for probs, _ in window], [ids for _, ids in window], network, table, *rungs[:3], state.pending,
-            state.pending_strength, state.pending_capacity, factors, given, logsumexp,
+            [probs for probs, _ in window], [ids for _, ids in window], network, table, *rungs[:3],
+            [state.pending, state.pending_strength, state.pending_capacity], factors, given, logsumexp,
             texts.padded_tokens, texts.counts, texts.budgets, texts.rows.ends, texts.active, ring.integers, ring.floats,
             ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
             carried,
