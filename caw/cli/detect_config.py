@@ -91,16 +91,17 @@ def _named_watermark(entry: Any, where: str) -> tuple[str, Signature]:
         raise ValueError(f"{where}: {error}") from None
 
 
+KEPT_TAGS = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:binary")
+
+
 def _as_written(yaml: Any) -> Any:
     """Return a loader that reads a key as the text that stands there, not as the number or date that YAML sees."""
-    kinds = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "timestamp", "value", "merge")}
 
     class AsWritten(yaml.SafeLoader):  # type: ignore[misc]
         def flatten_mapping(self, node: Any) -> None:
             super().flatten_mapping(node)
-            for place, (name, value) in enumerate(node.value):
-                if name.value == "key" and value.tag in kinds:
-                    text = yaml.ScalarNode("tag:yaml.org,2002:str", value.value, value.start_mark, value.end_mark)
-                    node.value[place] = (name, text)
+            for name, value in node.value:
+                if name.value == "key" and isinstance(value, yaml.ScalarNode) and value.tag not in KEPT_TAGS:
+                    value.tag = "tag:yaml.org,2002:str"
 
     return AsWritten

@@ -74,19 +74,9 @@ def plain(text: str) -> tuple[str, str]:
 
 
 def _entities(text: str) -> tuple[str, str]:
-    if "&" not in text:
-        return text, ""
-    found = [entity for entity in ENTITY.findall(text) if html.unescape(entity) != entity]
-    if not found:
-        return text, ""
-    return ENTITY.sub(lambda entity: html.unescape(entity[0]), text), _number(
-        "HTML entity", len(found), "HTML entities"
-    )
-
-
-def _wrapped(text: str) -> tuple[str, str]:
-    count = sum(map(len, WRAPPER.findall(text)))
-    return WRAPPER.sub("", text), _number("character of a hidden message", count, "characters of a hidden message")
+    count = sum(html.unescape(entity) != entity for entity in ENTITY.findall(text))
+    text = ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    return text, _number("HTML entity", count, "HTML entities")
 
 
 def _composed(text: str) -> tuple[str, str]:
@@ -129,11 +119,6 @@ def _joins(text: str, at: int) -> bool:
     return (ord(before) >= 0x250 and not "\u2000" <= before <= "\u206f") or text[at + 1 : at + 2] == "\u20e3"
 
 
-def _breaks(text: str) -> tuple[str, str]:
-    text, count = BREAKS.subn("\n", text)
-    return text, _number("line end of another system", count, "line ends of another system")
-
-
 def _spaces(text: str) -> tuple[str, str]:
     wide_stay = bool(EAST_ASIAN.search(text))
     signs = [sign for sign in SPACES.findall(text) if sign != "\u3000" or not wide_stay]
@@ -142,36 +127,6 @@ def _spaces(text: str) -> tuple[str, str]:
         text = SPACES.sub(lambda sign: sign[0] if sign[0] == wide else " ", text)
     hyphens = HYPHENS.findall(text)
     return HYPHENS.sub("-", text), _counted("special space or hyphen", signs + hyphens, "special spaces and hyphens")
-
-
-def _lookalikes(text: str) -> tuple[str, str]:
-    text, count = without_lookalikes(text)
-    return text, _number("letter of another alphabet inside a Latin word", count, IN_LATIN)
-
-
-def _quoting(text: str) -> tuple[str, str]:
-    text, count = without_quoting(text)
-    return text, _number("quoted line", count)
-
-
-def _hyphens(text: str) -> tuple[str, str]:
-    text, count = without_hyphens(text)
-    return text, _number("word parted at a line end", count, "words parted at line ends")
-
-
-def _wraps(text: str) -> tuple[str, str]:
-    text, count = without_wraps(text)
-    return text, _number("wrapped line", count)
-
-
-def _doubled(text: str) -> tuple[str, str]:
-    text, count = DOUBLED.subn(" ", text)
-    return text, _number("doubled space", count)
-
-
-IN_LATIN = "letters of other alphabets inside Latin words"
-LINES: tuple[Rule, ...] = (_breaks, _quoting, _hyphens, _wraps, _doubled)
-RULES: tuple[Rule, ...] = (_wrapped, _composed, _styled, _invisible, _spaces, _lookalikes, *LINES)
 
 
 def _number(what: str, count: int, many: str = "") -> str:
@@ -278,3 +233,33 @@ def _is_wrap(before: str, after: str, width: int) -> bool:
     if not before or not words or ITEM.match(after):
         return False
     return len(before) + 1 + len(words[0]) > SLACK * width
+
+
+def _counting(undo: Callable[[str], tuple[str, int]], what: str, many: str = "") -> Rule:
+    """Return the rule of a function that gives the text and the number of its changes."""
+
+    def rule(text: str) -> tuple[str, str]:
+        text, count = undo(text)
+        return text, _number(what, count, many)
+
+    return rule
+
+
+def without_wrapper(text: str) -> tuple[str, int]:
+    """Return (the text without messages in variation selectors, number of their characters)."""
+    return WRAPPER.sub("", text), sum(map(len, WRAPPER.findall(text)))
+
+
+OTHER_SYSTEM = "line end of another system", "line ends of another system"
+PARTED = "word parted at a line end", "words parted at line ends"
+IN_LATIN = "letter of another alphabet inside a Latin word", "letters of other alphabets inside Latin words"
+LINES: tuple[Rule, ...] = (
+    _counting(lambda text: BREAKS.subn("\n", text), *OTHER_SYSTEM), _counting(without_quoting, "quoted line"),
+    _counting(without_hyphens, *PARTED), _counting(without_wraps, "wrapped line"),
+    _counting(lambda text: DOUBLED.subn(" ", text), "doubled space"),
+)  # fmt: skip
+HIDING = "character of a hidden message", "characters of a hidden message"
+RULES: tuple[Rule, ...] = (
+    _counting(without_wrapper, *HIDING), _composed, _styled, _invisible, _spaces,
+    _counting(without_lookalikes, *IN_LATIN), *LINES,
+)  # fmt: skip

@@ -100,10 +100,7 @@ def load(path: Path) -> Marks:
 
     Raises ValueError in one sentence, in which no secret is; ImportError where a registry's packages are missing.
     """
-    try:
-        said = read_settings(path, "see docs/engines.md")
-    except FileNotFoundError:
-        raise ValueError(f"expected the file of keys and profiles at {path}, found none; see docs/engines.md") from None
+    said = read_settings(path, "the file of keys and profiles", "see docs/engines.md")
     try:
         _known(said, "the file", {"keys", "profiles", "default"}, {"opt_out"})
         profiles = {name: _profile(name, own, said["keys"]) for name, own in _object(said, "profiles").items()}

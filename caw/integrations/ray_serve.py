@@ -197,10 +197,7 @@ def application(service: RayService) -> Any:
 
 def read_service(path: str | Path) -> RayService:
     """Read the file of a service. ValueError, in one sentence, for one that is missing or says what cannot be."""
-    try:
-        said = read_settings(Path(path), "see docs/deploy.md")
-    except FileNotFoundError:
-        raise ValueError(f"expected the file of a service at {path}, found none; see docs/deploy.md") from None
+    said = read_settings(Path(path), "the file of a service", "see docs/deploy.md")
     try:
         said["replicas"] = _made(Replicas, "replicas", said.get("replicas", {}))
         found: RayService = _made(RayService, "the file", said)

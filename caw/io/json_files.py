@@ -162,21 +162,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def read_settings(path: Path, remedy: str) -> dict[str, Any]:
+def read_settings(path: Path, what: str, remedy: str) -> dict[str, Any]:
     """Return the object in a file that a person wrote.
 
-    Raises FileNotFoundError, and ValueError, which says what is wrong and where and ends with `remedy`, for anything
-    but an object whose names occur once.
+    Raises ValueError, which says what is wrong and where and ends with `remedy`, for no file, and for anything but an
+    object whose names occur once.
     """
     try:
         value = json.loads(read_bounded(path), object_pairs_hook=_once)
-    except json.JSONDecodeError as error:
-        found = f"line {error.lineno}, column {error.colno}: {error.msg.removesuffix(' at').lower()}"
-        raise ValueError(f"expected JSON in {path}, found at {found}; {remedy}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} must be UTF-8, found other bytes; {remedy}") from None
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply; {remedy}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = "other bytes than UTF-8" if isinstance(error, UnicodeDecodeError) else "too many levels"
+        if isinstance(error, json.JSONDecodeError):
+            found = f"{error.msg.removesuffix(' at').lower()} at line {error.lineno}, column {error.colno}"
+        raise ValueError(f"expected JSON in {path}, found {found}; {remedy}") from None
+    except FileNotFoundError:
+        raise ValueError(f"expected {what} at {path}, found none; {remedy}") from None
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object in {path}, found {type(value).__name__}; {remedy}")
     return value

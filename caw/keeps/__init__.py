@@ -30,7 +30,7 @@ from typing import Any
 
 from caw.checks import require_choice
 from caw.io.show import shown
-from caw.keeps.equations import CHOICES, Tokens, answers_of, equations_of, has_number, may_go_on
+from caw.keeps.equations import CHOICES, answers_of, equations_of, has_number, may_go_on
 from caw.keeps.parts import names_in, same_content
 
 Keeps = Callable[[str, str], bool]
@@ -58,7 +58,9 @@ class Number:
     def __call__(self, unmarked: str, marked: str) -> bool:
         answers = answers_of(unmarked)
         same = answers == answers_of(marked) and _verdict_of(unmarked) == _verdict_of(marked)
-        return same and (not _in_words(answers) or same_content(unmarked, marked, names_in(unmarked)))
+        # a number, or a choice from A to H, says what it rests on
+        plain = not answers or any(has_number(each) or each[0] in tuple(CHOICES) for each in answers)
+        return same and (plain or same_content(unmarked, marked, names_in(unmarked)))
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
@@ -69,11 +71,6 @@ def _verdict_of(text: str) -> str:
     """The word of agreement or denial that a text begins with, else nothing."""
     found = VERDICT.match(text)
     return found[1].lower() if found else ""
-
-
-def _in_words(answers: Sequence[Tokens]) -> bool:
-    """Whether answers are stated, none of them with a number or as a choice from A to H."""
-    return bool(answers) and not any(has_number(each) or each[0] in tuple(CHOICES) for each in answers)
 
 
 @dataclass(frozen=True)
@@ -209,16 +206,13 @@ def values_of(text: str) -> Values:
     since, at = 0, 0
     hopeless: set[int] = set()  # brackets that do not parse either
     while found := BRACKET.search(text, at):
+        at = found.end()
+        if found.start() in hopeless:
+            continue
         try:
-            if found.start() in hopeless:
-                raise ValueError
             value, end = decoder.raw_decode(text, found.start())
         except json_format.JSONDecodeError as error:
             hopeless |= _open_at(text, found.start(), error.pos)
-            at = found.end()
-            continue
-        except ValueError:
-            at = found.end()
             continue
         values.append(value)
         loose.append(_loose(text[since : found.start()]))
@@ -340,9 +334,5 @@ def reads(reader: Keeps, unmarked: str) -> bool:
 
 
 NAMED: dict[str, Callable[[], Keeps]] = {
-    "number": number,
-    "results": results,
-    "json": json,
-    "python": parses,
-    "content": content,
-}
+    "number": number, "results": results, "json": json, "python": parses, "content": content,
+}  # fmt: skip

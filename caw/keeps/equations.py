@@ -83,14 +83,14 @@ OPPOSITES = "increas|decreas|(?:un)?safe|(?:un)?likely|(?:il)?legal|(?:im)?possi
 # words that turn a statement round, by their stems or whole: an answer and content keep them
 TURNS = re.compile(
     rf"\b(?:(?:{OPPOSITES}|gain|grow|shrink)(?=\w*\b)|(?:rises?|risen|rising|rose|falls?|fallen|falling|fell|lose[sd]?|"
-    r"loss|lost|grew|win|won|profit|debt|owes?|more|less|fewer|greater|smaller|higher|lower|later|earlier|north|south|east|"
-    r"west|morning|evening|afternoon|midnight|noon|night|maximum|minimum|not|never|no|without)\b)"
+    r"loss|lost|grew|win|won|profit|debt|owes?|more|less|fewer|greater|smaller|higher|lower|later|earlier|north|south|"
+    r"east|west|morning|evening|afternoon|midnight|noon|night|maximum|minimum|not|never|no|without)\b)"
 )
-# of the web, of mail, of an account, of files; a flag of a command. No word is begun in its middle: that would take the
-# square of a word's length
+# of the web, mail, accounts and files; flags. No word is begun in its middle: that would take the square of its length
 ADDRESS = re.compile(
     r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]+|(?<![\w@#])[@#]\w+"
-    r"|(?<![\w/.~])(?:~|\.{1,2})?/[\w.~-]+(?:/[\w.~-]*)*|\b[A-Za-z]:\\\S+|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|(?<!\S)--?[A-Za-z][\w-]*"
+    r"|(?<![\w/.~])(?:~|\.{1,2})?/[\w.~-]+(?:/[\w.~-]*)*|\b[A-Za-z]:\\\S+"
+    r"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|(?<!\S)--?[A-Za-z][\w-]*"
 )
 UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
 LONGEST = 80  # characters behind a clause in which its result may stand, if it has none
@@ -188,19 +188,15 @@ def tokens_of(text: str) -> Tokens:
         kind, said = str(match.lastgroup), match[match.lastgroup or 0]
         if kind == "number":
             found.append(_number(said))
+        elif kind == "bracket" and said == "(":
+            opened.append(len(found))
         elif kind == "bracket":
-            if said == "(":
-                opened.append(len(found))
-            elif opened and len(found) - opened[-1] > 1:
-                pairs.append((opened.pop(), len(found)))
-            elif opened:
-                opened.pop()
+            start = opened.pop() if opened else len(found)
+            pairs += [(start, len(found))] * (len(found) - start > 1)
         elif kind == "relation":
             found.append(SAME_RELATIONS.get(said.lower(), said))
-        elif kind == "percent":
-            found.append("%")
-        elif kind == "minus":
-            found.append("-")
+        elif kind in ("percent", "minus"):
+            found.append("%" if kind == "percent" else "-")
         elif kind in ("units", "beside"):
             found.append(said.lower().replace(".", "").removesuffix("s"))
         else:

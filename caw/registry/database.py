@@ -104,9 +104,7 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
         # its own message would quote the URL, and with it a password
-        raise ValueError(
-            f"the registry must be a URL such as {EXAMPLES}, got something else; check its parts"
-        ) from None
+        raise ValueError(f"the registry must be a URL such as {EXAMPLES}, got something else; check it") from None
     if parsed.drivername == "postgres":  # as hosting services write it
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
@@ -118,10 +116,8 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
                 "PostgreSQL run `pip install 'caw-watermark[postgres]'` and use postgresql+psycopg://..."
             ) from None
         except (sa.exc.ArgumentError, TypeError, ValueError):  # no such kind of database, or an option it does not have
-            raise ValueError(
-                f"the registry must be a URL such as {EXAMPLES}, got one of {parsed.drivername} that cannot be used; "
-                "check its kind and options"
-            ) from None
+            kind = parsed.drivername
+            raise ValueError(f"the registry must be a URL such as {EXAMPLES}, got one of {kind}; check it") from None
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("the registry must be durable, got an in-memory database; name a file: sqlite:///keys.db")
     if not create and not os.path.exists(parsed.database):

@@ -187,11 +187,7 @@ def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterat
         pairs = [(token.id, said.own), *said.likeliest[:alternatives]]
         texts = token_texts(tokenizer, [each for each, _ in pairs])
         own, *likeliest = (
-            Named(text, token_bytes(tokenizer, each, text), _finite(value))
+            Named(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
             for text, (each, value) in zip(texts, pairs, strict=True)
         )
         yield own, likeliest
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else LEAST

@@ -91,7 +91,7 @@ def test_files_of_profiles(said: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("text, found", [
     ('{"keys": {},}', "line 1, column 13"), ("", "line 1, column 1"), ("# none\n", "line 1"), ("[1]", "found list"),
-    ("12", "found int"), ('{"a": 1, "a": 2}', "'a' twice"), ("a: 1\n", "line 1"), ("[" * 100_000, "nested too deeply"),
+    ("12", "found int"), ('{"a": 1, "a": 2}', "'a' twice"), ("a: 1\n", "line 1"), ("[" * 100_000, "too many levels"),
 ])  # fmt: skip
 def test_files_that_people_write_say_what_is_wrong_and_where(text: str, found: str, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
