@@ -97,7 +97,7 @@ KEPT_TAGS = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:binary")
 def _as_written(yaml: Any) -> Any:
     """Return a loader that reads a key as the text that stands there, not as the number or date that YAML sees."""
 
-    class AsWritten(yaml.SafeLoader):  # type: ignore[misc]
+    class AsWritten(yaml.SafeLoader):
         def flatten_mapping(self, node: Any) -> None:
             super().flatten_mapping(node)
             for name, value in node.value:

@@ -67,9 +67,9 @@ def repaired(text: str) -> tuple[str, tuple[str, ...]]:
 
 def plain(text: str) -> tuple[str, str]:
     """Return (the text with typographic quotes, dashes, dots and fractions as ASCII, a description of them or "")."""
-    signs = TYPOGRAPHY.findall(text) if TYPOGRAPHY.search("".join(set(text))) else []
-    if not signs:
+    if not TYPOGRAPHY.search("".join(set(text))):
         return text, ""
+    signs = TYPOGRAPHY.findall(text)
     return TYPOGRAPHY.sub(lambda sign: TYPOGRAPHIC[sign[0]], text), _counted("typographic sign", signs)
 
 

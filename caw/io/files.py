@@ -294,10 +294,8 @@ HEAD, SAMPLES, SAMPLE = 8 << 20, 256, 4096  # bytes of a file that are read whol
 
 
 def content_mark(file: Path) -> str:
-    """Return a text that changes with a file: its place, size, time, and SHA-256 of its head and of samples to its end.
-
-    Place, size and time may be those of another file before it: images and copies give all files one time.
-    """
+    """Return a text that changes with a file: place, size and time, which another may have had before it (images give
+    all files one time), and SHA-256 of its head and of samples to its end."""
     about = file.stat()
     digest = _digest(file, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
     return f"{file.resolve()} {about.st_size} {about.st_mtime_ns} {digest}"
@@ -315,10 +313,7 @@ def _digest(file: Path, about: tuple[int, ...]) -> str:
 
 
 def cache_root() -> Path:
-    """Return the cache folder of converted models, tokenizers and tuned products: CAW_CACHE, or ~/.cache/caw.
-
-    Raises OSError for a user without a home, as containers have them.
-    """
+    """Return the cache folder: CAW_CACHE, or ~/.cache/caw; OSError for a user without a home, as containers have."""
     if place := os.environ.get("CAW_CACHE"):
         return Path(place)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -183,11 +184,10 @@ def read_settings(path: Path, what: str, remedy: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-        raise ValueError(f"each name must occur once, found {shown(twice)} twice in one object; remove one")
-    return found
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"each name must occur once, found {shown(name)} twice in one object; remove one")
+    return dict(pairs)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

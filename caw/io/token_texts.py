@@ -30,8 +30,7 @@ INCOMPLETE = "\ufffd"  # what a decoder shows of a character whose bytes are not
 
 
 def token_bytes(tokenizer: Any, token: int, text: str) -> bytes | None:
-    """Return the bytes of a token whose text is known; None where it is part of a character and its name does not tell
-    which."""
+    """Return the bytes of a token of this text; None for part of a character whose name does not tell which."""
     if INCOMPLETE not in text:
         return text.encode("utf-8", "surrogatepass")
     [name] = tokenizer.convert_ids_to_tokens([token])

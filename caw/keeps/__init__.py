@@ -4,8 +4,7 @@
     results()           the answer, and every equation, both sides, in order; fenced code as it is
     json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
-    content()           numbers, names, code, addresses, comparisons, negations and stated answers (`parts.py`): the
-                        wording is free
+    content()           numbers, names, code, addresses, comparisons, negations, answers (`parts.py`), not wording
 
 A reader of its own is any function of two texts:
 
@@ -323,8 +322,7 @@ def parses(language: str = "python") -> Keeps:
 
 
 def content() -> Keeps:
-    """Keep numbers, names (capitalised words inside a sentence), code, addresses, comparisons, negations and stated
-    answers; the wording is free."""
+    """Keep numbers, names inside a sentence, code, addresses, comparisons, negations and stated answers."""
     return Content()
 
 

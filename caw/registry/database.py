@@ -167,8 +167,8 @@ def _create(engine: sa.Engine, clock: Callable[[], datetime]) -> None:
 
 def shown_url(url: sa.URL) -> str:
     """A database's URL without its password, and without parts of its query that may hold one."""
-    query = {name: value for name, value in url.query.items() if name in OPEN}
-    return url.set(query=query).render_as_string(hide_password=True)
+    shown = url.set(query={name: value for name, value in url.query.items() if name in OPEN})
+    return shown.render_as_string(hide_password=True)
 
 
 def _without_secrets(text: str, url: sa.URL) -> str:

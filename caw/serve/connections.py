@@ -51,8 +51,7 @@ class TimeoutProtocol(H11Protocol):
         self.conn.next_event = counting  # type: ignore[method-assign]
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: uvicorn would ask the operator to install websockets, for each request of Java's client, which
-        offers HTTP/2 and is answered in HTTP/1.1 all the same."""
+        """Say nothing: uvicorn would ask for websockets where Java's client offers HTTP/2 and is served without."""
 
     @property
     def between(self) -> bool:

@@ -162,20 +162,17 @@ class Named:
     value: float
 
     @property
-    def entry(self) -> dict[str, Any]:
-        """OpenAI's form in chats."""
+    def entry(self) -> dict[str, Any]:  # OpenAI's form in chats
         return {"token": self.text, "logprob": self.value, "bytes": None if self.raw is None else list(self.raw)}
 
     @property
-    def name(self) -> str:
-        """OpenAI's form in completions: part of a character is its bytes."""
+    def name(self) -> str:  # OpenAI's form in completions: part of a character is its bytes
         if self.raw is None or INCOMPLETE not in self.text:
             return self.text
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.raw)
 
     @property
-    def letters(self) -> int:
-        """Number of characters that begin in it."""
+    def letters(self) -> int:  # that begin in it
         return len(self.text) if self.raw is None else sum(byte & 0xC0 != 0x80 for byte in self.raw)
 
 
