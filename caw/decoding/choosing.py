@@ -400,11 +400,9 @@ class Choosing:
     def watermark_ladder(self, position: Position) -> Ladder:
         """Build the watermark's candidates at this position."""
         assert self.watermark is not None
-        position = seen_by(self.watermark, position)
-        if self.watermark.native is not None and self.kernels.native:
-            return self.watermark.native_ladder(position, self.max_strength)
-        if not self.limits.keys:
-            return self.watermark.ladder(position, self.max_strength)
+        position, native = seen_by(self.watermark, position), self.kernels.native
+        if (native and self.watermark.native is not None) or not self.limits.keys:
+            return self.watermark.candidates(position, self.max_strength, native=native)
         kind = type(self.watermark)  # beside texts of another family, whose rows have ladders of their own
         own = [mark if isinstance(mark, kind) else self.watermark for mark in self.texts.rows.marks]
         return ladder_of_each(own, position, self.max_strength)
@@ -416,9 +414,9 @@ class FixedChoosing(Choosing):
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
         super().__init__(rules, texts, marks)
         if self.watermark is not None:
-            self.watermark = self.watermark.placed(texts.counts.device)
+            self.watermark = placed_on(texts.counts.device, self.watermark)
         if self.race is not None:
-            self.race = self.race.placed(texts.counts.device) if rules.mixed else self.watermark
+            self.race = placed_on(texts.counts.device, self.race) if rules.mixed else self.watermark
 
     @property
     def rungs(self) -> int:
@@ -446,7 +444,15 @@ class FixedChoosing(Choosing):
 
     def watermark_ladder(self, position: Position) -> Ladder:
         assert self.watermark is not None
-        return self.watermark.fixed_ladder(seen_by(self.watermark, position), self.max_strength)
+        position = dataclasses.replace(seen_by(self.watermark, position), fixed=True)
+        return self.watermark.candidates(position, self.max_strength, native=True)
+
+
+def placed_on(device: torch.device, mark: Watermark) -> Watermark:
+    """Return a watermark for fixed ladders; the plan captures no other."""
+    placed = mark.placed(device)
+    assert placed is not None
+    return placed
 
 
 def within(mark: Watermark, context: torch.Tensor) -> torch.Tensor:
