@@ -26,9 +26,8 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error, settle, warn_of_keyed_draws
+from caw.arguments import check_policy, check_watermark, ended_on_error, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
-from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
@@ -41,9 +40,10 @@ from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.policies.recommended import row_of
-from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
-from caw.watermarks import Watermark
+from caw.policies.mark import Mark
+from caw.policies.recommended import Facts, mark_of, row_of
+from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
+from caw.watermarks import Signature, Watermark
 
 # processors known to compute scores from their ids and scores alone, without state
 FORGETFUL = (
@@ -61,7 +61,7 @@ def decode(
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     seed: int | None = None,
     caw_streamer: Any = None,
@@ -96,12 +96,12 @@ def decode(
         own = row_of(watermark, drawn)
         if drawn.do_sample and not own.do_sample:
             raise ValueError(
-                "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with a "
-                f"temperature or top_p up to {LEAST_DRAWN:g}, top_k=1 or min_p=1; use do_sample=False"
+                "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with "
+                f"{ONE_TOKEN}; use do_sample=False"
             )
-        watermark, policy = settle(facts, caw_tokenizer, watermark, policy, own)
+        watermark, policy = mark_of(watermark, policy, own, Facts())
         policy = check_policy(policy, facts.name, caw_tokenizer)
-        check_beginning(watermark, policy, sampled=bool(generation_config.do_sample))
+        Mark(watermark, policy).check_beginning(sampled=bool(generation_config.do_sample))
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
         if facts.dropping:
             warn_caller(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from caw.arguments import (
@@ -19,13 +19,11 @@ from caw.arguments import (
     ended_on_error,
     kernels_of,
     prompt_count,
-    settle,
     warn_of_idle,
     warn_of_keyed_draws,
     without_retries,
 )
 from caw.call import Call, WatchedCall, takes_fields
-from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
@@ -38,9 +36,10 @@ from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
-from caw.policies.recommended import row_of
+from caw.policies.mark import Mark
+from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 DEFAULT_BATCH = 8
 
@@ -74,7 +73,7 @@ def generate(call: WatchedCall) -> GenerationOutput:
     if done and all(result.error for result in done):
         raise ValueError(done[0].error)
     return GenerationOutput.of(
-        done, time.perf_counter() - started, with_trace=call.return_trace, tested=bool(call.detectable_at)
+        done, time.perf_counter() - started, with_trace=call.return_trace, tested=bool(call.level)
     )
 
 
@@ -106,7 +105,7 @@ def stream_results(
     model: Any,
     tokenizer: Any,
     accepted: Accepted,
-    watermark: Watermark | None,
+    watermark: Signature | None,
     policy: Policy | None,
     settings: Settings,
     *,
@@ -126,12 +125,13 @@ def stream_results(
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend)
         warn_of_idle(watermark, policy, settings)
-        settings, accepted = row_of(watermark, settings), accepted.changed(partial(row_of, watermark))
-        mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
+        settings = row_of(watermark, settings)
+        requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
+        mark, policy = mark_of(watermark, policy, settings, Facts(settings.level))
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
-        check_beginning(mark, policy, sampled=settings.do_sample)
+        Mark(mark, policy).check_beginning(sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)
-        stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
+        stops = StopStrings(tokenizer, settings.stop)
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
 

@@ -43,7 +43,7 @@ from caw.models.quantization import check_name, usual_device
 from caw.policies import Policy
 from caw.requirements import require
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 LOG = logging.getLogger("caw.ray")
 MADE_BY = "caw.ray"
@@ -64,7 +64,7 @@ class RayRun:
     output: str
     shards: int
     model: str
-    watermark: Watermark | None = None
+    watermark: Signature | None = None
     policy: Policy | None = None
     prompt_field: str = "prompt"
     id_field: str = "id"
@@ -90,7 +90,8 @@ class RayRun:
         if self.weights is not None:
             refuse_idle(self.settings, "weights")
             assert self.watermark is not None
-            self.weights.check_for(self.watermark)
+            for part in self.watermark.parts:
+                self.weights.check_for(part)
 
     @property
     def settings(self) -> Settings:
@@ -99,7 +100,8 @@ class RayRun:
     @property
     def label(self) -> dict[str, Any]:
         """What the lines of a folder share; stored in it, and compared when the run is restarted."""
-        mark, network = self.watermark, getattr(self.policy, "network", None)
+        mark, network, settings = self.watermark, getattr(self.policy, "network", None), self.settings
+        ends = None if mark is None else marks_eos(settings.mark_eos, mark.part_for(settings), self.policy)
         return {
             "model": Path(self.model).name,
             "quantization": self.quantization,
@@ -110,7 +112,7 @@ class RayRun:
             "policy": repr(self.policy),
             "key_id": mark.key_id if mark is not None else None,
             "options": {name: repr(value) for name, value in sorted(self.options.items()) if name not in UNLABELLED},
-            **({"mark_eos": marks_eos(self.options.get("mark_eos"), mark, self.policy)} if mark is not None else {}),
+            **({} if ends is None else {"mark_eos": ends}),
             **({"weights": self.weights.digest} if self.weights is not None else {}),
             **({"evaluator_digest": state_sha256(network.state_dict())} if network is not None else {}),
         }
@@ -135,7 +137,7 @@ def generate_dataset(
     output: str | Path,
     *,
     model: str | Path,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     prompt_field: str = "prompt",
     id_field: str = "id",
@@ -162,7 +164,7 @@ def generate_dataset(
             each.
         actors: number of actors; None = the number of GPUs in the cluster, or one if it has none.
         quantization: as of `caw.load_model`, as --quantization of commands; those of a file put the model on a CPU.
-        weights: with detectable_at, the token weights (or their name or file) of the test.
+        weights: of texts that are tested, the token weights (or their name or file).
         options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
 
     Returns the summary. A prompt that cannot be continued is a line with finish_reason "error".

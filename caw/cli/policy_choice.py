@@ -65,7 +65,7 @@ def choose_policy(
     return CAW, "" if "evaluator" in given or shipped_for(model) is not None else UNIVERSAL_SERVES
 
 
-def build_recommended(mark: Recommended, policy: str | None, options: Mapping[str, Any]) -> Recommended:
+def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any]) -> Recommended:
     """Return the watermark with the options of a policy that it takes: its target and its evaluator.
 
     Raises ValueError for a policy or the options of another.
@@ -81,9 +81,8 @@ def build_recommended(mark: Recommended, policy: str | None, options: Mapping[st
 
 
 def recommended_of(
-    mark: Any, policy: str | None, options: Mapping[str, Any], model: str, level: float | None,
-    kinds: Iterable[str],
-) -> tuple[Recommended, dict[str, Policy], str]:  # fmt: skip
+    mark: Any, policy: str | None, options: Mapping[str, Any], level: float | None, kinds: Iterable[str]
+) -> tuple[Recommended, dict[str, Policy], str]:
     """Return a `Recommended` with the options of its policies, the policy of each kind of texts, and the line that says
     how they are marked.
 
@@ -91,7 +90,7 @@ def recommended_of(
     """
     from caw.policies.recommended import Facts
 
-    mark, facts = build_recommended(mark, policy, options), Facts(model, level=level)
+    mark, facts = build_recommended(mark, policy, options), Facts(level)
     policies = {kind: mark.of(Sampling(do_sample=kind == RACED), facts).policy for kind in kinds}
     return mark, policies, what_recommended_marks(mark, policies)
 
@@ -117,10 +116,11 @@ def what_marks(mark: Watermark, policy: Policy, remark: str = "") -> str:
 
 def race_remark(mark: Watermark, policy: Policy) -> str:
     """Say that a policy makes a race distort that need not; "" where it does not. Raises ValueError for a target."""
-    from caw.decoding.full_race import check_untargeted, runs_full_race
+    from caw.policies.mark import Mark
 
-    check_untargeted(mark, policy)
-    return DISTORTS if mark.races_whole and not runs_full_race(mark, policy) else ""
+    pair = Mark(mark, policy)
+    pair.check_target()
+    return DISTORTS if mark.races_whole and not pair.races else ""
 
 
 def _named(name: str, settings: Mapping[str, Any]) -> str:

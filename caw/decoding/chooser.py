@@ -15,7 +15,7 @@ from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_ints
 from caw.decoding.choosing import Choosing, Rules
 from caw.decoding.closed_loop import close_loop
-from caw.decoding.full_race import check_beginning, check_factor, check_untargeted, mark_that_races
+from caw.decoding.full_race import mark_that_races
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan_defaults import checked, history_needed, marks_eos
 from caw.decoding.request import Request
@@ -27,10 +27,11 @@ from caw.decoding.warping import make_warper
 from caw.io.show import shown
 from caw.models.device import resolve_device
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.base import Mark, refusal
+from caw.policies.base import refusal
+from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 ROOM = 256  # tokens of a text that there is memory for at first
 BACKENDS = {None: ops.dispatched, "reference": ops.references}
@@ -111,7 +112,7 @@ class Chooser:
     @torch.no_grad()
     def __init__(
         self,
-        watermark: Watermark | None,
+        watermark: Signature | None,
         policy: Policy | None = None,
         *,
         vocab_size: int,
@@ -124,7 +125,7 @@ class Chooser:
     ) -> None:
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
-        if watermark is not None and not isinstance(watermark, Watermark):
+        if watermark is not None and not isinstance(watermark, Signature):
             raise TypeError(
                 f"watermark must be a caw watermark or None, got {shown(watermark)}; use e.g. caw.KGW(key=1)"
             )
@@ -141,7 +142,7 @@ class Chooser:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
         self.device, self.kernels = resolve_device("cpu" if device is None else device), BACKENDS[backend]()
-        self.marks = marks = Marks.of(watermark, policy, Facts(classes=False))
+        marks = Marks.of(watermark, policy, Facts())
         if marks.race is not None and mark_eos is not None:
             raise ValueError(
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "
@@ -153,7 +154,8 @@ class Chooser:
         self._check_window()
         if tokenizer is not None and isinstance(self.policy, CapacityPolicy):
             self.policy = self.policy.serving(tokenizer)
-        check_untargeted(self.watermark, self.policy)
+        self.marks = dataclasses.replace(marks, main=Mark(self.watermark, self.policy))
+        self.marks.main.check_target()
         self._loop = close_loop(self.policy.target, self.watermark, vocab_size, self.device)
         self._marks = RowMarks(self.watermark, None if marks.race is None else marks.race.watermark)
         self._rows = dict[int, _Row]()
@@ -379,7 +381,7 @@ class Chooser:
         rules = Rules(
             watermark=self.watermark,
             policy=self.policy,
-            race=mark_that_races(self.watermark, self.policy, self.marks.race),
+            race=mark_that_races(self.marks.main, self.marks.race),
             kernels=self.kernels,
             loop=self._loop,
             limits=limits,
@@ -478,9 +480,8 @@ class Chooser:
             )
         settings.check_vocabulary(self.vocab_size)
         kind = self.marks.kind(settings)
-        watermark, policy = (self.watermark, self.policy) if kind is self.marks.main else kind
-        check_factor(watermark, policy, settings.strength_factor)
-        check_beginning(watermark, policy, sampled=settings.do_sample)
+        kind.check_factor(settings.strength_factor)
+        kind.check_beginning(sampled=settings.do_sample)
         mark = self.marks.under(settings.key, settings)
         self._marks.of(mark, settings.key)
         return mark

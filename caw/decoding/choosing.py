@@ -20,7 +20,7 @@ import torch
 
 from caw import ops
 from caw.decoding.closed_loop import ClosedLoop
-from caw.decoding.full_race import FullRace, only_races
+from caw.decoding.full_race import FullRace
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.row_tensors import RowMarks, ladder_of_each, winner_of_each
@@ -32,8 +32,9 @@ from caw.evaluator import Evaluator
 from caw.ladder import Ladder, original_only
 from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy, Policy, Signals
-from caw.policies.base import Mark, checked_strengths
+from caw.policies.base import checked_strengths
 from caw.policies.gate import is_bounded
+from caw.policies.mark import Mark
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import Position, Watermark
 
@@ -128,11 +129,11 @@ class Choosing:
         self.evaluator = _evaluator_on(device, rules.policy)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.race = None if rules.race is None else rules.race.watermark
-        self.always = rules.race is not None and only_races(*rules.race)
+        self.always = rules.race is not None and rules.race.always_races
         plain = not (rules.mixed or self.limits.factors) and self.limits.strength_factor == 1
         self.only_races = self.always and plain
-        whole = rules.race is not None and rules.race.policy.max_strength == 1
-        self.begins_freely = whole and self.race is not None and self.race.beginning > 0 and rules.limits.samples
+        whole = rules.race is not None and rules.race.races and rules.limits.samples
+        self.begins_freely = whole and self.race is not None and self.race.beginning > 0
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     # Texts come and go ----------------------------------------------------------------------------------------------
@@ -259,13 +260,15 @@ class Choosing:
         strength = texts.rows.factors if self.always else self.own_strengths(state) * texts.factors
         strength = torch.where(texts.rows.races, strength, torch.nan) if mixed else strength
         asked = not mixed and (self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos))
-        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked, idle=self.always)
+        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked)
 
     def race_ladder(self, race: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
-        others = not self.only_races and self.worth_doing(race.laddered & self.texts.active)
-        otherwise = self.watermark_ladder(position) if others else None
-        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise)
+        others, otherwise = race.whole, None
+        if not self.only_races:
+            others = ~(race.whole | (race.strength == 0)) if self.always else ~race.whole
+            otherwise = self.watermark_ladder(position) if self.worth_doing(others & self.texts.active) else None
+        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise, others)
 
     def drawn(self, state: DecodeState, race: FullRace | None = None) -> tuple[Record, torch.Tensor, torch.Tensor]:
         """(record of the scores, scores, warped), scores and warped float32 [B, V]: what the choice is made from, and
@@ -397,11 +400,9 @@ class Choosing:
     def watermark_ladder(self, position: Position) -> Ladder:
         """Build the watermark's candidates at this position."""
         assert self.watermark is not None
-        position = seen_by(self.watermark, position)
-        if self.watermark.native is not None and self.kernels.native:
-            return self.watermark.native_ladder(position, self.max_strength)
-        if not self.limits.keys:
-            return self.watermark.ladder(position, self.max_strength)
+        position, native = seen_by(self.watermark, position), self.kernels.native
+        if (native and self.watermark.native is not None) or not self.limits.keys:
+            return self.watermark.candidates(position, self.max_strength, native=native)
         kind = type(self.watermark)  # beside texts of another family, whose rows have ladders of their own
         own = [mark if isinstance(mark, kind) else self.watermark for mark in self.texts.rows.marks]
         return ladder_of_each(own, position, self.max_strength)
@@ -413,9 +414,9 @@ class FixedChoosing(Choosing):
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
         super().__init__(rules, texts, marks)
         if self.watermark is not None:
-            self.watermark = self.watermark.placed(texts.counts.device)
+            self.watermark = placed_on(texts.counts.device, self.watermark)
         if self.race is not None:
-            self.race = self.race.placed(texts.counts.device) if rules.mixed else self.watermark
+            self.race = placed_on(texts.counts.device, self.race) if rules.mixed else self.watermark
 
     @property
     def rungs(self) -> int:
@@ -443,7 +444,15 @@ class FixedChoosing(Choosing):
 
     def watermark_ladder(self, position: Position) -> Ladder:
         assert self.watermark is not None
-        return self.watermark.fixed_ladder(seen_by(self.watermark, position), self.max_strength)
+        position = dataclasses.replace(seen_by(self.watermark, position), fixed=True)
+        return self.watermark.candidates(position, self.max_strength, native=True)
+
+
+def placed_on(device: torch.device, mark: Watermark) -> Watermark:
+    """Return a watermark for fixed ladders; the plan captures no other."""
+    placed = mark.placed(device)
+    assert placed is not None
+    return placed
 
 
 def within(mark: Watermark, context: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.settings import Settings
 from caw.watermarks import Watermark
 
@@ -122,7 +122,7 @@ def make_plan(
         facts=facts,
         watermark=watermark,
         policy=policy,
-        race=mark_that_races(watermark, policy, race),
+        race=mark_that_races(Mark(watermark, policy), race),
         settings=settings,
         kernels=kernels,
         loop=close_loop(policy.target, watermark, facts.vocab_size, facts.device),

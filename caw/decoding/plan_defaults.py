@@ -9,13 +9,13 @@ import torch
 from caw import ops
 from caw.decoding.forward.fused_layers import DTYPES, fusible, touched
 from caw.decoding.forward.prefill_attention import compiled_prefill
-from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.warping import Warper, Warping
 from caw.models.facts import ModelFacts
 from caw.models.parts import ModelParts
-from caw.policies import CapacityPolicy, Policy
+from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import check_declared
+from caw.policies.mark import Mark
 from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Watermark
 
@@ -80,7 +80,7 @@ def marks_eos(asked: bool | None, watermark: Watermark | None, policy: Policy | 
     """
     if asked is not None:
         return asked
-    return runs_full_race(watermark, policy) or (watermark is not None and watermark.marks_ends)
+    return Mark(watermark, policy or FixedStrength(1.0)).races or (watermark is not None and watermark.marks_ends)
 
 
 def cache_places(longest: int, device: torch.device, compiled: bool) -> int:
@@ -98,7 +98,7 @@ def needed_of_host(
     if watermark is None or watermark.native is not None:
         return ""
     name = getattr(watermark, "format", watermark.name)
-    if not watermark.fixed_on(device):
+    if watermark.placed(device) is None:
         missing = " without this library's CUDA extension" if watermark.foreign else ""
         return f"ladders of {name!r}{missing}, which are made on the host"
     if limits.keys:

@@ -17,7 +17,7 @@ from caw.detection.detector import Detector
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 def plan_attempts(
@@ -31,13 +31,13 @@ def plan_attempts(
     stops: StopStrings,
     detector: Detector | None,
     kept: PromptCache | None,
-    reader: Watermark | None = None,
+    reader: Signature | None = None,
 ) -> Attempts:
     """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
 
     reader: the caller's watermark, which the test reads; None = the one that marks.
     """
-    if settings.detectable_at is None:
+    if settings.level is None:
         refuse_idle(settings, *(["detector"] if detector is not None else []))
         return OneAttempt(requests, policy, kept)
     known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)

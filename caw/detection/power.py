@@ -18,7 +18,6 @@ from scipy import special
 from caw.detection.detector import Detector
 from caw.detection.statistics import tails
 from caw.watermarks import Watermark
-from caw.watermarks.green_list import GreenList
 
 LENGTHS = (25, 50, 100, 200, 400, 800)
 RATES = (1e-3, 1e-5)
@@ -56,7 +55,7 @@ def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float
     n = round(counted)
     if n < 1:
         return 0.0
-    if isinstance(watermark, GreenList):
+    if watermark.null == "binomial":
         hits = np.arange(n + 1)
         p = tails(watermark, hits, np.full(n + 1, n)).p_values
         enough = hits[p <= fpr]
@@ -97,7 +96,7 @@ def power_table(
         counted = float(np.mean([r.num_scored for r in results])) if results else float("nan")
         for fpr in rates:
             known = results and mean == mean
-            expected = expected_power(detector.watermark, mean, counted, fpr) if known else float("nan")
+            expected = expected_power(detector.mark, mean, counted, fpr) if known else float("nan")
             found = sum(r.p_value <= fpr for r in results)
             rows.append(PowerRow(length, fpr, expected, *_interval(found, len(results)), len(results)))
     return rows
@@ -105,11 +104,13 @@ def power_table(
 
 def _expects(detector: Detector) -> bool:
     """Return whether `expected_power` applies: the exact test of green lists or of sums of Exponential(1)."""
-    watermark = detector.watermark
+    if detector.watermark.family > 1:
+        return False
+    watermark = detector.mark
     plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
-    plain = plain and not detector.regions and watermark.family == 1
+    plain = plain and not detector.regions
     race = watermark.null == "gamma" and watermark.null_moments == (1.0, 1.0)
-    return plain and (isinstance(watermark, GreenList) or race)
+    return plain and (watermark.null == "binomial" or race)
 
 
 def _mean_score(ids: Sequence[np.ndarray], detector: Detector) -> float:

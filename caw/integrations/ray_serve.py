@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from caw.checks import require_int, require_number
 from caw.integrations.profiles import named
-from caw.io.json_files import read_json
+from caw.io.json_files import read_settings
 from caw.io.show import shown
 from caw.policies.names import POLICIES, make_policy
 from caw.requirements import require
@@ -94,9 +94,7 @@ class RayService:
     def __post_init__(self) -> None:
         for name in ("model", "registry"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ValueError(
-                    f"{name} must be given as text, got {shown(getattr(self, name))}; see docs/deploy.md"
-                )
+                raise ValueError(f"{name} must be given as text, got {shown(getattr(self, name))}; see docs/deploy.md")
         if taken := sorted(set(self.settings) & {*OF_RAY, "rules"}):
             raise ValueError(f"settings must leave {taken[0]} to Ray or to its own field, got it; leave it out")
         if self.threads is not None:
@@ -199,9 +197,7 @@ def application(service: RayService) -> Any:
 
 def read_service(path: str | Path) -> RayService:
     """Read the file of a service. ValueError, in one sentence, for one that is missing or says what cannot be."""
-    said = read_json(Path(path))
-    if said is None:
-        raise ValueError(f"expected the file of a service at {path}, found none; see docs/deploy.md")
+    said = read_settings(Path(path), "the file of a service", "see docs/deploy.md")
     try:
         said["replicas"] = _made(Replicas, "replicas", said.get("replicas", {}))
         found: RayService = _made(RayService, "the file", said)

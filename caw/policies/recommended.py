@@ -3,7 +3,7 @@
 Two marks under one secret, separated by the domains that their keys are derived for (`keys.derive_key`):
 
     drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", context_width=2), at full strength
-    greedy   KGW(the key itself, which KGW derives for `caw/kgw`), under CAW, until the text is detectable
+    greedy   KGW(the key itself, which KGW derives for `caw/kgw`), at full strength until the text is detectable
 
 So whoever marked with KGW before finds those texts under the same key.
 
@@ -16,20 +16,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, TypeVar
-
-import torch
+from typing import Any, ClassVar, TypeVar
 
 from caw.checks import require_int, require_number
 from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
-from caw.evaluator.network import UNIVERSAL, shipped_for
 from caw.io.show import shown
-from caw.ladder import Ladder, Rule
-from caw.policies.base import MAX_STRENGTH, Mark
+from caw.policies.base import MAX_STRENGTH
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.fixed import FixedStrength
+from caw.policies.mark import Mark
 from caw.settings import Sampling, greedy_if_one_token
-from caw.watermarks import EXP, KGW, Position, TokenScores, Watermark
+from caw.watermarks import EXP, KGW, Signature, Watermark
 from caw.watermarks.keys import derive_key
 
 DRAWN = b"caw/recommended/drawn"
@@ -38,35 +35,31 @@ RowT = TypeVar("RowT", bound=Sampling)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known where a request is made.
-
-    model: its name, which names the evaluator of greedy texts; "" = unknown. classes: whether a tokenizer is there to
-    read token classes from: without one the universal evaluator cannot serve. level: p-value at which texts are tested
-    before they leave, None = they are not.
+    """What is known where a request is made. level: p-value at which texts are tested before they leave, None = they
+    are not.
     """
 
-    model: str = ""
-    classes: bool = True
     level: float | None = None
 
 
 @dataclass(frozen=True)
-class Recommended(Watermark):
+class Recommended(Signature):
     """The rule to use if nothing speaks for another: which watermark marks a text, and under which policy.
 
     A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
     the model's own, so the mark costs nothing; its first tokens are drawn without the key (`EXP`, free). A greedy text
     has no chance to hide a mark in, and one drawn below temperature 0.3 too little (`caw.settings.LEAST_RACED`): they
-    get green lists, as strongly as CAW allows each token, until their p-value is `target`. Without an evaluator that
-    serves the model they have them at strength 1.
+    get green lists until their p-value is `target`, at strength 1: it changes the tokens whose change costs least, and
+    in whole everyday texts no evaluator was shown to cost less. In calculations `universal-answers` found more texts of
+    a 1.5B model and kept more answers, of a 0.5B as many; it looks ahead, which no engine does, so it has to be named.
 
     One detector reads both, and its result says which of them it found (`DetectionResult.family`).
 
     Args:
         key: int below 2^64, text or bytes.
-        target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. With
-            `detectable_at`, the smaller of the two.
-        evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = the model's own.
+        target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. Of
+            texts that are tested, the smaller of the two levels.
+        evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = strength 1.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -101,21 +94,16 @@ class Recommended(Watermark):
 
         Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
         """
-        watermark = self.part_of(sampling)
+        watermark = self.part_for(sampling)
         if watermark is self.drawn:
             return Mark(watermark, FixedStrength(1.0))
         target = self.level_of_each(self.target if facts.level is None else min(facts.level, self.target))
-        evaluator = self.evaluator_for(facts)
-        policy = FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
-        return Mark(watermark, policy)
+        if self.evaluator is None:
+            return Mark(watermark, FixedStrength(1.0, target=target))
+        return Mark(watermark, CapacityPolicy(self.evaluator, target=target))
 
-    def part_of(self, sampling: Sampling) -> EXP | KGW:
+    def part_for(self, sampling: Sampling) -> EXP | KGW:
         return self.drawn if sampling.races else self.greedy
-
-    def evaluator_for(self, facts: Facts) -> str | None:
-        """Return the evaluator of greedy texts: its own, the model's, or the universal one; None = none can serve."""
-        own = self.evaluator or (shipped_for(facts.model) if facts.model else None)
-        return own or (UNIVERSAL if facts.classes else None)
 
     @property
     def parts(self) -> tuple[Watermark, ...]:
@@ -125,47 +113,20 @@ class Recommended(Watermark):
         """The p-value that a text must have in its own family to have `level` in both: 1 - (1 - level)^(1/2)."""
         return -math.expm1(math.log1p(-level) / len(self.parts))
 
-    @property
-    def window(self) -> int:
-        """W of the family that reads more."""
-        return max(part.window for part in self.parts)
-
-    @property
-    def rule(self) -> Rule:
-        return self.greedy.rule
-
-    @property
-    def full(self) -> float:
-        return self.greedy.full
-
-    @property
-    def family(self) -> int:
-        return sum(part.family for part in self.parts)
-
     def under_subkey(self, number: int) -> Watermark:
         """The watermark of one part: 0 is the race, 1 the green list."""
         require_int("number", number, 0, len(self.parts) - 1)
         return self.parts[number]
 
-    def ladder(self, position: Position, max_strength: float) -> Ladder:
-        self._of_one_family()
-
-    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
-        self._of_one_family()
-
-    def _of_one_family(self) -> NoReturn:
-        raise ValueError(
-            "tokens are marked and scored in one family, got a Recommended, which has two; give its .drawn or .greedy"
-        )
-
 
 def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Mark:
-    """Return what marks a text that is chosen like this: a caller's watermark and policy, or what a rule says.
+    """Return what marks a text that is chosen like this: a caller's watermark and policy (None = the plain watermark),
+    or what a rule says.
 
     Raises ValueError for a policy beside a rule.
     """
     if not isinstance(watermark, Recommended):
-        return Mark(watermark, policy)
+        return Mark(watermark, FixedStrength(1.0) if policy is None else policy)
     if policy is not None:
         raise ValueError(
             f"a Recommended brings its own policies, got {type(policy).__name__} as well; leave policy out, or give "
@@ -220,4 +181,4 @@ class Marks:
         if self.race is None:
             return None
         given = self.given if key is None else self.given.with_key(key)
-        return Mark(given.part_of(sampling), self.kind(sampling).policy)
+        return Mark(given.part_for(sampling), self.kind(sampling).policy)

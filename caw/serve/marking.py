@@ -11,7 +11,7 @@ from caw.policies.target import Target, read_target
 from caw.serve.contracts import Tenant
 from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 # of a text's tokens, those whose whole context the server knows: with fewer, texts of 150 tokens that are put together
 # from answers as short are no longer found (docs/serve.md, "Short answers")
@@ -25,7 +25,7 @@ class Marking:
     """Settings of the mark for one request's texts.
 
     key_id: of the marking key, "" if unmarked. unmarked: why, "" if marked. factor: of the policy's strength, 0 if
-    unmarked. margin: added to the z of the policy's target. detectable_at: p-value at which finished texts are tested
+    unmarked. margin: added to the z of the policy's target. level: p-value at which finished texts are tested
     under their key, None = no test. strict: whether to send only detected texts. thinks: whether thinking sections are
     left unmarked. fewest: minimum tokens of a text that is called marked.
     """
@@ -34,7 +34,7 @@ class Marking:
     unmarked: str
     factor: float
     margin: float
-    detectable_at: float | None
+    level: float | None
     strict: bool
     thinks: bool
     fewest: int = 1
@@ -93,7 +93,7 @@ def marking_of(
         return Marking("", TOOLS, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
         raise ApiError(500, "this API key's rules ask for stronger marks than this server supports; ask its operator")
-    level = None if rules.detectable_at is None else alone(rules.detectable_at, tenant.tried)
+    level = None if rules.level is None else alone(rules.level, tenant.tried)
     return Marking(
         tenant.key.id,
         "",
@@ -107,7 +107,7 @@ def marking_of(
     )
 
 
-def fewest_marked(watermark: Watermark) -> int:
+def fewest_marked(watermark: Signature) -> int:
     """Return the minimum tokens of a text that may be called marked, of which `WHOLE` have a whole context.
 
     A context is the last W tokens, and the server knows only those that it generated. The first W tokens of a text are
