@@ -127,7 +127,7 @@ def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool, for
 # to keep under way; newer ones take the last. All compile without spills (benchmarks/aot_configurations.py)
 PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
     8: {
-        "half": ((16, 128, 2, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 8, 3)),
+        "half": ((16, 128, 2, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 4, 3)),
         "gated": ((16, 64, 4, 6), (16, 128, 4, 3), (32, 64, 4, 4), (32, 64, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3)),
         "packed": ((16, 128, 2, 5), (32, 128, 4, 5), (64, 128, 8, 4)),
