@@ -32,7 +32,7 @@ class Report:
 
     Of products, issued: multiply-adds that all warps together give the tensor cores in one pass of the loop; useful:
     those of its tile, as padded. More issued than useful: warps repeat each other's work. instructions: of a thread in
-    its loop, for each weight that the thread has. numbers: format and inputs, as "int4 float16".
+    its loop, for each weight that the thread has, for 16 rows on 9.0. numbers: format and inputs, as "int4 float16".
     """
 
     kernel: str
@@ -83,10 +83,11 @@ def compile_launch(launch: launching.Launch, capability: int) -> Report:
     ptx = compiled.asm["ptx"]
     usage = _resource_usage(compiled.asm["cubin"])
     tile, numbers, instructions = _tile(launch.arguments), "", 0.0
-    if tile:
+    rows = launch.arguments.get("BLOCK_M", 0) * launch.arguments.get("BLOCKS", 0)
+    if tile and rows == 16 and capability == 90:
         numbers = _numbers(launch.arguments)
         threads = WARP * compiled.metadata.num_warps
-        instructions = _loop_length(compiled.asm["cubin"]) * threads * launch.arguments["BLOCK_M"] / tile
+        instructions = _loop_length(compiled.asm["cubin"]) * threads / (tile // rows)
     return Report(
         kernel=launch.kernel.__name__,
         registers=usage["REG"],
@@ -114,7 +115,7 @@ def _tile(arguments: dict[str, Any]) -> int:
     if "BLOCK_O" not in arguments or "BLOCK_M" not in arguments:
         return 0
     columns = arguments["BLOCK_O"] * (1 + arguments["GATED"])
-    return int(arguments["BLOCK_M"] * columns * arguments["BLOCK_K"])
+    return int(arguments["BLOCKS"] * arguments["BLOCK_M"] * columns * arguments["BLOCK_K"])
 
 
 def _numbers(arguments: dict[str, Any]) -> str:

@@ -94,27 +94,6 @@ def test_the_gate_can_fail(device):
         assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))
 
 
-MISALIGNED = """
-import torch
-import aot
-from aot_configurations import attention, complaints
-from caw.triton_kernels.sibling_attention import sibling_attention
-def e(*shape): return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
-lengths = torch.empty(1, dtype=torch.int64, device="meta")
-for shift in (0, 1):
-    k = e(1, 2, 512, 64 + shift)[..., shift:]  # rows of 65 elements: no 16-byte copies
-    call = lambda: sibling_attention(e(1, 2, 2, 64), k, k, e(1, 2, 2, 64), e(1, 2, 2, 64), lengths, 0.1)
-    print(bool(complaints(aot.compile_launch(aot.record(call)[0], 90))))
-"""
-
-
-@pytest.mark.gate("aot")
-def test_reports_follow_the_alignment_of_the_call():
-    """Divisibility comes from the tensors of the call: a cache that is not aligned loses its asynchronous copies."""
-    done = compiled("-c", MISALIGNED)
-    assert done.stdout.split() == ["False", "True"], done.stderr
-
-
 OVERLAPPED = r"""
 import re
 TOUCH = r"\b(ld|st|atom|red)\b[.\w]*\.global|\bcp\.async"  # vectors and scopes stand between the words
