@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,6 +38,8 @@ from caw.policies.gate import is_bounded
 from caw.policies.mark import Mark
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import Position, Watermark
+
+LEAST_LIKELY = math.log(100)  # nats below the likeliest token, within which another one is a choice
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Choosing:
         factor alone; only_races: whether no text ever needs a ladder.
     drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
         texts are in one, bool [B]; None where none is.
+    open: at which of the last ladder's positions a mark had a choice, bool [B] (`open_positions`); None = not asked.
     """
 
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
@@ -135,6 +139,10 @@ class Choosing:
         whole = rules.race is not None and rules.race.races and rules.limits.samples
         self.begins_freely = whole and self.race is not None and self.race.beginning > 0
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        mark, self.reach = rules.watermark, LEAST_LIKELY
+        if mark is not None and mark.rule == "reweight":
+            self.reach = min(self.reach, self.own_strength * mark.full)
+        self.open: torch.Tensor | None = None
 
     # Texts come and go ----------------------------------------------------------------------------------------------
 
@@ -171,10 +179,12 @@ class Choosing:
         self.texts.emit(tokens, emitted)
 
     def spend(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
-        """Count the surprisal of tokens int64 [B] of free beginnings, where emitted (bool [B]).
+        """Count the surprisal of tokens int64 [B] of free beginnings and the open positions, where emitted (bool [B]).
 
-        A token that something else than the last draw decided counts nothing.
+        A token that something else than the last draw decided has no surprisal.
         """
+        if self.open is not None:
+            self.texts.open_counts += emitted & self.open
         if self.drawn_free is not None:
             drawn, nats, beginning = self.drawn_free
             free = emitted & beginning
@@ -207,6 +217,7 @@ class Choosing:
         race = None if self.race is None else self.full_race(self.race, state, context, repeats)
         record, scores, warped = self.drawn(state, race)
         self.drawn_free = self.drawn_in_beginnings(state, race, record, warped) if self.begins_freely else None
+        self.open = self.open_positions(warped) if self.limits.counts_open else None
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
@@ -243,6 +254,18 @@ class Choosing:
         mass = (state.current if warped is state.logits else self.record(warped)).logsumexp
         nats = mass.double() - warped.gather(1, tokens[:, None])[:, 0].double()
         return tokens, nats.clamp_min(0), beginning
+
+    def open_positions(self, warped: torch.Tensor) -> torch.Tensor:
+        """Tell where the mark is on and has a choice under logits `warped` float32 [B, V], bool [B]: some token other
+        than the likeliest is at least a hundredth as likely, and within the bonus of the mark's own strength.
+
+        Whoever allows one token, or biases it beyond all others, leaves none, whatever was drawn.
+        """
+        rows, least = self.texts.rows, warped.amax(dim=1) - self.reach
+        if self.rules.mixed:
+            least = torch.where(rows.races, least + (self.reach - LEAST_LIKELY), least)
+        several = ((warped >= least[:, None]).sum(dim=1) > 1) & (rows.factors > 0)
+        return several & ~self.texts.in_beginning() if self.begins_freely else several
 
     def full_race(
         self, mark: Watermark, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None

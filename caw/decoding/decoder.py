@@ -214,8 +214,9 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
+                sequence.open = int(self.choosing.texts.open_counts[number])
                 if self.choosing.begins_freely:
-                    sequence.free = int(self.choosing.texts.free_counts[number])
+                    sequence.spent = self.choosing.texts.spent_so_far(number)
                 self._free(sequence)
                 yield sequence
 

@@ -6,6 +6,7 @@ Every tensor is updated in place: a captured step reads and writes the same addr
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -33,7 +34,7 @@ class Texts:
     counts: int64 [B], tokens generated. budgets: int64 [B], maximum of them. active: bool [B].
     streams: int64 [B, 2], of the sampling noise, see `sampling`. rows: settings of each text.
     spent: float64 [B], surprisal in nats of the tokens of a free beginning, see `in_beginning`. free_counts: int64 [B],
-        how many these are.
+        how many these are. open_counts: int64 [B], positions of the new tokens at which the mark had a choice.
     refused: float32 [B], the first strength of the text that its policy must not give (NaN, below 0, beyond its
         maximum); 0 where there was none.
     window: W. evidence: what the texts have shown so far; None without a target.
@@ -47,6 +48,7 @@ class Texts:
     streams: torch.Tensor
     spent: torch.Tensor
     free_counts: torch.Tensor
+    open_counts: torch.Tensor
     refused: torch.Tensor
     rows: RowTensors
     window: int
@@ -73,6 +75,7 @@ class Texts:
             streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
             spent=torch.zeros(batch, dtype=torch.float64, device=device),
             free_counts=torch.zeros(batch, dtype=torch.int64, device=device),
+            open_counts=torch.zeros(batch, dtype=torch.int64, device=device),
             refused=torch.zeros(batch, device=device),
             rows=RowTensors.empty(batch, ends, device),
             window=window,
@@ -102,6 +105,11 @@ class Texts:
     def in_beginning(self) -> torch.Tensor:
         """Tell which texts are in their free beginning, whose tokens the key does not draw, bool [B]."""
         return self.active & (self.spent < self.rows.beginnings) & (self.free_counts < FREE_TOKENS)
+
+    def spent_so_far(self, row: int) -> float:
+        """Nats that a text's free beginning has had; inf = it is over, or there was none."""
+        spent, free = float(self.spent[row]), int(self.free_counts[row])
+        return spent if spent < self.rows.beginnings[row] and free < FREE_TOKENS else math.inf
 
     def contexts(self) -> torch.Tensor:
         """The last W tokens of each text, int64 [B, W], -1 where there are none."""
@@ -135,6 +143,7 @@ class Texts:
         self.budgets[rows] = torch.tensor([request.budget for request in requests], device=device)
         spent = [request.spent if request.begun else 0.0 for request in requests]
         self.spent[rows], self.free_counts[rows] = torch.tensor(spent, dtype=torch.float64, device=device), 0
+        self.open_counts[rows] = torch.tensor([request.open for request in requests], device=device)
         self.rows.start(rows, [request.row for request in requests], ends, marks)
         prompts = [request.ids for request in requests]
         if self.evidence is not None:

@@ -34,8 +34,8 @@ class TextOrder:
     """One text of a request: its job, its receipt, and what was sent.
 
     reached: the p-value of what was sent, None if unmarked. tokens: number of new ones. proof: of the finished text,
-    for its continuation; None = not allowed. letters: characters whose log-probabilities were sent. closing: of its
-    receipt, once started.
+    for its continuation; None = not allowed. steered: whether a client's bias favoured tokens. letters: characters whose
+    log-probabilities were sent. closing: of its receipt, once started. marked: whether that calls it marked.
     """
 
     job: Job
@@ -44,20 +44,24 @@ class TextOrder:
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
     proof: Callable[[ActiveSequence], str] | None = None
+    steered: bool = False
     tokens: int = 0
     letters: int = 0
     done: Done | None = None
     closing: asyncio.Future[None] | None = None
+    marked: bool = False
 
     @property
     def begun_tokens(self) -> int:
         """Number of the text's tokens from an earlier request."""
         return len(self.job.request.begun)
 
-    def marked(self, marking: Marking) -> bool:
-        """Whether the finished text is called marked."""
-        sequence = self.done.sequence if self.done is not None else None
-        return sequence is not None and marking.carried(len(sequence.visible) - sequence.spared - sequence.free)
+    def carries(self, marking: Marking, p_value: float | None) -> bool:
+        """Return whether the text may be called marked, if it is finished and has this p-value."""
+        if self.done is None:
+            return False
+        sequence = self.done.sequence
+        return marking.carried(len(sequence.visible), sequence.open, p_value, steered=self.steered)
 
 
 @dataclass(frozen=True)
@@ -165,18 +169,19 @@ class Order:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
         again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
-        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked(self.marking), again)
+        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked, again)
 
     def _check(self, text: TextOrder) -> None:
         """Raise ApiError for a text that must not be sent."""
         receipt = text.done.receipt if text.done else None
-        if self.marking.strict and receipt is not None and receipt.detected and not text.marked(self.marking):
+        detected = receipt is not None and receipt.detected
+        if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
             said = (
-                f"this server sends only marked texts, which have at least {self.marking.fewest} tokens; ask for a "
-                "longer text"
+                f"this server sends only marked texts, in which the mark has a choice of at least {self.marking.fewest} "
+                "tokens; ask for a longer text, and leave out what dictates its tokens"
             )
             raise ApiError(500, said, code="undetected")
-        if self.marking.strict and (receipt is None or not receipt.detected):
+        if self.marking.strict and not detected:
             why = "" if receipt is None else f" ({receipt.reason})"
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")
 
@@ -187,7 +192,7 @@ class Order:
         """
         if text.closing is None:
             closed = self._closed(text, ending, finish)
-            text.closing = asyncio.ensure_future(self.threaded(_write, self.lines, text, closed, text.unfolding.sent))
+            text.closing = asyncio.ensure_future(self.threaded(_write, self.lines, text, closed, self.marking))
         await asyncio.shield(text.closing)
 
     def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
@@ -200,7 +205,7 @@ class Order:
             detected=tested.detected if tested else None, reason=receipt.reason if receipt else "",
             attempts=receipt.attempts if receipt else 1, tokens=text.begun_tokens + text.tokens, digest=digest,
             time=time.time(), tested=tested.as_dict() if tested else None,
-            marked=ending == "complete" and text.marked(self.marking),
+            open=text.done.sequence.open if text.done else None,
         )  # fmt: skip
 
     async def end(self, ending: Ending) -> None:
@@ -216,11 +221,16 @@ class Order:
         self.register.discard(self)
 
 
-def _write(lines: LogLines, text: TextOrder, closed: Closed, sent: str) -> None:
-    """Close a receipt, with the p-value of the sent text if no test gave it; None if it cannot be computed."""
+def _write(lines: LogLines, text: TextOrder, closed: Closed, marking: Marking) -> None:
+    """Close a receipt, with the p-value of the sent text if no test gave it (None if it cannot be computed), and with
+    what follows for whether it is marked.
+    """
+    sent = text.unfolding.sent
     if closed.p_value is None and text.reached is not None and sent:
         try:
             closed = replace(closed, p_value=text.reached(sent))
         except Exception as error:  # nobody asked for it, so it withholds no text
             lines.failed("the p-value of a text could not be computed", error)
-    text.handle.close(closed)
+    marked = closed.ending == "complete" and text.carries(marking, closed.p_value)
+    text.handle.close(replace(closed, marked=marked))
+    text.marked = marked

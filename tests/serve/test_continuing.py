@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import caw
 from caw.serve import continuing
 from caw.serve.continuing import Continuations, Part, before_text, same_text
 from caw.serve.errors import ApiError
-from caw.serve.marking import fewest_marked
+from caw.serve.marking import EVIDENT, fewest_marked
 
 PROMPT = "the sky is blue because"
 MARKS = {
@@ -93,9 +94,10 @@ def test_short_answers_are_called_marked_only_where_contexts_are_whole(marked_by
     fewest = fewest_marked(mark)
     for most in {1, fewest - 1, fewest} - {0}:
         answer = server.complete(PROMPT, max_tokens=most)
-        assert said(answer)["marked"] == (answer.usage.completion_tokens >= fewest)
         server.idle()
-        assert server.log.closed[-1].marked == said(answer)["marked"]
+        closed = server.log.closed[-1]
+        assert closed.marked == said(answer)["marked"] == (closed.open >= fewest or closed.p_value <= EVIDENT)
+        assert most - 1 <= closed.open <= most == answer.usage.completion_tokens
 
 
 def test_how_many_tokens_a_marked_text_has_at_the_least() -> None:
@@ -241,7 +243,7 @@ def test_enforcement_refuses_short_requests_and_takes_continued_ones(served: Run
 
 
 def test_a_token_is_the_servers_own() -> None:
-    part = Part((5, 6, 2**31), 1, "00", 3, 2**64 - 1, 0, "id", 100)
+    part = Part((5, 6, 2**31), 1, math.inf, True, "00", 3, 2**64 - 1, 0, "id", 100)
     about = ("tenant", "key", "")
     mine = Continuations(b"secret", lambda: 99)
     assert mine.read(mine.give(part, about), about) == part
