@@ -33,9 +33,9 @@ class Part:
     """The contents of a token.
 
     tokens: generated ones. open: positions of them at which the mark had a choice. spent: nats of the free beginning,
-    of a text that was cut before its end; inf = it is over. steered: whether a client's bias chose any. prompt: digest of
-    the prompt's ids, of which there are `length`. seed, occurrence: of the sampling. receipt: id of the last answer's
-    receipt. expires: Unix time, s.
+    of a text that was cut before its end; inf = it is over. steered: whether a client's bias favoured any. prompt:
+    digest of the prompt's ids, of which there are `length`. seed, occurrence: of the sampling. receipt: id of the last
+    answer's receipt. expires: Unix time, s.
     """
 
     tokens: tuple[int, ...]

@@ -141,7 +141,8 @@ class Closed:
     generated text was not detected.
     attempts: attempts at the text. tokens: generated ones; of a continued text all of them, and digest and p_value are
     of the whole text. marked: whether the client was told that it is marked. open: of the tokens, those that the mark
-    could have chosen otherwise, None = the text did not end. digest: SHA-256 of the text's UTF-8, in hex. time: Unix, s.
+    could have chosen otherwise, None = the text did not end. digest: SHA-256 of the text's UTF-8, in hex. time: Unix,
+    s.
     tested: the full test, in the format of `caw.generate` (`caw.detectable.receipts.Receipt.as_dict`), so that `caw
     detect --receipt` can repeat it; None if the sent text was not tested.
     """

@@ -49,8 +49,8 @@ class Grammar:
     def allowed(self) -> torch.Tensor:
         """Return the allowed tokens, bool [V]; all of them after an error, which ends the text.
 
-        Where the schema dictates the text, one: the tokenizer's own, not any that spells a part of it. So the mark has no
-        choice there, which counts (`Choosing.open_positions`).
+        Where the schema dictates the text, one: the tokenizer's own, not any that spells a part of it. So the mark has
+        no choice there (`Choosing.open_positions`).
         """
         if dictated := self.matcher.compute_ff_tokens():
             only = torch.zeros(self.vocab_size, dtype=torch.bool)

@@ -34,8 +34,8 @@ class TextOrder:
     """One text of a request: its job, its receipt, and what was sent.
 
     reached: the p-value of what was sent, None if unmarked. tokens: number of new ones. proof: of the finished text,
-    for its continuation; None = not allowed. steered: whether a client's bias favoured tokens. letters: characters whose
-    log-probabilities were sent. closing: of its receipt, once started. marked: whether that calls it marked.
+    for its continuation; None = not allowed. steered: whether a client's bias favoured tokens. letters: characters
+    whose log-probabilities were sent. closing: of its receipt, once started. marked: whether that calls it marked.
     """
 
     job: Job
@@ -177,8 +177,8 @@ class Order:
         detected = receipt is not None and receipt.detected
         if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
             said = (
-                f"this server sends only marked texts, in which the mark has a choice of at least {self.marking.fewest} "
-                "tokens; ask for a longer text, and leave out what dictates its tokens"
+                f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens; "
+                "ask for a longer text, and leave out what dictates its tokens"
             )
             raise ApiError(500, said, code="undetected")
         if self.marking.strict and not detected:

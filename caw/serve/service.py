@@ -304,7 +304,8 @@ class Service:
         request = sequence.request
         part = Part(
             tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
-            len(request.ids), request.row.known_seed, request.occurrence, receipt, int(self.continuations.clock()) + LIFE,
+            len(request.ids), request.row.known_seed, request.occurrence, receipt,
+            int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
 
