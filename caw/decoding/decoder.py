@@ -214,9 +214,10 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                sequence.open = int(self.choosing.texts.open_counts[number])
+                texts = self.choosing.texts
+                sequence.open = int(texts.open_counts[number])
                 if self.choosing.begins_freely:
-                    sequence.spent = self.choosing.texts.spent_so_far(number)
+                    sequence.free, sequence.spent = int(texts.free_counts[number]), texts.spent_so_far(number)
                 self._free(sequence)
                 yield sequence
 

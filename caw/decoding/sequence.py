@@ -16,8 +16,8 @@ class ActiveSequence:
     tokens: all of the text's, those that an earlier request made (`Request.begun`) first; trace and log_probs are of
     the new ones alone. ends: token ids that end it. error: what was wrong, with no tokens; else empty.
     log_probs: of each token, where the request asks for them.
-    Known when it has ended: open, positions at which the mark had a choice (`RowLimits.counts_open`); spent, nats of
-    its free beginning, inf = that is over.
+    Known when it has ended: open, positions at which the mark had a choice (`RowLimits.counts_open`); free, tokens of
+    its free beginning; spent, nats of that, inf = it is over.
     """
 
     index: int
@@ -29,6 +29,7 @@ class ActiveSequence:
     finish_reason: str = ""
     error: str = ""
     open: int = 0
+    free: int = 0
     spent: float = math.inf
 
     def __post_init__(self) -> None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caw.decoding.sequence import ActiveSequence
+from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
+from caw.serve.beginnings import Beginnings
 from caw.serve.contracts import Begun, Closed, Ending, ReceiptHandle
 from caw.serve.engine import Engine
 from caw.serve.errors import ApiError
@@ -56,6 +58,17 @@ class TextOrder:
         """Number of the text's tokens from an earlier request."""
         return len(self.job.request.begun)
 
+    @property
+    def unmarked(self) -> int:
+        """Number of tokens sent of its free beginning: known at its end; until then, as many as it may have."""
+        return self.done.sequence.free if self.done else min(self.tokens, self.beginning)
+
+    @property
+    def beginning(self) -> int:
+        """Most tokens of its free beginning."""
+        row = self.job.request.row
+        return FREE_TOKENS if row.begins and row.do_sample else 0
+
     def carries(self, marking: Marking, p_value: float | None) -> bool:
         """Return whether the text may be called marked, if it is finished and has this p-value."""
         if self.done is None:
@@ -86,7 +99,8 @@ class Order:
 
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
-    all of its receipts are closed. calls: the functions that its texts call, None = none. lines: of the log.
+    all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call, None =
+    none. lines: of the log.
     """
 
     id: str
@@ -100,6 +114,7 @@ class Order:
     threaded: Threaded
     news: asyncio.Queue[tuple[int, News]]
     register: set[Order] = field(repr=False)
+    beginnings: Beginnings = field(repr=False)
     calls: Calls | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     texts: list[TextOrder] = field(default_factory=list)
@@ -110,6 +125,11 @@ class Order:
     @property
     def completion_tokens(self) -> int:
         return sum(text.tokens for text in self.texts)
+
+    def add(self, text: TextOrder) -> None:
+        """Add a text, whose receipt is begun."""
+        self.texts.append(text)
+        self.beginnings.add(text.job.tenant, text.beginning, 0)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield everything for the client; a text that is not streamed is one piece, after all are done.
@@ -177,8 +197,8 @@ class Order:
         detected = receipt is not None and receipt.detected
         if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
             said = (
-                f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens; "
-                "ask for a longer text, and leave out what dictates its tokens"
+                f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens"
+                "; ask for a longer text, and leave out what dictates its tokens"
             )
             raise ApiError(500, said, code="undetected")
         if self.marking.strict and not detected:
@@ -213,6 +233,7 @@ class Order:
         for text in self.texts:
             if text.done is None:
                 self.engine.cancel(text.job)
+            self.beginnings.add(text.job.tenant, text.unmarked - text.beginning, text.tokens)
         for text in self.texts:
             try:
                 await self._close(text, ending)

@@ -24,6 +24,7 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
 from caw.policies.recommended import row_of
+from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
@@ -69,6 +70,7 @@ class Service:
         self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
         self.detection = Detection(planned, directory)
         self.open: set[Order] = set()
+        self.beginnings = Beginnings()
         self.grammars, self.no_grammars = _grammars(planned)
         self.prompts = PromptReader(planned.tokenizer, planned.facts.vocab_size)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
@@ -124,7 +126,7 @@ class Service:
         order = Order(
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
-            self.open, asked.calls, self.lines,
+            self.open, self.beginnings, asked.calls, self.lines,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -142,7 +144,7 @@ class Service:
                     await asyncio.shield(making)
                 finally:  # cancelled too: its receipt may have begun, and is then closed below
                     text = await making
-                    order.texts.append(text)
+                    order.add(text)
             self.engine.submit([text.job for text in order.texts])
         except (BusyError, ClosedError) as error:
             await order.end("failed")
@@ -241,7 +243,8 @@ class Service:
         row = RowSettings(
             **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
-            begins=self._may_begin_freely(asked, most, part), log_probs=asked.alternatives is not None,
+            begins=self.beginnings.allowed(tenant.id) and self._may_begin_freely(asked, most, part),
+            log_probs=asked.alternatives is not None,
         )  # fmt: skip
         row = row_of(self.planned.watermark, row)
         try:
