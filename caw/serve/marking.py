@@ -17,7 +17,7 @@ from caw.watermarks import Signature, Watermark
 # from answers as short are no longer found (docs/serve.md, "Short answers")
 WHOLE = 0.75
 EVIDENT = 0.01  # p-value at which a text is called marked whatever a client forced
-DOUBTFUL, ENOUGH = 0.5, 24  # p-value above which one with as many open positions is not: docs/serve.md, "Short answers"
+DOUBTFUL, ENOUGH = 0.5, 16  # p-value above which one with as many open positions is not: docs/serve.md, "Short answers"
 OPTED_OUT, SHORT, JSON = "the client opted out", "below the exempted length", "JSON mode is exempted"
 TOOLS = "tool calls are exempted"
 

@@ -197,8 +197,8 @@ class Process:
         self.process.kill()
         self.process.wait(60)
 
-    def stop(self) -> None:
+    def stop(self, number: int = signal.SIGTERM) -> None:
         """As its operator would; it ends well."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         assert self.process.wait(90) == 0, "".join(self.said)
         self._reader.join(10)
