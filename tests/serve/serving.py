@@ -197,8 +197,8 @@ class Process:
         self.process.kill()
         self.process.wait(60)
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
+    def stop(self) -> None:
         """As its operator would; it ends well."""
-        self.process.send_signal(number)
+        self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(90) == 0, "".join(self.said)
         self._reader.join(10)
