@@ -214,10 +214,11 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                texts = self.choosing.texts
-                sequence.open = int(texts.open_counts[number])
+                place, texts = self._place(sequence), self.choosing.texts
+                if self.plan.limits.counts_open:
+                    sequence.open = int(texts.open_counts[place])
                 if self.choosing.begins_freely:
-                    sequence.free, sequence.spent = int(texts.free_counts[number]), texts.spent_so_far(number)
+                    sequence.free, sequence.spent = int(texts.free_counts[place]), texts.spent_so_far(place)
                 self._free(sequence)
                 yield sequence
 
