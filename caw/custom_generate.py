@@ -40,6 +40,7 @@ from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
+from caw.models.parts import looked_at_once
 from caw.policies import Policy
 from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Recommended, Watermark
@@ -87,7 +88,7 @@ def decode(
     Raises ValueError for beam search, guidance and outputs other than sequences, and where the model's logits become
     NaN or infinite.
     """
-    with ended_on_error(caw_streamer):
+    with looked_at_once(), ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
         facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))

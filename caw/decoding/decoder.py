@@ -70,8 +70,8 @@ class Decoder:
                 self.linears: Installed = FusedForwards.kept(model, enabled=plan.kernels.native)
             else:
                 places = None if facts.device.type == "cpu" and not facts.spread else plan.capacity
-                self.linears = FusedForwards.again(model, parts, enabled=plan.kernels.native, places=places)
-            self.step, self.undrafted = make_step(model, plan, texts, self.waiting.marks, parts)
+                self.linears = FusedForwards.again(model, enabled=plan.kernels.native, places=places)
+            self.step, self.undrafted = make_step(model, plan, texts, self.waiting.marks)
         self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, kept)
         self.state = make_state(plan) if kept is None else kept.state
         self.rows: list[Row] = [None] * plan.batch

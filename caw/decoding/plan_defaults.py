@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.decoding.forward.fused_layers import DTYPES, fusible, touched
+from caw.decoding.forward.fused_layers import DTYPES, fusible
 from caw.decoding.forward.prefill_attention import compiled_prefill
 from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import RowLimits
@@ -177,20 +177,18 @@ def most_drafts(settings: Settings, why_not: str) -> int:
     return 0 if why_not else most
 
 
-def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:
+def exact_rows(model: Any) -> bool:
     """Tell whether all decoder layers run as this library's own, row-invariant operator, and no torch after them rounds
     by the number of rows.
-
-    parts: those that the model has now, if they are known.
     """
-    parts = parts or ModelParts.of(model)
-    known, exact = parts.derived.get("exact_rows", (None, False))
-    about = touched(model, parts)
-    if known != about:
+    parts = ModelParts.of(model)
+    about = ops.missing_extension(), parts.hooked(model)
+    exact: bool | None = parts.known("exact_rows", about)
+    if exact is None:
         layers = [module for module in parts.below if type(module).__name__.endswith("DecoderLayer")]
         exact = bool(layers) and all(map(fusible, layers)) and not _capped_unevenly(model.config)
-        parts.derived["exact_rows"] = about, exact
-    return bool(exact)
+        parts.keep("exact_rows", exact, about)
+    return exact
 
 
 def _capped_unevenly(config: Any) -> bool:

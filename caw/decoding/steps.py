@@ -25,23 +25,19 @@ from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import MOST_DRAFTS, ROUNDING, exact_rows
 from caw.decoding.row_tensors import RowMarks
 from caw.decoding.texts import Texts
-from caw.models.parts import ModelParts
 from caw.settings import WHERE_IT_PAYS
 
 
-def make_step(
-    model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None, parts: ModelParts | None = None
-) -> tuple[EagerStep | FixedStep, str]:
+def make_step(model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> tuple[EagerStep | FixedStep, str]:
     """Choose the step that decodes by this plan.
 
-    texts: the rows that it writes. marks: the watermarks of their keys. parts: those that the model has now, if they
-    are known.
+    texts: the rows that it writes. marks: the watermarks of their keys.
 
     Returns:
         (the step, why it carries no drafts: empty if it may).
     """
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
-    if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model, parts):
+    if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING
     if why_not:
         if plan.captured:

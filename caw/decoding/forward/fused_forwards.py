@@ -27,7 +27,6 @@ from caw.decoding.forward.fused_layers import (
     fused_forwards,
     norm_eps,
     plain,
-    touched,
 )
 from caw.decoding.forward.fused_stack import Installed, with_stacks
 from caw.decoding.forward.layer_kinds import ON_GPU, class_name
@@ -78,20 +77,19 @@ class FusedForwards(Installed):
         return before
 
     @classmethod
-    def again(cls, model: Any, parts: ModelParts, *, enabled: bool, places: int | None = None) -> Installed:
+    def again(cls, model: Any, *, enabled: bool, places: int | None = None) -> Installed:
         """Return those of an earlier call if they would be the same now, with the rotations of this one.
 
         They are the same while the model has the same parts, none of which has come to train, to be hooked or to have
-        another forward, and its layers have the same settings. parts: those that the model has now.
+        another forward, and its layers have the same settings.
         """
-        about = (enabled, touched(model, parts))
-        known = parts.derived.get("forwards")
-        if known is None or known[0] != about or not known[1].as_made():
-            made = cls(model, enabled=enabled)
-            known = (about, made)
-            if not made.holds_copies():
-                parts.derived["forwards"] = known
-        layers: FusedForwards = known[1]
+        parts = ModelParts.of(model)
+        about = enabled, ops.missing_extension(), parts.hooked(model)
+        layers: FusedForwards | None = parts.known("forwards", about)
+        if layers is None or not layers.as_made():
+            layers = cls(model, enabled=enabled)
+            if not layers.holds_copies():
+                parts.keep("forwards", layers, about)
         if places is None or not enabled:
             return layers
         return Installed([*layers.forwards, *rotary_forwards(model, places)])
