@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from caw.decoding.row_settings import RowKey, RowSettings
 from caw.decoding.sampling import noise_key
 from caw.ladder import Ladder
-from caw.record import kept_rows
+from caw.record import Rows
 from caw.watermarks import Position, Recommended, Watermark
 
 NO_TOKEN = -1
@@ -21,7 +20,7 @@ MOST_KEYS = 64  # that a `RowMarks` remembers beside the watermark's own
 
 
 @dataclass
-class RowTensors:
+class RowTensors(Rows):
     """Settings of B rows, written in place.
 
     sampled: bool [B]. raced: bool [B], rows that a `Recommended` marks by the race.
@@ -73,10 +72,6 @@ class RowTensors:
             beginnings=torch.zeros(batch, dtype=torch.float64, device=device),
             marks=[None] * batch,
         )
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [getattr(self, name) for name in NAMES]
 
     def start(
         self,
@@ -132,22 +127,6 @@ class RowTensors:
         if missing > 0:
             first = self.ends[:, :1] if self.ends.shape[1] else self.ends.new_full((self.ends.shape[0], 1), NO_TOKEN)
             self.ends = torch.cat([self.ends, first.expand(-1, missing)], dim=1)
-
-    def take(self, rows: torch.Tensor | slice) -> RowTensors:
-        """A copy of these rows (int64 [R]); of a slice, the same memory."""
-        marks = self.marks[rows] if isinstance(rows, slice) else [self.marks[row] for row in rows.tolist()]
-        tensors = (tensor[rows] for tensor in self.tensors)
-        return RowTensors(**dict(zip(NAMES, tensors, strict=True)), marks=marks)
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
-        for field in dataclasses.fields(self):
-            kept = getattr(self, field.name)
-            chosen = [kept[row] for row in rows.tolist()] if field.name == "marks" else kept_rows(kept, rows)
-            setattr(self, field.name, chosen)
-
-
-NAMES = [field.name for field in dataclasses.fields(RowTensors) if field.name != "marks"]
 
 
 class RowMarks:
