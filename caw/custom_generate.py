@@ -166,7 +166,7 @@ class _ProcessorWarper:
     def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
         out = logits.clone()
         new = torch.where(texts.made < 0, self.pad, texts.made)  # an ended row is padded, as in transformers
-        # a row can lag a token behind the others (see `Step.look_ahead`); processors know only rows of one length, and
+        # a row can lag a token behind the others (see `Step.decide`); processors know only rows of one length, and
         # some of them count rows, so they get the whole batch for each length
         for count in torch.unique(texts.counts[texts.active]).tolist():
             scores = self.processors(torch.cat([self.input_ids, new[:, :count]], dim=1), logits.clone())

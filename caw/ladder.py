@@ -143,10 +143,6 @@ class Shortlist(NamedTuple):
     counts: torch.Tensor
     places: torch.Tensor | None = None
 
-    def place_of(self, choice: torch.Tensor) -> torch.Tensor:
-        """Return the column of chosen rungs int64 [B]."""
-        return choice if self.places is None else self.places.gather(1, choice[:, None])[:, 0]
-
 
 def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -> Shortlist:
     """Return each token of the first counts[b] rungs once: the original, then by the strengths that choose it.

@@ -145,9 +145,9 @@ def test_each_token_is_carried_once_the_likeliest_first() -> None:
     found = likeliest_first(ladder, ladder.counts, 1.0)
     assert found.candidates.tolist() == [[7, 8, 5, 7], [4, 6, 9, 2], [3, 3, 3, 3]]
     assert found.counts.tolist() == [3, 4, 1]
+    assert found.places is not None
     for choice in range(5):
-        rungs = torch.full((3,), choice)
-        columns = found.place_of(rungs)
+        columns = found.places[:, choice]
         reached = choice < ladder.counts
         carried = found.candidates.gather(1, columns[:, None])[:, 0]
         assert torch.equal(carried[reached], ids[:, choice][reached])

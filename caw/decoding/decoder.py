@@ -13,7 +13,7 @@ import torch
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.kept_graphs import Kept, claim
 from caw.decoding.capture.run_ahead import RunAhead
-from caw.decoding.eager_step import StepByStep
+from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_stack import Installed
@@ -115,11 +115,11 @@ class Decoder:
             steps.close()
             self._release()
 
-    def steps(self) -> StepByStep | RunAhead:
-        """Make the caller of the step: one step at a time, or rounds of captured steps."""
+    def steps(self) -> EagerStep | RunAhead:
+        """Return what runs the steps: one at a time, or rounds of captured ones."""
         if isinstance(self.step, FixedStep):
             return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
-        return self.step.caller(self.state, self.cache)
+        return self.step.over(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Make the model's device the current one, on which kernels are launched."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
 from caw.decoding.forward.branching import forward_all, forward_packed
 from caw.decoding.forward.fused_layers import on_gpu
 from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
 from caw.decoding.trace import StepResult
 from caw.ladder import Ladder, Shortlist, likeliest_first
 from caw.record import Record
 
+Rows = Sequence[ActiveSequence | None]
+
 
 class EagerStep(Step):
-    """Forward only candidates that some strength can reach; make a second record only where the choice differs."""
+    """Forward only candidates that some strength can reach; make a second record only where the choice differs.
+
+    state, cache: the rows that it is called for, see `over`.
+    """
+
+    state: DecodeState
+    cache: SiblingCache
 
     def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
         watermark = self.choosing.watermark
@@ -47,11 +55,12 @@ class EagerStep(Step):
         state: DecodeState,
         cache: SiblingCache,
         logits: torch.Tensor,
-        first: torch.Tensor,
+        first: torch.Tensor | None,
         following: Record,
         chosen: torch.Tensor,
         moved: torch.Tensor,
     ) -> None:
+        assert first is not None
         changed = (chosen > 0).nonzero()[:, 0]
         if changed.numel():
             following.write(changed, self.record(logits, (first + chosen)[changed]))
@@ -66,27 +75,24 @@ class EagerStep(Step):
         """Commit candidate chosen[b] (int64 [B]) to the cache where moved (bool [B])."""
         cache.commit(chosen, moved)
 
-    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
-        """Make the caller of this step."""
-        return StepByStep(self, state, cache)
+    # How a decoder calls it ----------------------------------------------------------------------------------------
 
+    def over(self, state: DecodeState, cache: SiblingCache) -> EagerStep:
+        """Return itself, to be called for these rows."""
+        self.state, self.cache = state, cache
+        return self
 
-class StepByStep:
-    """Call the step once at a time; each result is available immediately."""
-
-    def __init__(self, step: EagerStep, state: DecodeState, cache: SiblingCache) -> None:
-        self.step, self.state, self.cache = step, state, cache
+    def advance(self, rows: Rows) -> Iterable[tuple[StepResult, Rows]]:
+        """Run, and return the results of newly finished steps with the texts in the rows when each started."""
+        return [(self.decode(self.state, self.cache), list(rows))]
 
     def may_shrink(self, remaining: int) -> bool:
         """Tell whether a smaller batch pays when `remaining` steps are left."""
         return True
 
-    def advance(self, rows: Sequence[Any]) -> Iterable[tuple[StepResult, Sequence[Any]]]:
-        """Run, and return the results of newly finished steps with the texts in the rows when each started."""
-        return [(self.step.decode(self.state, self.cache), list(rows))]
+    def keep(self) -> None:
+        """Leave what was prepared to later calls: nothing here."""
 
     def close(self) -> None:
-        return
-
-    def keep(self) -> None:
-        return
+        """Let the rows go."""
+        del self.state, self.cache

@@ -7,8 +7,8 @@ from given logits is `choosing.py`; a step adds the model's forward and its cach
 - `DraftStep` (drafts/step.py), there too where it pays: the same, with drafted tokens behind the candidates.
 - `FixedStep` (capture/fixed_step.py), captured: this loop without reading from the device, so that a CUDA graph can
   hold it.
-- `FusedStep` (capture/fused_step.py), captured, without a target or log-probabilities: it replaces `decode`, that is
-  the whole loop, with two fused operators around the forward. Tests compare it with this loop.
+- `FusedStep` (capture/fused_step.py), captured, without a target or log-probabilities: two of these methods, `ladder`
+  and `decide`, are one operator each. Tests compare it with this loop.
 
 The model's forward is not transformers' own either: while a decoder computes, `FusedForwards`
 (forward/fused_forwards.py) replaces the forward functions of layers it knows with this library's operators.
@@ -17,7 +17,7 @@ The model's forward is not transformers' own either: while a decoder computes, `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +30,19 @@ from caw.decoding.texts import Texts
 from caw.decoding.trace import LogProbs, StepResult
 from caw.ladder import Ladder, Shortlist
 from caw.record import Record
+
+
+class Carried(NamedTuple):
+    """What a forward carries: tokens int64 [B, Q], of each text the first counts[b] (int64 [B]).
+
+    several: whether any text may need more than one candidate. places: int64 [B, M], the column of each rung's token,
+    Q or more for one that is not carried; None = rung j's is column j.
+    """
+
+    tokens: torch.Tensor
+    counts: torch.Tensor
+    several: bool = True
+    places: torch.Tensor | None = None
 
 
 class Step(ABC):
@@ -49,54 +62,66 @@ class Step(ABC):
     def decode(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active text; changes texts, state and cache in place."""
         self.choosing.steer()
-        ladder = self.ladder(state)
-        if self.plan.looks_ahead:
-            return self.look_ahead(state, cache, ladder)
-        return self.choose_first(state, cache, ladder)
+        return self.complete(state, cache, self.ladder(state))
 
-    # Ladder -------------------------------------------------------------------------------------------------
+    def complete(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        """Choose from this ladder and commit, with the model's forward before the choice or behind it."""
+        if self.plan.looks_ahead:
+            carried = self.carry(state, ladder)
+            logits, first = self.forward(state, cache, carried.tokens, carried.counts)
+            following = self.record(logits, first)
+            result, chosen, moved = self.decide(state, ladder, carried, following)
+        else:
+            result, chosen, moved = self.decide(state, ladder)
+            logits, first = self.forward(state, cache, result.tokens[:, None], torch.ones_like(chosen))
+            following = self.record(logits, first)
+        self.commit(state, cache, logits, first, following, chosen, moved)
+        return result
 
     def ladder(self, state: DecodeState) -> Ladder:
         """Build the candidates of the next position."""
         return self.choosing.ladder(state)
 
-    # Look ahead, evaluate, strength, select, commit --------------------------------------------------------
-
-    def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        """Forward the candidates, then choose among them."""
+    def carry(self, state: DecodeState, ladder: Ladder) -> Carried:
+        """Take the candidates that a forward carries."""
         # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
         found = self.shortlist(ladder, torch.where(waiting, 1, ladder.counts))
         most = self.most_candidates(found)
         width = min(most, self.slots)
-        carried = torch.where(waiting[:, None], state.pending[:, None], found.candidates[:, :width])
-        logits, first = self.forward(state, cache, carried, found.counts.clamp_max(width))
-        following = self.record(logits, first)
-        if most > 1 or self.settings.return_trace:
+        tokens = torch.where(waiting[:, None], state.pending[:, None], found.candidates[:, :width])
+        return Carried(tokens, found.counts.clamp_max(width), most > 1, found.places)
+
+    def decide(
+        self, state: DecodeState, ladder: Ladder, carried: Carried | None = None, following: Record | None = None
+    ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
+        """Evaluate, find the strengths, select and emit.
+
+        carried: what went through the model, and the record `following` each original token; None = nothing yet.
+
+        Returns:
+            (what the step did, the column int64 [B] of the carried token to commit, whether to commit it bool [B]).
+        """
+        active = self.choosing.texts.active
+        if carried is None:
+            capacity, strength, choice = self.choose(state, ladder)
+            result = self.emit(state, ladder, choice, strength, capacity, active.clone(), 1)
+            return result, torch.zeros_like(choice), result.emitted
+        waiting, width = state.pending >= 0, carried.tokens.shape[1]
+        if carried.several or self.settings.return_trace:
             capacity, strength, choice = self.choosing.evaluate_and_select(state, ladder, following)
         else:  # one candidate everywhere: no strength could change the choice
             capacity = torch.full_like(state.pending_capacity, torch.nan)
             strength = torch.where(waiting, state.pending_strength, 0.0)
             choice = self.choosing.select(ladder, strength)
-        active, place = self.choosing.texts.active, found.place_of(choice)
+        place = choice if carried.places is None else _column(carried.places, choice)
         overflow = (place >= width) & active & ~waiting
         state.pending.copy_(torch.where(overflow, _column(ladder.candidates, choice), -1))
         state.pending_strength.copy_(strength)
         state.pending_capacity.copy_(capacity)
         emitted = active & ~overflow
         chosen = torch.where(emitted & ~waiting, place, 0)
-        result = self.emit(state, ladder, choice, strength, capacity, emitted, width)
-        self.commit(state, cache, logits, first, following, chosen, emitted)
-        return result
-
-    def choose_first(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        """Choose, then forward the chosen token alone."""
-        capacity, strength, choice = self.choose(state, ladder)
-        emitted = self.choosing.texts.active.clone()
-        result = self.emit(state, ladder, choice, strength, capacity, emitted, 1)
-        logits, first = self.forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
-        self.commit(state, cache, logits, first, self.record(logits, first), torch.zeros_like(choice), emitted)
-        return result
+        return self.emit(state, ladder, choice, strength, capacity, emitted, width), chosen, emitted
 
     def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
         """Choose at a position by a policy that needs no look-ahead."""
@@ -127,7 +152,7 @@ class Step(ABC):
         said = LogProbs.of(state.logits, state.current, tokens) if choosing.limits.log_probs else None
         return StepResult(emitted, tokens, choice, *shown, broken, forwarded, said)
 
-    # What a kind of step decides -----------------------------------------------------------------------------------
+    # What a kind of step decides ------------------------------------------------------------------------------------
 
     def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
         """Tokens of the first counts[b] rungs, in the order in which a forward carries as many as there are slots."""
@@ -140,12 +165,12 @@ class Step(ABC):
     @abstractmethod
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Run the model on the first counts[b] (int64 [B]) candidates [B, Q] of each text, or more of them.
 
         Returns:
             (logits [N, V], float32 or in the model's dtype; int64 [B], the row of each text's first candidate, which
-            its others follow).
+            its others follow, or None for rows [B * Q] whose records are all wanted).
         """
 
     @abstractmethod
@@ -154,7 +179,7 @@ class Step(ABC):
         state: DecodeState,
         cache: SiblingCache,
         logits: torch.Tensor,
-        first: torch.Tensor,
+        first: torch.Tensor | None,
         following: Record,
         chosen: torch.Tensor,
         moved: torch.Tensor,

@@ -55,7 +55,7 @@ class FixedStep(Step):
 
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         logits = self.logits(cache, candidates)
         batch, width = candidates.shape
         return logits, torch.arange(batch, device=logits.device) * width
@@ -72,11 +72,12 @@ class FixedStep(Step):
         state: DecodeState,
         cache: SiblingCache,
         logits: torch.Tensor,
-        first: torch.Tensor,
+        first: torch.Tensor | None,
         following: Record,
         chosen: torch.Tensor,
         moved: torch.Tensor,
     ) -> None:
+        assert first is not None
         # in half precision a record takes half the bytes and rounds of bisection, and has the same bits
         following = following if logits.shape[0] == chosen.shape[0] else self.record(logits, first + chosen)
         logits = logits.float()
