@@ -20,7 +20,7 @@ import torch
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.prefill import first_records
-from caw.decoding.reading import CHUNK, read
+from caw.decoding.reading import CHUNK, read, set_lengths
 from caw.decoding.request import Request
 from caw.record import Record
 
@@ -180,5 +180,4 @@ class Portions:
             kept = cache.copy_out(one.row, 0, length)
             for row in others:
                 cache.copy_in(row, 0, kept)
-            cache.begin_prefill(torch.tensor(others, device=self.device))
-            cache.end_prefill(torch.full((len(others),), length, device=self.device))
+            set_lengths(cache, others, [length] * len(others))
