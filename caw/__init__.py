@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from caw.models import ReaderWeights, load_model
     from caw.models.sampling import model_sampling
     from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
-    from caw.watermarks import EXP, KGW, Recommended, SynthID, Unigram
+    from caw.policies.recommended import Recommended
+    from caw.watermarks import EXP, KGW, SynthID, Unigram
 else:
     # PyTorch alone takes a second to import, so it waits for the first name that needs it
     __getattr__, __dir__ = lazy_names(
@@ -40,7 +41,7 @@ else:
             "LogitDeltaThreshold": "caw.policies",
             "EXP": "caw.watermarks",
             "KGW": "caw.watermarks",
-            "Recommended": "caw.watermarks",
+            "Recommended": "caw.policies.recommended",
             "SynthID": "caw.watermarks",
             "Unigram": "caw.watermarks",
         },

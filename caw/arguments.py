@@ -18,10 +18,11 @@ from caw.io.show import kind_of, shown
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.recommended import NO_EVALUATOR, evaluator_of, policy_for, refuse_policy
+from caw.policies.base import Mark
+from caw.policies.recommended import Facts, mark_of
 from caw.policies.target import read_target
-from caw.settings import DRAWING, Settings
-from caw.watermarks import Recommended, Watermark
+from caw.settings import DRAWING, Sampling, Settings
+from caw.watermarks import Watermark
 
 
 @contextlib.contextmanager
@@ -102,25 +103,28 @@ def check_arguments(
     return policy
 
 
+def known_of(facts: ModelFacts, tokenizer: Any, level: float | None) -> Facts:
+    """Return what a rule asks of a model. level: p-value at which texts are tested, None = they are not."""
+    return Facts(facts.name, reads_classes(tokenizer), level)
+
+
 def settle(
-    facts: ModelFacts, watermark: Any, policy: Any, tokenizer: Any, *, raced: bool | None, level: float | None
-) -> tuple[Any, Any]:
-    """Return (watermark, policy) of the texts of a call; those given, unless the watermark is a `Recommended`.
+    facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, sampling: Sampling, *, level: float | None = None
+) -> Mark:
+    """Return what marks the texts of a call, see `mark_of`; warns where no evaluator serves greedy ones."""
+    mark = mark_of(watermark, policy, sampling, known_of(facts, tokenizer, level))
+    warn_of_no_evaluator(watermark, mark)
+    return mark
 
-    tokenizer: the model's, None = there is none. raced: whether the race marks the texts of a Recommended, see
-    `gets_race`; None = some of them, so that the Recommended itself is returned with its policy for the others. level:
-    p-value at which texts are tested, None = they are not.
 
-    Raises ValueError for a policy beside a Recommended. Warns about greedy texts that no evaluator serves.
-    """
-    if not isinstance(watermark, Recommended):
-        return watermark, policy
-    refuse_policy(policy)
-    classes = reads_classes(tokenizer)
-    if not raced and evaluator_of(watermark, facts.name, classes=classes) is None:
-        warn_caller(NO_EVALUATOR)
-    own = policy_for(watermark, facts.name, raced=bool(raced), level=level, classes=classes)
-    return watermark if raced is None else watermark.of(raced=raced), own
+def warn_of_no_evaluator(watermark: Any, mark: Mark) -> None:
+    """Warn of greedy texts of a rule that no evaluator serves."""
+    if mark.watermark is not watermark and mark.policy.target is not None and not mark.policy.reads_capacity:
+        warn_caller(
+            "no evaluator of this model and no tokenizer for the universal one, so greedy texts are marked at strength "
+            "1 until they reach the target; pass the tokenizer as caw_tokenizer=, name an evaluator, or use "
+            "caw.generate"
+        )
 
 
 def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:

@@ -33,7 +33,7 @@ from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
 from caw.decoding.request import Workload, requests_for
-from caw.decoding.row_settings import RowLimits, RowSettings, as_recommended
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.texts import Texts
 from caw.io.show import shown
@@ -42,8 +42,9 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.policies import Policy
+from caw.policies.recommended import row_of
 from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
-from caw.watermarks import Recommended, Watermark
+from caw.watermarks import Watermark
 
 # processors known to compute scores from their ids and scores alone, without state
 FORGETFUL = (
@@ -93,14 +94,13 @@ def decode(
         check_watermark(watermark)
         facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))
         drawn = _drawing(generation_config)
-        of_both = as_recommended(drawn)
-        factor = of_both.strength_factor if isinstance(watermark, Recommended) else 1.0
-        if isinstance(watermark, Recommended) and drawn.do_sample and not of_both.do_sample:
+        own = row_of(watermark, drawn)
+        if drawn.do_sample and not own.do_sample:
             raise ValueError(
                 "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with a "
                 f"temperature or top_p up to {LEAST_DRAWN:g}, top_k=1 or min_p=1; use do_sample=False"
             )
-        watermark, policy = settle(facts, watermark, policy, caw_tokenizer, raced=drawn.raced, level=None)
+        watermark, policy = settle(facts, caw_tokenizer, watermark, policy, own)
         policy = check_policy(policy, facts.name, caw_tokenizer)
         check_beginning(watermark, policy, sampled=bool(generation_config.do_sample))
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
@@ -113,7 +113,7 @@ def decode(
         if speculate in WHERE_IT_PAYS and not all(type(each) in FORGETFUL for each in logits_processor or ()):
             speculate = None
         settings = _settings(generation_config, input_ids.shape[1], seed, watermark, policy, mark_eos, speculate)
-        row = replace(RowSettings.of(settings), strength_factor=factor)
+        row = replace(RowSettings.of(settings), strength_factor=own.strength_factor)
         budgets = _budgets(facts, prompts, settings.max_new_tokens)
         longest = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
         pad = _pad_id(generation_config, facts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from caw.arguments import (
@@ -28,7 +29,7 @@ from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
-from caw.decoding.row_settings import RowSettings, as_recommended
+from caw.decoding.row_settings import RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.detectable.planned import plan_attempts
 from caw.detection.detector import Detector
@@ -37,8 +38,9 @@ from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
-from caw.settings import Settings, greedy_if_one_token
-from caw.watermarks import Recommended, Watermark
+from caw.policies.recommended import row_of
+from caw.settings import Settings
+from caw.watermarks import Watermark
 
 DEFAULT_BATCH = 8
 
@@ -123,29 +125,23 @@ def stream_results(
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend)
-        reader = watermark  # what detectors read: the caller's
         warn_of_idle(watermark, policy, settings)
-        if isinstance(watermark, Recommended):
-            settings, accepted = greedy_if_one_token(settings), accepted.changed(as_recommended)
-        watermark, policy = settle(
-            facts, watermark, policy, tokenizer, raced=settings.raced, level=settings.detectable_at
-        )
-        policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache, settings.applied())
-        check_beginning(watermark, policy, sampled=settings.do_sample)
-        warn_of_keyed_draws(watermark, policy, do_sample=settings.do_sample)
+        settings, accepted = row_of(watermark, settings), accepted.changed(partial(row_of, watermark))
+        mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
+        policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
+        check_beginning(mark, policy, sampled=settings.do_sample)
+        warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
 
         # plan: the attempts that each text may get, then how a decoder makes them
         attempts = plan_attempts(
-            requests, facts, watermark, policy, settings, model=model, stops=stops, detector=detector,
-            kept=prompt_cache, reader=reader,
+            requests, facts, mark, policy, settings, model=model, stops=stops, detector=detector, kept=prompt_cache,
+            reader=watermark,
         )  # fmt: skip
         work = attempts.workload(settings.batch_size or DEFAULT_BATCH, facts.ends)
-        plan = make_plan(
-            facts, watermark, attempts.policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts
-        )
+        plan = make_plan(facts, mark, attempts.policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts)
 
         # run
         results = results_of(attempts.decoder(model, plan, report), accepted, attempts, stops, streamer)

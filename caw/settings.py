@@ -77,7 +77,7 @@ class Sampling:
     logit_bias: LogitBias | None = None
 
     @property
-    def raced(self) -> bool:
+    def races(self) -> bool:
         """Whether a `caw.Recommended` marks it by the race, see `gets_race`."""
         return gets_race(**{name: getattr(self, name) for name in DRAWING})
 

@@ -93,7 +93,7 @@ def test_how_texts_are_tested_is_left_out_as_a_whole() -> None:
 
 def test_a_race_needs_a_temperature_and_a_choice() -> None:
     """Races of cooler texts are not found: 0 of 9 of 200 tokens at 0.05, 0.1 and 0.2."""
-    for drawing, raced in (
+    for drawing, races in (
         ({"temperature": 0.3}, True),
         ({"temperature": 0.29}, False),
         ({"temperature": 0.05}, False),
@@ -104,5 +104,5 @@ def test_a_race_needs_a_temperature_and_a_choice() -> None:
         ({"top_k": 1}, False),
         ({"min_p": 1.0}, False),
     ):
-        assert gets_race(do_sample=True, **drawing) is Settings(do_sample=True, **drawing).raced is raced  # type: ignore[arg-type]
-        assert not Settings(do_sample=False, **drawing).raced  # type: ignore[arg-type]
+        assert gets_race(do_sample=True, **drawing) is Settings(do_sample=True, **drawing).races is races  # type: ignore[arg-type]
+        assert not Settings(do_sample=False, **drawing).races  # type: ignore[arg-type]

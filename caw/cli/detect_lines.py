@@ -33,7 +33,7 @@ class Made:
     drawing: Mapping[str, Any]
 
     @property
-    def raced(self) -> bool:
+    def races(self) -> bool:
         """Whether a `caw.Recommended` marked it by the race."""
         return gets_race(**self.drawing) if self.drawing else False
 
@@ -41,7 +41,7 @@ class Made:
     def has_variants(self) -> bool:
         """Whether a sub-key of its race marked it; a single variant was the key itself."""
         many = self.watermark.get("variants", 1) != 1
-        return many and (self.raced or self.watermark.get("name") != "recommended")
+        return many and (self.races or self.watermark.get("name") != "recommended")
 
 
 def made_of(line: Mapping[str, Any]) -> Made | None:
@@ -66,8 +66,8 @@ def drawn_of(made: Made | None, marks: Sequence[Watermark]) -> dict[str, Any] | 
     """
     if made is None:
         return None
-    raced = made.raced if any(len(mark.parts) > 1 for mark in marks) else bool(made.drawing)
-    return {name: value for name, value in made.drawing.items() if name != "do_sample"} if raced else {}
+    races = made.races if any(len(mark.parts) > 1 for mark in marks) else bool(made.drawing)
+    return {name: value for name, value in made.drawing.items() if name != "do_sample"} if races else {}
 
 
 def unread(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int, str]:
@@ -79,9 +79,8 @@ def unread(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int
         own = None if each is None else _watermark_of(each, marks)
         if each is None or own is None or each.has_variants:
             continue
-        parts = (own.of(raced=each.raced),) if hasattr(own, "of") else own.parts
         theirs = [part for mark in marks for part in mark.parts]
-        if all(any(_reads(test, part) for test in theirs) for part in parts):
+        if any(_reads(test, own.part_of(each)) for test in theirs):
             continue
         mark = _tested(each, marks)
         assert mark is not None

@@ -268,12 +268,12 @@ def generate(
         family = mark
         if mark is not None and len(mark.parts) > 1:
             texts = greedy_if_one_token(SamplingSettings(**of_sampling))
-            kind = RACED if texts.raced else COOL if texts.do_sample else GREEDY
+            kind = RACED if texts.races else COOL if texts.do_sample else GREEDY
             mark, policies, marking = recommended_of(mark, policy, of_policy, model, tested["detectable_at"], [kind])
-            family, how = mark.of(raced=texts.raced), policies[kind]
+            family, how = mark.part_of(texts), policies[kind]
         else:
-            raced = mark is not None and mark.races_whole
-            chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None, raced=raced)
+            races = mark is not None and mark.races_whole
+            chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None, races=races)
             how = opt.build_policy(chosen, of_policy, model)
             marking = "" if mark is None else what_marks(mark, how, remark)
         if family is not None:

@@ -235,7 +235,7 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of
 
     of_greedy: options of the policy that a `caw.Recommended` brings for greedy texts.
     """
-    from caw.watermarks import Recommended
+    from caw.policies.recommended import Recommended
     from caw.watermarks.names import watermark_from
 
     now = found.database.clock()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
 from caw.policies.names import POLICIES
-from caw.settings import LEAST_RACED
+from caw.settings import LEAST_RACED, Sampling
 
 if TYPE_CHECKING:
     from caw.policies import Policy
-    from caw.watermarks import Recommended, Watermark
+    from caw.policies.recommended import Recommended
+    from caw.watermarks import Watermark
 
 TAKEN = ("target", "evaluator")  # options of policies that `caw.Recommended` has too
 CAW, PLAIN = "capacity", "fixed"
@@ -44,10 +45,10 @@ def choose_watermark(
 
 
 def choose_policy(
-    name: str | None, options: Mapping[str, Any], model: str, *, marked: bool, raced: bool = False
+    name: str | None, options: Mapping[str, Any], model: str, *, marked: bool, races: bool = False
 ) -> tuple[str, str]:
     """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW, or a fixed strength
-    for a race that distorts nothing at strength 1 (`raced`).
+    for a race that distorts nothing at strength 1 (`races`).
 
     remark: which evaluator a model without its own gets; "" otherwise.
     """
@@ -56,7 +57,7 @@ def choose_policy(
     if name is not None or not marked:
         return name or PLAIN, ""
     given = {option for option, value in options.items() if value is not None}
-    if raced and given <= {"target"}:  # a target is refused there
+    if races and given <= {"target"}:  # a target is refused there
         return PLAIN, ""
     takes = [policy for policy, entry in POLICIES.items() if given <= set(entry.parameters)]
     if given and takes and CAW not in takes:
@@ -88,10 +89,10 @@ def recommended_of(
 
     level: of --detectable-at.
     """
-    from caw.policies.recommended import policy_for
+    from caw.policies.recommended import Facts
 
-    mark = build_recommended(mark, policy, options)
-    policies = {kind: policy_for(mark, model, raced=kind == RACED, level=level) for kind in kinds}
+    mark, facts = build_recommended(mark, policy, options), Facts(model, level=level)
+    policies = {kind: mark.of(Sampling(do_sample=kind == RACED), facts).policy for kind in kinds}
     return mark, policies, what_recommended_marks(mark, policies)
 
 

@@ -87,7 +87,7 @@ def serve(
             how = None
             mark, _, marking = recommended_of(mark, policy, of_policy, model, rules["detectable_at"], [RACED, OTHERS])
         else:
-            chosen, remark = choose_policy(policy, of_policy, model, marked=True, raced=mark.races_whole)
+            chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=mark.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
             marking = what_marks(mark, how, remark or (serving.DRAWS if runs_full_race(mark, how) else ""))
         serving.tell(marking)

@@ -163,7 +163,7 @@ def _others(
     is made from. None where the policy's strength is 0 at every place: such a text is not to be marked. record: of the
     text's places. level: of those elsewhere, which no strength chooses.
     """
-    mark = marks.of(request.row.key)
+    mark = marks.of(request.mark, request.row.key)
     text, ends = chooser.text, chooser.ends
     chosen = {choice.place: choice for choice in choices}
     places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]
@@ -295,4 +295,4 @@ class _Chooser:
 
 def _plain(request: Request) -> Request:
     """Return the request of the text from its first token on."""
-    return Request(request.ids, request.budget, request.row, request.occurrence)
+    return Request(request.ids, request.budget, request.row, request.occurrence, mark=request.mark)

@@ -15,11 +15,11 @@ from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_ints
 from caw.decoding.choosing import Choosing, Rules
 from caw.decoding.closed_loop import close_loop
-from caw.decoding.full_race import check_beginning, check_factor, check_untargeted
+from caw.decoding.full_race import check_beginning, check_factor, check_untargeted, mark_that_races
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan_defaults import checked, history_needed, marks_eos
 from caw.decoding.request import Request
-from caw.decoding.row_settings import RowLimits, RowSettings, as_recommended
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -27,10 +27,10 @@ from caw.decoding.warping import make_warper
 from caw.io.show import shown
 from caw.models.device import resolve_device
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.base import refusal
-from caw.policies.recommended import policy_for, refuse_policy
+from caw.policies.base import Mark, refusal
+from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
-from caw.watermarks import Recommended, Watermark
+from caw.watermarks import Watermark
 
 ROOM = 256  # tokens of a text that there is memory for at first
 BACKENDS = {None: ops.dispatched, "reference": ops.references}
@@ -141,9 +141,13 @@ class Chooser:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
         self.device, self.kernels = resolve_device("cpu" if device is None else device), BACKENDS[backend]()
-        self.recommended = watermark if isinstance(watermark, Recommended) else None
-        if self.recommended is not None:
-            watermark, policy = self._of_both(self.recommended, policy)
+        self.marks = marks = Marks.of(watermark, policy, Facts(classes=False))
+        if marks.race is not None and mark_eos is not None:
+            raise ValueError(
+                f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "
+                "out"
+            )
+        watermark, policy = marks.main
         self.watermark = None if watermark is None else watermark.with_vocabulary(vocab_size)
         self.policy = checked(policy or FixedStrength(1.0))
         self._check_window()
@@ -151,11 +155,10 @@ class Chooser:
             self.policy = self.policy.serving(tokenizer)
         check_untargeted(self.watermark, self.policy)
         self._loop = close_loop(self.policy.target, self.watermark, vocab_size, self.device)
-        reader = self.watermark if self.recommended is None else self.recommended
-        self._marks, self._rows = RowMarks(reader), dict[int, _Row]()
+        self._marks = RowMarks(self.watermark, None if marks.race is None else marks.race.watermark)
+        self._rows = dict[int, _Row]()
         evidence = None if self._loop is None else self._loop.evidence(rows, ROOM, self.device)
-        window = 0 if reader is None else reader.window
-        self._texts = Texts.empty(rows, window, ROOM, self.device, evidence=evidence)
+        self._texts = Texts.empty(rows, self._marks.window, ROOM, self.device, evidence=evidence)
         self._current = Record.empty(rows, self.device)
         self._history = [Record.empty(rows, self.device) for _ in range(history_needed(self.policy))]
         self._choosing = self._within(RowLimits.of([RowSettings()], self.ends))
@@ -196,18 +199,18 @@ class Chooser:
         require_int("occurrence", occurrence, 0, (1 << 31) - 1)
         prompt = require_ints("prompt", prompt)
         settings = RowSettings() if settings is None else settings
-        if self.recommended is not None and isinstance(settings, RowSettings):
-            settings = as_recommended(settings)
+        if isinstance(settings, RowSettings):
+            settings = row_of(self.marks.given, settings)
         if not prompt:
             raise ValueError("prompt must have at least one token id, got none; give the ids that the model has read")
         self._check_ids(row, prompt)
-        self._check_settings(settings)
+        mark = self._checked_mark(settings)
         known = self._records(before)
         ends = settings.ends_of(self.ends, self.vocab_size)
         others = [text.settings for number, text in self._rows.items() if number != row]
         choosing = self._within(RowLimits.of([*others, settings], self.ends))
         self._choosing = choosing
-        choosing.start([row], [Request(prompt, settings.max_new_tokens, settings, occurrence)], [ends])
+        choosing.start([row], [Request(prompt, settings.max_new_tokens, settings, occurrence, mark=mark)], [ends])
         self._rows[row] = _Row(settings)
         self._remember(row, known)
 
@@ -375,8 +378,8 @@ class Chooser:
             texts.penalties.widen(self.vocab_size, limits)
         rules = Rules(
             watermark=self.watermark,
-            recommended=self.recommended,
             policy=self.policy,
+            race=mark_that_races(self.watermark, self.policy, self.marks.race),
             kernels=self.kernels,
             loop=self._loop,
             limits=limits,
@@ -452,16 +455,6 @@ class Chooser:
             raise ValueError(f"row must be one that has a text, {shown(list(self.started))}, got {row}; start it first")
         return self._rows[row]
 
-    def _of_both(self, mark: Recommended, policy: Policy | None) -> tuple[Watermark, Policy]:
-        """Watermark and policy of the greedy texts of a `Recommended`."""
-        refuse_policy(policy)
-        if self.mark_eos is not None:
-            raise ValueError(
-                f"a Recommended decides for each text whether the mark may end it, got mark_eos={self.mark_eos}; leave "
-                "it out"
-            )
-        return mark.greedy, policy_for(mark, "", raced=False, classes=False)
-
     def _check_window(self) -> None:
         """Raise ValueError for an evaluator that reads what no engine has: the position behind the original token."""
         policy = self.policy
@@ -472,8 +465,8 @@ class Chooser:
                 "with --next 0, another policy, or caw.generate"
             )
 
-    def _check_settings(self, settings: RowSettings) -> None:
-        """Raise TypeError or ValueError for settings that a text here cannot have."""
+    def _checked_mark(self, settings: RowSettings) -> Mark | None:
+        """Return what marks a text, None = `watermark`. TypeError or ValueError for settings that it cannot have."""
         if not isinstance(settings, RowSettings):
             raise TypeError(
                 f"settings must be caw.RowSettings or None, got {type(settings).__name__}; use e.g. "
@@ -484,12 +477,13 @@ class Chooser:
                 "a chooser keeps no log-probabilities, got settings with log_probs=True; take them from the logits"
             )
         settings.check_vocabulary(self.vocab_size)
-        if self.recommended is not None and settings.raced:
-            check_factor(self.recommended.drawn, FixedStrength(1.0), settings.strength_factor)
-        else:
-            check_factor(self.watermark, self.policy, settings.strength_factor)
-            check_beginning(self.watermark, self.policy, sampled=settings.do_sample)
-        self._marks.under(settings.key)
+        kind = self.marks.kind(settings)
+        watermark, policy = (self.watermark, self.policy) if kind is self.marks.main else kind
+        check_factor(watermark, policy, settings.strength_factor)
+        check_beginning(watermark, policy, sampled=settings.do_sample)
+        mark = self.marks.under(settings.key, settings)
+        self._marks.of(mark, settings.key)
+        return mark
 
     def _check_ids(self, row: int, ids: Sequence[int]) -> None:
         wrong = [token for token in ids if not 0 <= token < self.vocab_size]

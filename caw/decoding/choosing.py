@@ -20,7 +20,7 @@ import torch
 
 from caw import ops
 from caw.decoding.closed_loop import ClosedLoop
-from caw.decoding.full_race import FullRace, may_race, only_races, runs_full_race
+from caw.decoding.full_race import FullRace, only_races
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.row_tensors import RowMarks, ladder_of_each, winner_of_each
@@ -32,10 +32,10 @@ from caw.evaluator import Evaluator
 from caw.ladder import Ladder, original_only
 from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy, Policy, Signals
-from caw.policies.base import checked_strengths
+from caw.policies.base import Mark, checked_strengths
 from caw.policies.gate import is_bounded
 from caw.record import RECORD_SIZE, Record
-from caw.watermarks import Position, Recommended, Watermark
+from caw.watermarks import Position, Watermark
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Rules:
     """Settings by which the tokens of a batch are chosen.
 
     watermark: one that knows the model's vocabulary; None = tokens as the model gives them.
-    recommended: None, or the one whose families share the batch: `watermark` and `policy` are then those of its greedy
-        texts, and those that sample race at full strength.
+    race: the mark of which strength 1 means a race at full strength: `watermark` and `policy`, or another that always
+        races, whose texts may stand beside theirs; None = there is none.
     kernels: implementation of the ops. loop: how strengths follow a target; None without one.
     limits: how far the texts may differ. warper: applied to logits before the choice; None = nothing.
     mark_eos: whether marks may decide where a text ends; False keeps the original token wherever an end token is among
@@ -53,8 +53,8 @@ class Rules:
     """
 
     watermark: Watermark | None
-    recommended: Recommended | None
     policy: Policy
+    race: Mark | None
     kernels: ops.Ops
     loop: ClosedLoop | None
     limits: RowLimits
@@ -73,14 +73,18 @@ class Rules:
         return self.watermark is not None and self.policy.reads_capacity
 
     @property
-    def reader(self) -> Watermark | None:
-        """The watermark whose key the texts are under: that of both families, where there are two."""
-        return self.watermark if self.recommended is None else self.recommended
+    def mixed(self) -> bool:
+        """Whether texts of two marks share the batch."""
+        return self.race is not None and self.race.watermark is not self.watermark
 
     @property
     def window(self) -> int:
-        """W, the tokens of a context; of the family that reads more, where there are two."""
-        return 0 if self.reader is None else self.reader.window
+        """W, the tokens of a context; of the mark that reads more, where there are two."""
+        return self.marks().window
+
+    def marks(self) -> RowMarks:
+        """Make the memory of the texts' watermarks."""
+        return RowMarks(self.watermark, self.race.watermark if self.mixed and self.race else None)
 
     @property
     def max_strength(self) -> float:
@@ -107,14 +111,15 @@ class Choosing:
     evaluator: the policy's network on the texts' device, None if it has none.
     own_strength: the policy's maximum, before factors; max_strength: that times the maximum factor of a text.
     unbounded: whether the policy's strengths need checking.
-    races: whether strength 1 means a race at full strength; only_races: whether no text ever has another strength.
+    race: the watermark that races at full strength, None = there is none; always: whether its strength is a row's
+        factor alone; only_races: whether no text ever needs a ladder.
     drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
         texts are in one, bool [B]; None where none is.
     """
 
     def __init__(self, rules: Rules, texts: Texts, marks: RowMarks | None = None) -> None:
         self.rules, self.texts, device = rules, texts, texts.counts.device
-        self.marks = RowMarks(rules.reader) if marks is None else marks
+        self.marks = rules.marks() if marks is None else marks
         self.watermark, self.policy, self.limits, self.loop = rules.watermark, rules.policy, rules.limits, rules.loop
         self.kernels, self.warper = rules.kernels, self.warper_of(rules.warper)
         self.max_strength, self.own_strength = rules.max_strength, rules.policy.max_strength
@@ -122,12 +127,12 @@ class Choosing:
         self.noise = GumbelNoise.on(device, native=rules.kernels.native) if rules.limits.samples else None
         self.evaluator = _evaluator_on(device, rules.policy)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
-        self.races = may_race(rules.watermark, rules.policy)
-        whole = not self.limits.factors and self.limits.strength_factor == 1 and self.loop is None
-        self.only_races = whole and only_races(rules.watermark, rules.policy)
-        mark = rules.watermark if rules.recommended is None else rules.recommended.drawn
-        races = rules.recommended is not None or runs_full_race(rules.watermark, rules.policy)
-        self.begins_freely = races and mark is not None and mark.beginning > 0 and rules.limits.samples
+        self.race = None if rules.race is None else rules.race.watermark
+        self.always = rules.race is not None and only_races(*rules.race)
+        plain = not (rules.mixed or self.limits.factors) and self.limits.strength_factor == 1
+        self.only_races = self.always and plain
+        whole = rules.race is not None and rules.race.policy.max_strength == 1
+        self.begins_freely = whole and self.race is not None and self.race.beginning > 0 and rules.limits.samples
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     # Texts come and go ----------------------------------------------------------------------------------------------
@@ -135,7 +140,7 @@ class Choosing:
     def start(self, rows: Sequence[int], requests: Sequence[Request], ends: Sequence[Sequence[int]]) -> None:
         """Begin a new text in each of R rows; ends: token ids that end each."""
         places = torch.tensor(rows, device=self.texts.counts.device)
-        marks = [self.marks.of(request.row.key, raced=request.row.raced) for request in requests]
+        marks = [self.marks.of(request.mark, request.row.key) for request in requests]
         self.texts.start(places, requests, ends, marks)
         self.follow(rows, [request.begun for request in requests])
 
@@ -197,18 +202,15 @@ class Choosing:
         """As `ladder`, whatever is forced."""
         texts = self.texts
         context = texts.contexts()
-        repeats = self.repeats(context)
-        race = self.full_race(state, context, repeats) if self.races else self.race_of_drawn(context)
+        repeats = self.repeats(self.watermark, context)
+        race = None if self.race is None else self.full_race(self.race, state, context, repeats)
         record, scores, warped = self.drawn(state, race)
         self.drawn_free = self.drawn_in_beginnings(state, race, record, warped) if self.begins_freely else None
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
-        raced = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
-        position = Position(record, raced, scores, context, warped, texts.rows.keys)
-        if self.rules.recommended is not None:
-            ladder = self.ladder_of_both(race, position)
-        else:
-            ladder = self.watermark_ladder(position) if race is None else self.race_ladder(race, position)
+        values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
+        position = Position(record, values, scores, context, warped, texts.rows.keys)
+        ladder = self.watermark_ladder(position) if race is None else self.race_ladder(race, position)
         if self.limits.factors or self.loop is not None:  # each row up to the greatest strength of its own
             ladder = ladder.first(1 + self.select(ladder, texts.factors * self.own_strength))
         if self.limits.ends and not self.rules.mark_eos:
@@ -219,11 +221,11 @@ class Choosing:
             ladder = self.loop.aim(texts, ladder)
         return ladder
 
-    def repeats(self, context: torch.Tensor) -> torch.Tensor | None:
-        """Contexts [B, W] that are not marked again, bool [B]; None where all are."""
-        if self.watermark is None or not self.watermark.deduplicates:
+    def repeats(self, mark: Watermark | None, context: torch.Tensor) -> torch.Tensor | None:
+        """Contexts [B, W] that a watermark does not mark again, bool [B]; None where it marks all."""
+        if mark is None or not mark.deduplicates:
             return None
-        return self.texts.context_repeats(context, self.watermark.missing)
+        return self.texts.context_repeats(within(mark, context), mark.missing)
 
     def drawn_in_beginnings(
         self, state: DecodeState, race: FullRace | None, record: Record, warped: torch.Tensor
@@ -241,56 +243,29 @@ class Choosing:
         nats = mass.double() - warped.gather(1, tokens[:, None])[:, 0].double()
         return tokens, nats.clamp_min(0), beginning
 
-    def left_to_sampler(self, unmarked: torch.Tensor) -> torch.Tensor:
-        """Add the texts that are in their free beginning to those without a race, bool [B]."""
-        return unmarked | self.texts.in_beginning() if self.begins_freely else unmarked
+    def full_race(
+        self, mark: Watermark, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None
+    ) -> FullRace:
+        """Find the texts that race at full strength after contexts int64 [B, W].
 
-    def full_race(self, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None) -> FullRace:
-        """Find the texts that race at full strength after contexts int64 [B, W]."""
-        assert self.watermark is not None
-        unmarked = ~self.watermark.markable(context)
-        unmarked = unmarked if repeats is None else unmarked | repeats
-        asked = self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos)
-        strength = self.own_strengths(state) * self.texts.factors
-        return FullRace.of(strength, self.left_to_sampler(unmarked), self.texts.rows.sampled, original_asked=asked)
-
-    def race_of_drawn(self, context: torch.Tensor) -> FullRace | None:
-        """Find the texts of the drawn family that race after contexts int64 [B, W]; None without two families."""
-        if self.rules.recommended is None:
-            return None
-        drawn, rows = self.rules.recommended.drawn, self.texts.rows
-        unmarked = ~drawn.markable(context)
-        if drawn.deduplicates:
-            unmarked = unmarked | self.texts.context_repeats(context)
-        # its own factor, 0 or 1: what a target makes of it is for the other family
-        return FullRace.of(
-            rows.raced * rows.factors, self.left_to_sampler(unmarked), rows.sampled, original_asked=False
-        )
-
-    def ladder_of_both(self, race: FullRace | None, position: Position) -> Ladder:
-        """Build the ladders of a batch of both families: a text that is drawn has one candidate, whatever its
-        strength.
+        repeats: of the watermark whose ladder stands beside the race, see `repeats`.
         """
-        assert race is not None and self.watermark is not None
-        texts, drawn = self.texts, self.texts.rows.raced
-        otherwise = None
-        if self.worth_doing(~drawn & texts.active):
-            own = position.context[:, self.rules.window - self.watermark.window :].contiguous()
-            otherwise = self.watermark_ladder(dataclasses.replace(position, context=own))
-        token = torch.where(race.raced, self.winners(position, race.raced), position.record.ids[:, 0])
-        return decided(token, drawn, otherwise)
+        texts, mixed = self.texts, self.rules.mixed
+        repeats = self.repeats(mark, context) if mixed else repeats
+        unmarked = ~mark.markable(within(mark, context))
+        for left in (repeats, texts.in_beginning() if self.begins_freely else None):
+            unmarked = unmarked if left is None else unmarked | left
+        # a race that always runs has no target, and another mark's target says nothing of it
+        strength = texts.rows.factors if self.always else self.own_strengths(state) * texts.factors
+        strength = torch.where(texts.rows.races, strength, torch.nan) if mixed else strength
+        asked = not mixed and (self.loop is not None or (bool(self.limits.ends) and not self.rules.mark_eos))
+        return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked, idle=self.always)
 
     def race_ladder(self, race: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
-        assert self.watermark is not None
-        texts, native = self.texts, self.kernels.native
-        others = not self.only_races and self.worth_doing(~race.whole & texts.active)
+        others = not self.only_races and self.worth_doing(race.laddered & self.texts.active)
         otherwise = self.watermark_ladder(position) if others else None
-        if self.watermark.native is not None or not self.limits.keys:
-            winner = self.watermark.whole_winner(position, native=native)
-        else:
-            winner = winner_of_each([mark or self.watermark for mark in texts.rows.marks], position, native=native)
-        return race.ladder(position.record.ids[:, 0], winner, otherwise)
+        return race.ladder(position.record.ids[:, 0], self.winners(position, race.marked), otherwise)
 
     def drawn(self, state: DecodeState, race: FullRace | None = None) -> tuple[Record, torch.Tensor, torch.Tensor]:
         """(record of the scores, scores, warped), scores and warped float32 [B, V]: what the choice is made from, and
@@ -385,12 +360,17 @@ class Choosing:
         return bool(rows.any())
 
     def winners(self, position: Position, rows: torch.Tensor) -> torch.Tensor:
-        """Winners of the races of the drawn family in these rows (bool [B]), int64 [B]; 0 in others."""
-        assert self.rules.recommended is not None
-        found, places = torch.zeros_like(self.texts.counts), rows.nonzero()[:, 0]
-        if places.numel():
-            native = self.kernels.native
-            found[places] = self.rules.recommended.drawn.whole_winner(position.take(places), native=native)
+        """Winners of the races in these rows (bool [B]), int64 [B]; 0 in others."""
+        assert self.race is not None
+        found, places, native = torch.zeros_like(self.texts.counts), rows.nonzero()[:, 0], self.kernels.native
+        if not places.numel():
+            return found
+        position = seen_by(self.race, position if places.numel() == rows.shape[0] else position.take(places))
+        if self.race.native is not None or not self.limits.keys:
+            found[places] = self.race.whole_winner(position, native=native)
+        else:
+            marks = [self.texts.rows.marks[place] or self.race for place in places.tolist()]
+            found[places] = winner_of_each(marks, position, native=native)
         return found
 
     def draw(
@@ -417,6 +397,7 @@ class Choosing:
     def watermark_ladder(self, position: Position) -> Ladder:
         """Build the watermark's candidates at this position."""
         assert self.watermark is not None
+        position = seen_by(self.watermark, position)
         if self.watermark.native is not None and self.kernels.native:
             return self.watermark.native_ladder(position, self.max_strength)
         if not self.limits.keys:
@@ -433,6 +414,8 @@ class FixedChoosing(Choosing):
         super().__init__(rules, texts, marks)
         if self.watermark is not None:
             self.watermark = self.watermark.placed(texts.counts.device)
+        if self.race is not None:
+            self.race = self.race.placed(texts.counts.device) if rules.mixed else self.watermark
 
     @property
     def rungs(self) -> int:
@@ -442,8 +425,8 @@ class FixedChoosing(Choosing):
         return 1 if self.watermark is None else self.watermark.rungs(self.max_strength)
 
     def winners(self, position: Position, rows: torch.Tensor) -> torch.Tensor:
-        assert self.rules.recommended is not None
-        return self.rules.recommended.drawn.whole_winner(position, native=self.kernels.native)
+        assert self.race is not None
+        return self.race.whole_winner(seen_by(self.race, position), native=self.kernels.native)
 
     def warper_of(self, warper: Warper | None) -> Warper | None:
         native = self.rules.kernels.native
@@ -460,18 +443,18 @@ class FixedChoosing(Choosing):
 
     def watermark_ladder(self, position: Position) -> Ladder:
         assert self.watermark is not None
-        return self.watermark.fixed_ladder(position, self.max_strength)
+        return self.watermark.fixed_ladder(seen_by(self.watermark, position), self.max_strength)
 
 
-def decided(tokens: torch.Tensor, rows: torch.Tensor, otherwise: Ladder | None) -> Ladder:
-    """Build a ladder of one candidate int64 [B], which every strength chooses, in `rows` (bool [B]).
+def within(mark: Watermark, context: torch.Tensor) -> torch.Tensor:
+    """Return the part of contexts int64 [B, W] that a watermark reads."""
+    return context if context.shape[1] == mark.window else context[:, context.shape[1] - mark.window :].contiguous()
 
-    otherwise: the ladder of the other rows; None = there are none.
-    """
-    if otherwise is None:
-        return original_only(tokens, 1, "reweight", 0.0)
-    candidates = torch.where(rows[:, None], tokens[:, None], otherwise.candidates)
-    return dataclasses.replace(otherwise, candidates=candidates, counts=torch.where(rows, 1, otherwise.counts))
+
+def seen_by(mark: Watermark, position: Position) -> Position:
+    """Return a position with the part of its contexts that a watermark reads."""
+    context = within(mark, position.context)
+    return position if context is position.context else dataclasses.replace(position, context=context)
 
 
 def _evaluator_on(device: torch.device, policy: Policy) -> Evaluator | None:

@@ -7,6 +7,7 @@ nothing, and the token is its own original one. A context seen before is left to
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from caw.ladder import Ladder
 from caw.policies import FixedStrength, Policy
+from caw.policies.base import Mark
 from caw.watermarks import EXP, Watermark
 
 BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
@@ -32,7 +34,22 @@ def may_race(watermark: Watermark | None, policy: Policy) -> bool:
 
 def only_races(watermark: Watermark | None, policy: Policy) -> bool:
     """Tell whether the policy gives every token strength 1, by its exact type: a subclass may decide otherwise."""
-    return runs_full_race(watermark, policy) and type(policy) is FixedStrength
+    return runs_full_race(watermark, policy) and type(policy) is FixedStrength and policy.target is None
+
+
+def mark_that_races(watermark: Watermark | None, policy: Policy, other: Mark | None) -> Mark | None:
+    """Return the mark that races at full strength among the two of a batch, of which `other` may be None.
+
+    Raises ValueError for another that does not always race: a batch has one policy that decides strengths.
+    """
+    if other is None:
+        return Mark(watermark, policy) if watermark is not None and may_race(watermark, policy) else None
+    if not only_races(*other) or may_race(watermark, policy):
+        raise ValueError(
+            "a batch of two marks has a race at full strength, caw.EXP(strength='scale') under FixedStrength(1.0), "
+            f"beside one that does not race, got {other.watermark.name} under {type(other.policy).__name__}; plan two"
+        )
+    return other
 
 
 def check_untargeted(watermark: Watermark | None, policy: Policy) -> None:
@@ -74,38 +91,46 @@ def check_factor(watermark: Watermark | None, policy: Policy, factor: float) -> 
 class FullRace:
     """Tells which of B texts race at full strength for their next token.
 
-    whole: bool [B], strength 1. raced: bool [B], of them those that are marked there.
+    whole: bool [B], strength 1. marked: bool [B], of them those that are marked there.
     decided: bool [B], of those the sampled rows whose original token nobody asks for: no noise is drawn for them.
+    laddered: bool [B], rows that a ladder gives their candidates.
     """
 
     whole: torch.Tensor
-    raced: torch.Tensor
+    marked: torch.Tensor
     decided: torch.Tensor
+    laddered: torch.Tensor
 
     @classmethod
     def of(
-        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool
+        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool, idle: bool
     ) -> FullRace:
-        """strength: float32 [B]. unmarked: bool [B], contexts after which nothing is marked. sampled: bool [B]."""
+        """strength: float32 [B], of the mark that races; NaN in rows of the other. unmarked: bool [B], contexts after
+        which nothing is marked. sampled: bool [B]. idle: whether rows of strength 0 do without a ladder.
+        """
         whole = strength == 1
-        raced = whole & ~unmarked
-        return cls(whole, raced, torch.zeros_like(raced) if original_asked else raced & sampled)
+        marked = whole & ~unmarked
+        decided = torch.zeros_like(marked) if original_asked else marked & sampled
+        return cls(whole, marked, decided, ~(whole | (strength == 0)) if idle else ~whole)
 
     def ladder(self, original: torch.Tensor, winner: torch.Tensor, otherwise: Ladder | None) -> Ladder:
         """Build a ladder of the original token int64 [B] and, for strength 1 alone, the winner int64 [B].
 
-        otherwise: the ladder of the texts that do not race, as wide as that or wider; None = all do.
+        otherwise: the ladder of the other texts; None = there are none.
         """
         original = torch.where(self.decided, winner, original)
-        second = torch.where(self.raced, winner, original)
+        second = torch.where(self.marked, winner, original)
         counts = 1 + (second != original).long()
         width = 2 if otherwise is None else otherwise.candidates.shape[1]
-        candidates = torch.cat([original[:, None], second[:, None], original[:, None].expand(-1, width - 2)], dim=1)
+        candidates = torch.stack([original, second] + [original] * (width - 2), dim=1)[:, :width]
         needs = torch.full_like(candidates, torch.inf, dtype=torch.float32)
-        needs[:, 0], needs[:, 1] = -torch.inf, BELOW_ONE
-        if otherwise is not None:
-            rows = self.whole[:, None]
-            candidates = torch.where(rows, candidates, otherwise.candidates)
-            needs = torch.where(rows, needs, otherwise.needs)
-            counts = torch.where(self.whole, counts, otherwise.counts)
-        return Ladder(candidates, needs, counts, "scale", 1.0)
+        needs[:, 0], needs[:, 1:2] = -torch.inf, BELOW_ONE
+        if otherwise is None:
+            return Ladder(candidates, needs, counts, "scale", 1.0)
+        rows = self.laddered[:, None]
+        return dataclasses.replace(
+            otherwise,
+            candidates=torch.where(rows, otherwise.candidates, candidates),
+            needs=torch.where(rows, otherwise.needs, needs),
+            counts=torch.where(self.laddered, otherwise.counts, counts),
+        )

@@ -8,6 +8,7 @@ from caw import _ext, ops
 from caw.decoding.choosing import Rules
 from caw.decoding.closed_loop import close_loop
 from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
+from caw.decoding.full_race import mark_that_races
 from caw.decoding.memory import decoding_needs, one_at_a_time, rows_that_fit
 from caw.decoding.plan_defaults import (
     cache_places,
@@ -25,8 +26,9 @@ from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
+from caw.policies.base import Mark
 from caw.settings import Settings
-from caw.watermarks import Recommended, Watermark
+from caw.watermarks import Watermark
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,16 @@ def make_plan(
     prompt_cache: PromptCache | None = None,
     processors: Warper | None = None,
     captured: bool | None = None,
+    race: Mark | None = None,
 ) -> Plan:
     """Make the plan; a batch that does not fit becomes a smaller one.
 
     Args:
-        watermark: a `Recommended` plans for texts of both of its families. policy: that of greedy texts, then.
         kernels: None = as torch dispatches.
         inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
         processors: applied to logits instead of the warpers that `settings` ask for.
         captured: None = on CUDA or with compile=True, where kernels, watermark and warper allow it.
+        race: another mark that requests may carry, one that always races at full strength; None = there is none.
 
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
@@ -91,8 +94,6 @@ def make_plan(
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
     max_strength = limits.greatest(checked(policy).max_strength)
-    recommended = watermark if isinstance(watermark, Recommended) else None
-    watermark = watermark if recommended is None else recommended.greedy
     if watermark is not None:
         watermark = watermark.with_vocabulary(facts.vocab_size)
         watermark.check_strength(max_strength)
@@ -120,8 +121,8 @@ def make_plan(
     return Plan(
         facts=facts,
         watermark=watermark,
-        recommended=recommended,
         policy=policy,
+        race=mark_that_races(watermark, policy, race),
         settings=settings,
         kernels=kernels,
         loop=close_loop(policy.target, watermark, facts.vocab_size, facts.device),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.sampling import stream_id
+from caw.policies.base import Mark
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Request:
     never been interrupted: they are contexts, evidence and positions of draws, and count towards the budget.
     spent: nats of its free beginning that `begun` has had; inf = the beginning is over, as of a text of which nobody
     knows.
+    mark: what marks the text, under its own key; None = the plan's, under the key of `row`.
     """
 
     ids: Sequence[int]
@@ -30,6 +32,7 @@ class Request:
     occurrence: int = 0
     begun: tuple[int, ...] = ()
     spent: float = field(default=math.inf, kw_only=True)
+    mark: Mark | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.row.seed is None:
@@ -47,15 +50,18 @@ class Request:
 
 
 def requests_for(
-    prompts: Sequence[Sequence[int]], budgets: Sequence[int], rows: Sequence[RowSettings]
+    prompts: Sequence[Sequence[int]], budgets: Sequence[int], rows: Sequence[RowSettings], mark: Mark | None = None
 ) -> list[Request]:
-    """Make one request for each prompt; the same prompt with the same settings, given twice, gets two streams."""
+    """Make one request for each prompt; the same prompt with the same settings, given twice, gets two streams.
+
+    mark: of all, as in `Request`.
+    """
     seen: dict[tuple[tuple[int, ...], RowSettings], int] = {}
     requests = []
     for ids, budget, row in zip(prompts, budgets, rows, strict=True):
         occurrence = seen.get((tuple(ids), row), 0)
         seen[tuple(ids), row] = occurrence + 1
-        requests.append(Request(ids, budget, row, occurrence))
+        requests.append(Request(ids, budget, row, occurrence, mark=mark))
     return requests
 
 

@@ -10,7 +10,7 @@ from caw.checks import require_int, require_number
 from caw.defaults import FREE_TOKENS
 from caw.io.show import shown
 from caw.policies.base import MAX_STRENGTH, scaled
-from caw.settings import Sampling, Settings, check_row, greedy_if_one_token
+from caw.settings import Sampling, Settings, check_row
 
 MAX_ENDS = 1024
 MAX_MARGIN = 100.0
@@ -92,19 +92,6 @@ def may_begin_freely(most: int, window: int, *, bound: bool) -> bool:
     strings, a bias or a grammar do so.
     """
     return most >= FREE_TOKENS + 4 * window and not bound
-
-
-def as_recommended(row: RowSettings) -> RowSettings:
-    """Return the settings of a text as a `caw.Recommended` marks it.
-
-    Sampling from one token becomes greedy. Green lists add their bonus to logits that the temperature has divided; in a
-    text that is drawn below LEAST_RACED the strength is divided by it too, so that the bonus is worth what it is in a
-    greedy text. Without that the lists are not found either.
-    """
-    row = greedy_if_one_token(row)
-    if row.raced or not row.do_sample:
-        return row
-    return dataclasses.replace(row, strength_factor=min(row.strength_factor / row.temperature, MAX_STRENGTH))
 
 
 @dataclass(frozen=True)

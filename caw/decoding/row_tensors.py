@@ -12,8 +12,9 @@ import torch
 from caw.decoding.row_settings import RowKey, RowSettings
 from caw.decoding.sampling import noise_key
 from caw.ladder import Ladder
+from caw.policies.base import Mark
 from caw.record import Rows
-from caw.watermarks import Position, Recommended, Watermark
+from caw.watermarks import Position, Watermark
 
 NO_TOKEN = -1
 MOST_KEYS = 64  # that a `RowMarks` remembers beside the watermark's own
@@ -23,7 +24,7 @@ MOST_KEYS = 64  # that a `RowMarks` remembers beside the watermark's own
 class RowTensors(Rows):
     """Settings of B rows, written in place.
 
-    sampled: bool [B]. raced: bool [B], rows that a `Recommended` marks by the race.
+    sampled: bool [B]. races: bool [B], rows whose watermark races at full strength where its policy lets it.
     noise_keys: int64 [B], of the sampling noise.
     temperatures: float32 [B]. top_ks: int64 [B], 0 = all tokens. tails: float32 [B], 1 - top_p; -1 = nothing is cut.
     floors: float32 [B], min_p, 0 = nothing is cut. minima: int64 [B], new tokens before an end token may come.
@@ -35,7 +36,7 @@ class RowTensors(Rows):
     """
 
     sampled: torch.Tensor
-    raced: torch.Tensor
+    races: torch.Tensor
     noise_keys: torch.Tensor
     temperatures: torch.Tensor
     top_ks: torch.Tensor
@@ -58,7 +59,7 @@ class RowTensors(Rows):
 
         return cls(
             sampled=torch.zeros(batch, dtype=torch.bool, device=device),
-            raced=torch.zeros(batch, dtype=torch.bool, device=device),
+            races=torch.zeros(batch, dtype=torch.bool, device=device),
             noise_keys=whole(),
             temperatures=torch.ones(batch, device=device),
             top_ks=whole(),
@@ -94,7 +95,7 @@ class RowTensors(Rows):
         pairs = list(zip(marks, settings, strict=True))
         columns: list[list[Any]] = [
             sampled,
-            [row.raced for row in settings],
+            [mark is not None and mark.races_whole for mark in marks],
             of_sampled([noise_key(row.known_seed) for row in settings], 0),
             of_sampled([row.temperature for row in settings], 1.0),
             of_sampled([row.top_k for row in settings], 0),
@@ -133,11 +134,19 @@ class RowMarks:
     """Watermarks of a decoder's texts: one object per key, because it caches what it computes.
 
     Holds the `MOST_KEYS` keys used last (LRU). May be used from several threads.
+
+    watermark: of texts that bring none. race: another that a text may bring; None = there is none.
     """
 
-    def __init__(self, watermark: Watermark | None) -> None:
+    def __init__(self, watermark: Watermark | None, race: Watermark | None = None) -> None:
         self.by_key: dict[RowKey | None, Watermark | None] = {None: watermark}
+        self._planned = [mark for mark in (watermark, race) if mark is not None]
         self._lock = threading.Lock()
+
+    @property
+    def window(self) -> int:
+        """W of the watermark that reads most; 0 without one."""
+        return max((mark.window for mark in self._planned), default=0)
 
     def under(self, key: RowKey | None) -> Watermark | None:
         """Return the watermark under a key, None = its own; TypeError or ValueError for a key that it cannot have."""
@@ -152,13 +161,18 @@ class RowMarks:
                 del self.by_key[next(old for old in self.by_key if old is not None)]
         return mark
 
-    def of(self, key: RowKey | None, *, raced: bool = False) -> Watermark | None:
-        """Return the watermark of a text under a key, None = its own.
+    def of(self, mark: Mark | None, key: RowKey | None) -> Watermark | None:
+        """Return the watermark of a text: the one that it brings, or else this one under a key.
 
-        raced: which family of a `Recommended` marks the text, see `caw.settings.gets_race`.
+        Raises ValueError for one that differs from those planned for in more than its key.
         """
-        mark = self.under(key)
-        return mark.of(raced=raced) if isinstance(mark, Recommended) else mark
+        if mark is None:
+            return self.under(key)
+        if all(mark.watermark.with_key(own.key) != own for own in self._planned):
+            raise ValueError(
+                f"a text must be marked as its decoder was planned for, got {mark.watermark!r}; plan for that mark"
+            )
+        return mark.watermark
 
 
 def winner_of_each(marks: Sequence[Watermark], position: Position, *, native: bool) -> torch.Tensor:

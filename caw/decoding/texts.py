@@ -107,12 +107,13 @@ class Texts(Rows):
     def context_repeats(self, context: torch.Tensor, missing: int = MISSING) -> torch.Tensor:
         """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B].
 
-        missing: the token id that a missing token is equal to.
+        context: W may be less than that of the texts. missing: the token id that a missing token is equal to.
         """
         tokens = self.padded_tokens
         if missing != MISSING:
             tokens, context = tokens.clamp_min(missing), context.clamp_min(missing)
-        windows = tokens.unfold(1, self.window, 1)[:, :-1]  # [B, N, W]
+        width = context.shape[1]
+        windows = tokens[:, self.window - width :].unfold(1, width, 1)[:, :-1]  # [B, N, W]
         earlier = torch.arange(windows.shape[1], device=context.device)[None] < self.counts[:, None]
         return ((windows == context[:, None]).all(dim=-1) & earlier).any(dim=1)
 

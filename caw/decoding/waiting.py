@@ -7,7 +7,6 @@ from collections import deque
 from caw.decoding.plan import Plan
 from caw.decoding.prefill import shared_beginning
 from caw.decoding.request import Request
-from caw.decoding.row_tensors import RowMarks
 
 
 class Waiting:
@@ -18,7 +17,7 @@ class Waiting:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.marks = plan, RowMarks(plan.reader)
+        self.plan, self.marks = plan, plan.marks()
         self.requests: deque[tuple[int, Request]] = deque()
         self.shared, self.added = 0, 0
         self.beginning: list[int] = []
@@ -33,7 +32,7 @@ class Waiting:
         """
         plan = self.plan
         plan.limits.check(request.row, plan.facts.ends)
-        self.marks.under(request.row.key)
+        self.marks.of(request.mark, request.row.key)
         length, most = len(request.ids) + request.budget, plan.capacity
         if len(request.begun) >= request.budget:
             raise ValueError(

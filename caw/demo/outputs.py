@@ -16,7 +16,7 @@ from caw.decoding.trace import SequenceTrace
 from caw.detection import DetectionResult, detect
 from caw.entrance import generate
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.watermarks import Recommended
+from caw.policies.recommended import Recommended
 from caw.watermarks.green_list import GreenList
 
 Kind = Literal["marked", "kept", "protected", "green", "plain"]

@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import MAX_MARGIN
-from caw.detectable.trial import DETECTED_SHARE, check_markable, check_reach, test_of
+from caw.detectable.trial import DETECTED_SHARE, check_markable, check_reach
 from caw.detection.detector import Detector
 from caw.detection.family import level_of, lone_target
 from caw.detection.weights import TokenWeights
@@ -142,7 +142,8 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     check_strong(policy or FixedStrength(), mark)
     check_candidates(policy or FixedStrength(), mark, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        check_reach(*test_of(mark, settings.detectable_at, settings.raced), settings.max_new_tokens)
+        part = mark.part_of(settings)
+        check_reach(part, level_of(settings.detectable_at, mark, part), settings.max_new_tokens)
 
 
 def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:

@@ -35,14 +35,14 @@ def plan_attempts(
 ) -> Attempts:
     """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
 
-    reader: the watermark that the test reads where it is not the one that marks: a `Recommended`, which has two.
+    reader: the caller's watermark, which the test reads; None = the one that marks.
     """
     if settings.detectable_at is None:
         refuse_idle(settings, *(["detector"] if detector is not None else []))
         return OneAttempt(requests, policy, kept)
     known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)
     most = max((min(request.budget, request.row.max_new_tokens) for request in requests), default=1)
-    tested = reader if reader is not None and len(reader.parts) > 1 else known
+    tested = known if reader is None or reader is watermark else reader
     trial = make_trial(settings, detector, tested, stops.tokenizer, most)
     assert known is not None
     policy = steered(policy, trial.detector, known)

@@ -16,7 +16,7 @@ from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
 from caw.io.show import is_p, shown
 from caw.settings import Settings
-from caw.watermarks import Recommended, Watermark
+from caw.watermarks import Watermark
 
 DRAWS, DETECTED_SHARE = 50, 0.9  # texts with words deleted, and the share of them that must be found
 
@@ -50,8 +50,8 @@ class Trial:
         return self._by_key[key]
 
     def marking(self, row: RowSettings) -> Watermark:
-        """Return what marks a text: the mark of the call, of a `Recommended` the family that the text gets."""
-        return self.mark.of(raced=row.raced) if isinstance(self.mark, Recommended) else self.mark
+        """Return what marks a text: the mark of the call, or its part that the text gets."""
+        return self.mark.part_of(row)
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""
@@ -109,16 +109,10 @@ def make_trial(
         raise ValueError(
             f"detector must try the {needed} sub-keys of the watermark that marks, got {tried}; use that watermark"
         )
-    check_reach(*test_of(watermark, level_of(level, theirs, watermark), settings.raced), most_tokens)
+    part = watermark.part_of(settings)
+    check_reach(part, level_of(level, theirs, part), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer
     return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits, watermark)
-
-
-def test_of(watermark: Watermark, level: float, raced: bool) -> tuple[Watermark, float]:
-    """Return (the watermark that marks a text, the p-value that the text must have by all its sub-keys)."""
-    if isinstance(watermark, Recommended):
-        return watermark.of(raced=raced), watermark.level_of_each(level)
-    return watermark, level
 
 
 def beyond_reach(watermark: Watermark, level: float, most_tokens: int) -> int:

@@ -14,8 +14,7 @@ from caw.decoding.row_settings import RowSettings
 from caw.integrations.profiles import Profile
 from caw.models import load_tokenizer
 from caw.policies import CapacityPolicy
-from caw.policies.recommended import policy_for
-from caw.watermarks import Recommended
+from caw.policies.recommended import Facts, mark_of
 
 
 @dataclass(eq=False)
@@ -116,8 +115,6 @@ class EngineTexts:
 
     def _tokenizer_for(self, profile: Profile) -> Any:
         """The engine's tokenizer, loaded for an evaluator alone that has yet to read it and may be used here."""
-        mark, policy = profile.watermark, profile.policy
-        if isinstance(mark, Recommended):
-            policy = policy_for(mark, "", raced=False, classes=False)
+        _, policy = mark_of(profile.watermark, profile.policy, RowSettings(), Facts(classes=False))
         reads = isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes
         return load_tokenizer(self.tokenizer, self.revision) if reads and self.tokenizer is not None else None

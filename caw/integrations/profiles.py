@@ -29,8 +29,9 @@ from caw.io.json_files import read_json
 from caw.io.show import shown
 from caw.policies import Policy
 from caw.policies.names import POLICIES, make_policy
-from caw.policies.recommended import refuse_policy
-from caw.watermarks import Recommended, Watermark
+from caw.policies.recommended import Facts, mark_of
+from caw.settings import Sampling
+from caw.watermarks import Watermark
 from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, reads_alike, watermark_from
 
@@ -41,7 +42,7 @@ KEY_FORMS = ({"env"}, {"file"}, {"registry", "tenant"})
 
 @dataclass(frozen=True)
 class Profile:
-    """A way to mark. watermark: with its key, which is in no repr. policy: None = the Recommended's own."""
+    """A way to mark. watermark: with its key, not in its repr. policy: None = the plain watermark's, or a rule's."""
 
     name: str
     watermark: Watermark = field(repr=False)
@@ -117,10 +118,10 @@ def _profile(name: str, said: Any, keys: Any) -> Profile:
         raise ValueError(f"{where}: key must be a name of keys, got {shown(said['key'])}; add it there")
     try:
         watermark = _watermark(keys[said["key"]], said.get("watermark"))
-        if isinstance(watermark, Recommended) and "policy" not in said:
+        if "policy" not in said:
             return Profile(name, watermark, None)
-        policy = make_policy(**named(said.get("policy", {"name": "fixed"}), "policy", POLICIES))
-        refuse_policy(policy if isinstance(watermark, Recommended) else None)
+        policy = make_policy(**named(said["policy"], "policy", POLICIES))
+        mark_of(watermark, policy, Sampling(), Facts())  # refuses one beside a rule
         return Profile(name, watermark, policy)
     except KeyError as error:
         raise ValueError(f"{where}: its policy has no parameter {error}; leave it out") from None

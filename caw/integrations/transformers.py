@@ -21,7 +21,7 @@ from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.policies import Policy
-from caw.watermarks import Recommended, Watermark
+from caw.watermarks import Watermark
 
 FOLDER = str(Path(__file__).parent / "hub")  # for custom_generate=, in the layout of the hub
 # decoding that does not take the token which the logits say; each with what turns it off
@@ -80,8 +80,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
         check_watermark(watermark)
         self._watermark, self._mark_eos, self._tokenizer = watermark, mark_eos, tokenizer
         name = str(getattr(model.config, "_name_or_path", "") or "")
-        # a Recommended brings its own, and a chooser refuses another
-        self._policy = policy if isinstance(watermark, Recommended) else check_policy(policy, name, tokenizer)
+        self._policy = None if policy is None else check_policy(policy, name, tokenizer)
         config = model.generation_config if generation_config is None else generation_config
         _refuse_other_decoding(config)
         if settings is None and config.do_sample:

@@ -1,53 +1,223 @@
-"""The policies that a `caw.Recommended` brings: full strength for the race, CAW with a target elsewhere."""
+"""Recommended: one key for all texts. What is drawn is raced for at no cost, what is greedy gets green lists.
+
+Two marks under one secret, separated by the domains that their keys are derived for (`keys.derive_key`):
+
+    drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", context_width=2), at full strength
+    greedy   KGW(the key itself, which KGW derives for `caw/kgw`), under CAW, until the text is detectable
+
+So whoever marked with KGW before finds those texts under the same key.
+
+A detector tests for both. Under the null their p-values are independent, so the smaller of two is p or less with
+probability 1 - (1 - p)^2: a text's p-value is that, and a greedy text has to reach 1 - (1 - p)^(1/2) alone.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import torch
+
+from caw.checks import require_int, require_number
+from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
 from caw.evaluator.network import UNIVERSAL, shipped_for
-from caw.policies.base import Policy
+from caw.io.show import shown
+from caw.ladder import Ladder, Rule
+from caw.policies.base import MAX_STRENGTH, Mark
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.fixed import FixedStrength
-from caw.watermarks.recommended import Recommended
+from caw.settings import Sampling, greedy_if_one_token
+from caw.watermarks import EXP, KGW, Position, TokenScores, Watermark
+from caw.watermarks.keys import derive_key
 
-NO_EVALUATOR = (
-    "no evaluator of this model and no tokenizer for the universal one, so greedy texts are marked at strength 1 until "
-    "they reach the target; pass the tokenizer as caw_tokenizer=, name an evaluator, or use caw.generate"
-)
+DRAWN = b"caw/recommended/drawn"
+RowT = TypeVar("RowT", bound=Sampling)
 
 
-def policy_for(
-    mark: Recommended, model_name: str, *, raced: bool, level: float | None = None, classes: bool = True
-) -> Policy:
-    """Return the policy of a text.
+@dataclass(frozen=True)
+class Facts:
+    """What is known where a request is made.
+
+    model: its name, which names the evaluator of greedy texts; "" = unknown. classes: whether a tokenizer is there to
+    read token classes from: without one the universal evaluator cannot serve. level: p-value at which texts are tested
+    before they leave, None = they are not.
+    """
+
+    model: str = ""
+    classes: bool = True
+    level: float | None = None
+
+
+@dataclass(frozen=True)
+class Recommended(Watermark):
+    """The rule to use if nothing speaks for another: which watermark marks a text, and under which policy.
+
+    A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
+    the model's own, so the mark costs nothing; its first tokens are drawn without the key (`EXP`, free). A greedy text
+    has no chance to hide a mark in, and one drawn below temperature 0.3 too little (`caw.settings.LEAST_RACED`): they
+    get green lists, as strongly as CAW allows each token, until their p-value is `target`. Without an evaluator that
+    serves the model they have them at strength 1.
+
+    One detector reads both, and its result says which of them it found (`DetectionResult.family`).
 
     Args:
-        raced: whether the race marks it, see `caw.settings.gets_race`.
-        model_name: names the evaluator, unless `mark` does; "" = unknown.
-        level: p-value at which texts are tested before they leave, None = they are not.
-        classes: see `evaluator_of`.
+        key: int below 2^64, text or bytes.
+        target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. With
+            `detectable_at`, the smaller of the two.
+        evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = the model's own.
 
-    Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
+    Raises TypeError or ValueError naming the argument.
     """
-    if raced:
-        return FixedStrength(1.0)
-    target = mark.level_of_each(mark.target if level is None else min(level, mark.target))
-    evaluator = evaluator_of(mark, model_name, classes=classes)
-    return FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
+
+    target: float = RECOMMENDED_TARGET
+    evaluator: str | None = None
+
+    name: ClassVar[str] = "recommended"
+
+    def validate(self) -> None:
+        require_number("target", self.target, 0, 1, closed=False)
+        if self.evaluator == "":
+            raise ValueError("evaluator must name an evaluator, got ''; pass e.g. 'smollm2-135m', or leave it out")
+        if not isinstance(self.evaluator, str | None):
+            raise TypeError(
+                f"evaluator must be the name of a shipped evaluator, a path as a str, or None, got "
+                f"{shown(self.evaluator)}; pass e.g. 'smollm2-135m'"
+            )
+
+    @cached_property
+    def drawn(self) -> EXP:
+        """The watermark of texts that are drawn."""
+        return EXP(derive_key(self.secret, DRAWN), strength="scale", context_width=RECOMMENDED_WIDTH)
+
+    @cached_property
+    def greedy(self) -> KGW:
+        """The watermark of greedy texts."""
+        return KGW(self.secret)
+
+    def of(self, sampling: Sampling, facts: Facts) -> Mark:
+        """Return what marks a text that is chosen like this.
+
+        Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
+        """
+        watermark = self.part_of(sampling)
+        if watermark is self.drawn:
+            return Mark(watermark, FixedStrength(1.0))
+        target = self.level_of_each(self.target if facts.level is None else min(facts.level, self.target))
+        evaluator = self.evaluator_for(facts)
+        policy = FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
+        return Mark(watermark, policy)
+
+    def part_of(self, sampling: Sampling) -> EXP | KGW:
+        return self.drawn if sampling.races else self.greedy
+
+    def evaluator_for(self, facts: Facts) -> str | None:
+        """Return the evaluator of greedy texts: its own, the model's, or the universal one; None = none can serve."""
+        own = self.evaluator or (shipped_for(facts.model) if facts.model else None)
+        return own or (UNIVERSAL if facts.classes else None)
+
+    @property
+    def parts(self) -> tuple[Watermark, ...]:
+        return self.drawn, self.greedy
+
+    def level_of_each(self, level: float) -> float:
+        """The p-value that a text must have in its own family to have `level` in both: 1 - (1 - level)^(1/2)."""
+        return -math.expm1(math.log1p(-level) / len(self.parts))
+
+    @property
+    def window(self) -> int:
+        """W of the family that reads more."""
+        return max(part.window for part in self.parts)
+
+    @property
+    def rule(self) -> Rule:
+        return self.greedy.rule
+
+    @property
+    def full(self) -> float:
+        return self.greedy.full
+
+    @property
+    def family(self) -> int:
+        return sum(part.family for part in self.parts)
+
+    def under_subkey(self, number: int) -> Watermark:
+        """The watermark of one part: 0 is the race, 1 the green list."""
+        require_int("number", number, 0, len(self.parts) - 1)
+        return self.parts[number]
+
+    def ladder(self, position: Position, max_strength: float) -> Ladder:
+        self._of_one_family()
+
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        self._of_one_family()
+
+    def _of_one_family(self) -> NoReturn:
+        raise ValueError(
+            "tokens are marked and scored in one family, got a Recommended, which has two; give its .drawn or .greedy"
+        )
 
 
-def evaluator_of(mark: Recommended, model_name: str, *, classes: bool = True) -> str | None:
-    """Return the evaluator of greedy texts: the mark's, the model's own, or the universal one.
+def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Mark:
+    """Return what marks a text that is chosen like this: a caller's watermark and policy, or what a rule says.
 
-    classes: whether there is a tokenizer to read token classes from; without one the universal evaluator cannot serve,
-    and a model without its own has None.
+    Raises ValueError for a policy beside a rule.
     """
-    own = mark.evaluator or (shipped_for(model_name) if model_name else None)
-    return own or (UNIVERSAL if classes else None)
-
-
-def refuse_policy(policy: object) -> None:
-    """Raise ValueError for a policy beside a `Recommended`."""
+    if not isinstance(watermark, Recommended):
+        return Mark(watermark, policy)
     if policy is not None:
         raise ValueError(
             f"a Recommended brings its own policies, got {type(policy).__name__} as well; leave policy out, or give "
             "caw.KGW or caw.EXP"
         )
+    return watermark.of(sampling, facts)
+
+
+def row_of(watermark: Any, row: RowT) -> RowT:
+    """Return the settings of a text as its mark takes them: those given, but for a rule.
+
+    Sampling from one token becomes greedy. Green lists add their bonus to logits that the temperature has divided; in a
+    text that is drawn below LEAST_RACED the strength is divided by it too, so that the bonus is worth what it is in a
+    greedy text. Without that the lists are not found either.
+    """
+    if not isinstance(watermark, Recommended):
+        return row
+    row = greedy_if_one_token(row)
+    factor = getattr(row, "strength_factor", None)
+    if factor is None or row.races or not row.do_sample:
+        return row
+    changes: dict[str, Any] = {"strength_factor": min(factor / row.temperature, MAX_STRENGTH)}
+    return replace(row, **changes)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks that the texts of one decoder may get.
+
+    given: the caller's watermark, which detectors read. main: of texts that do not race, or of all; its watermark may
+    be None. race: of those that a rule lets race, None = `main` marks all.
+    """
+
+    given: Any
+    main: Mark
+    race: Mark | None
+
+    @classmethod
+    def of(cls, watermark: Any, policy: Any, facts: Facts) -> Marks:
+        """Return the marks of a caller's watermark and policy; raises what `mark_of` raises."""
+        main, race = (mark_of(watermark, policy, Sampling(do_sample=drawn), facts) for drawn in (False, True))
+        return cls(watermark, main, None if race.watermark is main.watermark else race)
+
+    def kind(self, sampling: Sampling) -> Mark:
+        """Return what marks a text that is chosen like this, under the caller's key."""
+        return self.main if self.race is None or not sampling.races else self.race
+
+    def under(self, key: Any, sampling: Sampling) -> Mark | None:
+        """Return what marks a text under a key of its own, None = the caller's; None if `main` marks all texts, which a
+        decoder has under each key.
+        """
+        if self.race is None:
+            return None
+        given = self.given if key is None else self.given.with_key(key)
+        return Mark(given.part_of(sampling), self.kind(sampling).policy)

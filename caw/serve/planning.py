@@ -7,7 +7,7 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments, settle
+from caw.arguments import check_arguments, known_of, warn_of_no_evaluator
 from caw.decoding.full_race import check_beginning, runs_full_race
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
@@ -18,22 +18,23 @@ from caw.detectable.efforts import Effort, check_strong, efforts, greatest_facto
 from caw.detectable.guarding import GuardedFirst, GuardedTexts
 from caw.detectable.search import TextRules
 from caw.detectable.selection import Selection, weakest
-from caw.detectable.trial import Trial, beyond_reach, check_markable, test_of
+from caw.detectable.trial import Trial, beyond_reach, check_markable
 from caw.detection.detector import Detector
+from caw.detection.family import level_of
 from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
-from caw.policies import FixedStrength, Policy
-from caw.policies.base import MAX_STRENGTH
+from caw.policies import Policy
+from caw.policies.base import MAX_STRENGTH, Mark
+from caw.policies.recommended import Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
 from caw.serve.requests import MAX_TOP_K
 from caw.serve.settings import ServerSettings
-from caw.settings import Settings
-from caw.watermarks import Recommended, Watermark
+from caw.settings import Sampling, Settings
+from caw.watermarks import Watermark
 from caw.watermarks.names import reads_alike, watermark_from
 
-FULL = FixedStrength(1.0)
 CACHED = 64  # levels whose tests are cached: one for each level of a tenant and number of its keys
 
 
@@ -73,23 +74,24 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.detectable_at
-        _, policy = settle(facts, self.watermark, policy, tokenizer, raced=None, level=level)
-        policy = check_arguments(facts, tokenizer, self.watermark, policy, None, self.sampling)
-        check_beginning(self.watermark, policy, sampled=True)
-        self.both = isinstance(self.watermark, Recommended)
-        greedy = self.mark_for(raced=False)
-        self.full_race = runs_full_race(greedy, policy)
+        marks = Marks.of(self.watermark, policy, known_of(facts, tokenizer, level))
+        main, policy = marks.main
+        warn_of_no_evaluator(self.watermark, marks.main)
+        policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
+        check_beginning(main, policy, sampled=True)
+        self.full_race = runs_full_race(main, policy)
         if level is not None:
-            check_strong(policy, greedy)
-        self.policy = policy if level is None else steered(policy, Detector(tokenizer, self.watermark, level), greedy)
-        self.factor = min(settings.max_factor, greatest_factor(greedy, self.policy))
+            check_strong(policy, main)
+            policy = steered(policy, Detector(tokenizer, self.watermark, level), main)
+        self.marks = dataclasses.replace(marks, main=Mark(main, policy))
+        self.factor = min(settings.max_factor, greatest_factor(main, policy))
         self.plan = self._plan(max_memory, compile)
         self._trial = functools.lru_cache(CACHED)(self._made_trial)
 
     def _plan(self, max_memory: str | None, compile: bool) -> Plan:
         limits = RowLimits(
             max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
-            strength_factor=MAX_STRENGTH if self.both else self.factor,  # see `as_recommended`
+            strength_factor=self.factor if self.marks.race is None else MAX_STRENGTH,  # see `row_of`
             top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True, frequency_penalty=True,
             logit_bias=True,
         )  # fmt: skip
@@ -99,7 +101,7 @@ class Planned:
             max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile,
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
-        return make_plan(self.facts, self.watermark, self.policy, own, work)
+        return make_plan(self.facts, *self.marks.main, own, work, race=self.marks.race)
 
     def mark_of(self, key: MarkKey) -> Watermark:
         """Return the watermark of a key, whether or not this server marks with it."""
@@ -112,31 +114,21 @@ class Planned:
         if key.watermark and not reads_alike(self.watermark, self.mark_of(key)):
             raise ApiError(503, "this API key's watermark is not this server's; ask its operator")
 
-    def mark_for(self, *, raced: bool) -> Watermark:
-        """Return the watermark of a text: of a `Recommended`, the family that it gets."""
-        mark = self.watermark
-        return mark.of(raced=raced) if isinstance(mark, Recommended) else mark
-
-    def policy_for(self, *, raced: bool) -> Policy:
-        """Return the policy of a text."""
-        return FULL if self.both and raced else self.policy
-
-    def factor_of(self, marking: Marking, *, raced: bool) -> float:
-        """Return the factor of a text's strength: a `Recommended` marks texts that race at full strength or not at
-        all.
-        """
-        return float(marking.factor > 0) if self.both and raced else marking.factor
+    def factor_of(self, marking: Marking, sampling: Sampling) -> float:
+        """Return the factor of a text's strength: a rule marks texts that race at full strength or not at all."""
+        return float(marking.factor > 0) if self.marks.kind(sampling) is self.marks.race else marking.factor
 
     def check_factor(self, marking: Marking) -> None:
         """Raise ApiError where a tenant's texts would need another strength than a race at full strength has."""
         if self.full_race and marking.factor not in (0, 1):
             raise ApiError(500, "this server's race has one strength, this API key's rules another; ask its operator")
 
-    def check_reach(self, marking: Marking, most: int, *, raced: bool) -> None:
+    def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
         if not marking.strict or marking.detectable_at is None:
             return
-        if fewest := beyond_reach(*test_of(self.watermark, marking.detectable_at, raced), most):
+        part = self.watermark.part_of(sampling)
+        if fewest := beyond_reach(part, level_of(marking.detectable_at, self.watermark, part), most):
             said = (
                 f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
             )
@@ -164,7 +156,7 @@ class Planned:
             )  # fmt: skip
             strengths = sorted({min(each * row.strength_factor, self.factor) for each in guard.strengths})
             guarded = GuardedTexts(
-                [request], guard, strengths, self._trial(level), stops, settings, self.policy, None, rules
+                [request], guard, strengths, self._trial(level), stops, settings, self.marks.main.policy, None, rules
             )  # fmt: skip
             return GuardedFirst(guarded, lambda: self._marked(request, stops, level, self.settings.max_attempts))
         return self._marked(request, stops, level, 1 if once else self.settings.max_attempts)
@@ -173,8 +165,7 @@ class Planned:
         row = request.row
         own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
         settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
-        raced = request.row.raced
-        mark, policy = self.mark_for(raced=raced), self.policy_for(raced=raced)
+        mark, policy = self.marks.kind(row)
         tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
         return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 
@@ -189,8 +180,8 @@ class Planned:
     def _within(self, effort: Effort, row: RowSettings) -> Effort:
         """Return an effort no stronger than the plan, for a text with its own factor."""
         own, most = row.strength_factor, self.factor
-        if self.both and row.do_sample and not row.raced:
-            most = min(most / row.temperature, MAX_STRENGTH)  # see `as_recommended`
+        if self.marks.race is not None and row.do_sample and not row.races:
+            most = min(most / row.temperature, MAX_STRENGTH)  # see `row_of`
         factor = min(effort.factor, most / own)
         while factor * own > most:  # rounding
             factor *= 1 - 2**-52

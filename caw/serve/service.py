@@ -18,10 +18,11 @@ import anyio
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
 from caw.decoding.request import Request, requests_for
-from caw.decoding.row_settings import RowSettings, as_recommended, may_begin_freely
+from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
+from caw.policies.recommended import row_of
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
@@ -38,7 +39,7 @@ from caw.serve.prompts import PromptReader, count_prompts
 from caw.serve.requests import Asked, ChatRequest
 from caw.serve.thinking import Thinking
 from caw.serve.unfolding import Unfolding
-from caw.settings import DRAWING, gets_race
+from caw.settings import DRAWING, Sampling
 
 LOG = logging.getLogger("caw.serve")
 LAST = 60.0  # seconds for a step under way, and for the last receipts
@@ -71,7 +72,7 @@ class Service:
         self.prompts = PromptReader(planned.tokenizer, planned.facts.vocab_size)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
         # a watermark's repr has its numbers, and never its key
-        self.watermark, self.policy = repr(planned.watermark), policy_text(planned.policy)
+        self.watermark, self.policy = repr(planned.watermark), policy_text(planned.marks.main.policy)
 
     async def threaded(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a call that may wait for a disk or a database in a thread."""
@@ -112,7 +113,7 @@ class Service:
         most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
         marking = self._marking(asked, tenant, most)
         self.planned.check_factor(marking)
-        self.planned.check_reach(marking, most, raced=self._races(asked))
+        self.planned.check_reach(marking, most, self._sampling(asked))
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most, part)
@@ -121,7 +122,8 @@ class Service:
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, asked.calls, self.lines,
         )  # fmt: skip
-        requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
+        mark = self.planned.marks.under(row.key, row)
+        requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
         if part is not None:
             requests = [replace(one, begun=begun, occurrence=part.occurrence) for one in requests]
         try:
@@ -158,20 +160,21 @@ class Service:
 
     def _about(self, asked: Asked, tenant: Tenant, marking: Marking) -> tuple[str, ...]:
         """Return what a text and its continuation must have in common."""
-        raced = (str(self._races(asked)),) if self.planned.both else ()  # the families of a `Recommended` have two keys
-        return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, *raced)
+        kind = self.planned.marks.kind(self._sampling(asked)).watermark.name  # the marks of a rule have two keys
+        return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, kind)
 
-    def _races(self, asked: Asked) -> bool:
-        """Tell whether a `Recommended` marks a request's texts by the race."""
+    def _sampling(self, asked: Asked) -> Sampling:
+        """Return how a request's texts are chosen."""
         sampling = asked.sampling(self.planned.sampling)
-        return gets_race(**{name: sampling[name] for name in DRAWING if name in sampling})
+        return Sampling(**{name: sampling[name] for name in DRAWING if name in sampling})
 
     def _marking(self, asked: Asked, tenant: Tenant, most: int | None) -> Marking:
         """Return how a request's texts of at most this many tokens are marked; None = not exempt by their length."""
+        watermark, policy = self.planned.marks.main
         return marking_of(
-            tenant, self.settings, self.planned.policy, self.planned.fewest, parts=len(self.planned.watermark.parts),
+            tenant, self.settings, policy, self.planned.fewest, parts=len(self.planned.watermark.parts),
             max_tokens=self.planned.max_length if most is None else most, wants=asked.watermark, json=asked.json_mode,
-            tools=asked.calls is not None, mark=self.planned.mark_for(raced=False),
+            tools=asked.calls is not None, mark=watermark,
         )  # fmt: skip
 
     def _prompts(self, asked: Asked, part: Part | None) -> tuple[list[list[int]], tuple[int, ...]]:
@@ -227,13 +230,13 @@ class Service:
         if asked.seed is not None:
             seed = asked.seed
         sampling = asked.sampling(self.planned.sampling)
-        factor = self.planned.factor_of(marking, raced=self._races(asked))
+        factor = self.planned.factor_of(marking, self._sampling(asked))
         row = RowSettings(
             **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
             begins=self._may_begin_freely(asked, most, part), log_probs=asked.alternatives is not None,
         )  # fmt: skip
-        row = as_recommended(row) if self.planned.both else row
+        row = row_of(self.planned.watermark, row)
         try:
             row.check_vocabulary(self.planned.facts.vocab_size)
         except ValueError as error:
@@ -265,7 +268,7 @@ class Service:
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
-            policy=policy_text(self.planned.policy_for(raced=request.row.raced))
+            policy=policy_text(self.planned.marks.kind(request.row).policy)
             + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
             detectable_at=marking.detectable_at, time=time.time(), keys=tenant.tried,
             continues="" if part is None else part.receipt,

@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from caw.watermarks.base import Position, TokenScores, Watermark
     from caw.watermarks.exp import EXP
     from caw.watermarks.kgw import KGW
-    from caw.watermarks.recommended import Recommended
     from caw.watermarks.synthid import SynthID
     from caw.watermarks.unigram import Unigram
 else:
@@ -17,10 +16,9 @@ else:
             **dict.fromkeys(("Position", "TokenScores", "Watermark"), "caw.watermarks.base"),
             "EXP": "caw.watermarks.exp",
             "KGW": "caw.watermarks.kgw",
-            "Recommended": "caw.watermarks.recommended",
             "SynthID": "caw.watermarks.synthid",
             "Unigram": "caw.watermarks.unigram",
         },
     )
 
-__all__ = ["EXP", "KGW", "Position", "Recommended", "SynthID", "TokenScores", "Unigram", "Watermark"]
+__all__ = ["EXP", "KGW", "Position", "SynthID", "TokenScores", "Unigram", "Watermark"]

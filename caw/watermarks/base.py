@@ -191,6 +191,10 @@ class Watermark(ABC):
         """The watermarks of which one marks a text; a detector tests for all of them, each with an equal share."""
         return (self,)
 
+    def part_of(self, sampling: Any) -> Watermark:
+        """Return the part that marks a text which is chosen like this (`caw.settings.Sampling`)."""
+        return self
+
     def is_read_by(self, other: Watermark) -> bool:
         """Whether a detector of `other`, under the same key, tries every sub-key that this one may mark with."""
         return self.family <= other.family

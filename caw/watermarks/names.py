@@ -16,14 +16,15 @@ REPLACED = "variants are replaced by free beginnings, got variants"
 
 @dataclass(frozen=True)
 class Entry:
-    """class_name: in `caw.watermarks`. strength: arguments that set the strength, which no detector reads."""
+    """class_name: in `module`. strength: arguments that set the strength, which no detector reads."""
 
     class_name: str
     strength: tuple[str, ...] = ()
+    module: str = "caw.watermarks"
 
 
 WATERMARKS = {
-    "recommended": Entry("Recommended", ("target", "evaluator")),
+    "recommended": Entry("Recommended", ("target", "evaluator"), "caw.policies.recommended"),
     "kgw": Entry("KGW", ("delta",)),
     "unigram": Entry("Unigram", ("delta",)),
     "exp": Entry("EXP", ("top_k", "free")),
@@ -33,7 +34,8 @@ WATERMARKS = {
 
 def watermark_class(name: str) -> type[Watermark]:
     """Return the class of a name in WATERMARKS."""
-    found: type[Watermark] = getattr(importlib.import_module("caw.watermarks"), WATERMARKS[name].class_name)
+    entry = WATERMARKS[name]
+    found: type[Watermark] = getattr(importlib.import_module(entry.module), entry.class_name)
     return found
 
 

@@ -62,7 +62,7 @@ def test_the_line_names_what_decides(mark: Any, said: str) -> None:
     [({}, "fixed"), ({"target": 0.01}, "fixed"), ({"theta": 0.5}, "capacity"), ({"nats": 1.0}, "entropy")],
 )
 def test_a_race_that_distorts_nothing_runs_at_full_strength(options: dict[str, float], expected: str) -> None:
-    assert choose_policy(None, options, "smollm2-135m", marked=True, raced=True)[0] == expected
+    assert choose_policy(None, options, "smollm2-135m", marked=True, races=True)[0] == expected
 
 
 def test_the_line_of_a_race_has_no_top_k_and_says_where_it_distorts() -> None:

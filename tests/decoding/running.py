@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.trace import SequenceTrace
 from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
+from caw.policies.base import Mark
 from caw.settings import Settings
 
 
@@ -61,6 +63,7 @@ def make_decoder(
     prompt_cache: Any = None,
     processors: Any = None,
     limits: RowLimits | None = None,
+    race: Mark | None = None,
     **settings: Any,
 ) -> Decoder:
     """A decoder whose texts end with these ids alone; marks decide about ends unless told otherwise."""
@@ -68,7 +71,7 @@ def make_decoder(
     chosen = Settings(**{"mark_eos": True, "speculate": None, **settings})
     plan = make_plan(
         facts, watermark, policy or FixedStrength(1.0), chosen, Workload(batch, capacity, limits), kernels=kernels,
-        captured=fixed, prompt_cache=prompt_cache, processors=processors,
+        captured=fixed, prompt_cache=prompt_cache, processors=processors, race=race,
     )  # fmt: skip
     return Decoder(model, plan)
 
@@ -87,21 +90,25 @@ def run(
     on_token: Any = None,
     watched: bool = True,
     prompt_cache: Any = None,
+    race: Mark | None = None,
     rows: list[RowSettings] | None = None,
+    marks: list[Mark | None] | None = None,
     **settings: Any,
 ) -> Run:
     """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold.
 
-    rows: settings of each prompt, its budget among them; None = those of the call for all.
+    rows: settings of each prompt, its budget among them; None = those of the call for all. marks: of each prompt.
     watched: keep what happened in each step, which reads from the device.
     """
     decoder = make_decoder(
         model, watermark, policy, batch or len(prompts), max(map(len, prompts)) + max_new_tokens, fixed=fixed,
-        kernels=kernels, prompt_cache=prompt_cache, max_new_tokens=max_new_tokens,
+        kernels=kernels, prompt_cache=prompt_cache, max_new_tokens=max_new_tokens, race=race,
         limits=RowLimits.of(rows, settings.get("eos_token_ids", ())) if rows else None, **settings,
     )  # fmt: skip
     own = rows or [RowSettings.of(decoder.plan.settings)] * len(prompts)
     requests = requests_for(prompts, budgets or [row.max_new_tokens for row in own], own)
+    if marks is not None:
+        requests = [dataclasses.replace(one, mark=mark) for one, mark in zip(requests, marks, strict=True)]
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts), [""] * len(prompts))
     original = decoder.step.decode
 

@@ -52,7 +52,9 @@ def rows_of(**settings: Any) -> list[caw.RowSettings]:
 class Told:
     """What `generate` made of each prompt, and the logits that each token was chosen from."""
 
-    def __init__(self, model: Any, watermark: Any, policy: Any, rows: list[caw.RowSettings], **options: Any) -> None:
+    def __init__(
+        self, model: Any, watermark: Any, policy: Any, rows: list[caw.RowSettings], marks: Any = None, **options: Any
+    ) -> None:
         limits = RowLimits.of(rows, ENDS)
         decoder = make_decoder(model, watermark, policy, 3, 60, eos_token_ids=ENDS, limits=limits, **options)
         self.logits: list[list[torch.Tensor]] = [[] for _ in PROMPTS]
@@ -69,7 +71,10 @@ class Told:
 
         decoder.step.decode = step  # type: ignore[method-assign]
         self.tokens: list[list[int]] = [[] for _ in PROMPTS]
-        for done in decoder.run(requests_for(PROMPTS, [row.max_new_tokens for row in rows], rows)):
+        requests = requests_for(PROMPTS, [row.max_new_tokens for row in rows], rows)
+        for number, mark in enumerate(marks or []):
+            requests[number] = dataclasses.replace(requests[number], mark=mark)
+        for done in decoder.run(requests):
             self.tokens[done.index] = done.tokens
         assert all(len(a) == len(b) > 0 for a, b in zip(self.logits, self.tokens, strict=True))
 

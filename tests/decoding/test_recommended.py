@@ -14,9 +14,10 @@ from decoding.test_step import capacity_policy
 
 import caw
 from caw import ops
-from caw.decoding.row_settings import RowSettings, as_recommended
+from caw.decoding.row_settings import RowSettings
 from caw.detection import Detector
-from caw.policies.recommended import policy_for
+from caw.policies.base import Mark
+from caw.policies.recommended import Facts, Marks, row_of
 
 MARK = caw.Recommended(11, target=1e-3)
 DRAWN = {"do_sample": True, "temperature": 1.3, "seed": 4}
@@ -29,17 +30,21 @@ ROWS = [
     RowSettings(max_new_tokens=30, strength_factor=0.0, **DRAWN),
     RowSettings(max_new_tokens=30, **{**DRAWN, "temperature": 0.29}),
 ]
-FIXED = policy_for(MARK, "", raced=False, classes=False)
+MARKS = Marks.of(MARK, None, Facts(classes=False))
+FIXED = MARKS.main.policy
+
+
+def both(rows: list[RowSettings]) -> dict[str, Any]:
+    """The settings of texts as their marks take them, and these marks."""
+    own = [row_of(MARK, row) for row in rows]
+    return {"rows": own, "marks": [MARKS.under(row.key, row) for row in own], "race": MARKS.race}
 
 
 def alone(model: Any, ids: list[int], row: RowSettings, policy: Any, **options: Any) -> list[int]:
     """The text of one row by itself, marked by its family alone."""
-    mark = MARK if row.key is None else MARK.with_key(row.key)
+    mark = (MARK if row.key is None else MARK.with_key(row.key)).part_of(row)
+    policy = caw.FixedStrength(1.0) if row.races else policy
     own = dataclasses.replace(row, key=None)
-    if row.raced:
-        mark, policy = mark.drawn, caw.FixedStrength(1.0)
-    else:
-        mark = mark.greedy
     return run(model, [ids], mark, policy, rows=[own], max_new_tokens=30, **options).tokens[0]
 
 
@@ -53,23 +58,33 @@ def test_a_mixed_batch_is_each_text_alone(llama: Any, policy: str, how: str) -> 
     if policy == "capacity":
         network = capacity_policy(llama, (1, 1)).network
         chosen_policy = caw.CapacityPolicy(network, 0.8, 1.5, target=FIXED.target)
-    rows = [as_recommended(row) for row in ROWS]
-    together = run(llama, PROMPTS, MARK, chosen_policy, rows=rows, batch=3, max_new_tokens=30, **options)
-    singly = [alone(llama, ids, row, chosen_policy) for ids, row in zip(PROMPTS, rows, strict=True)]
+    given = both(ROWS)
+    together = run(llama, PROMPTS, MARK.greedy, chosen_policy, **given, batch=3, max_new_tokens=30, **options)
+    singly = [alone(llama, ids, row, chosen_policy) for ids, row in zip(PROMPTS, given["rows"], strict=True)]
     assert together.tokens == singly
     assert together.tokens[1] != together.tokens[4], "a factor of 0 leaves a drawn text unmarked"
 
 
 def test_only_one_family_may_come(llama: Any) -> None:
     for rows in (ROWS[:1] * 2, ROWS[1:2] * 2, ROWS[5:] * 2):
-        own = [as_recommended(row) for row in rows]
-        got = run(llama, PROMPTS[:2], MARK, FIXED, rows=own, max_new_tokens=30).tokens
-        assert got == [alone(llama, ids, row, FIXED) for ids, row in zip(PROMPTS, own, strict=False)]
+        given = both(rows)
+        got = run(llama, PROMPTS[:2], MARK.greedy, FIXED, **given, max_new_tokens=30).tokens
+        assert got == [alone(llama, ids, row, FIXED) for ids, row in zip(PROMPTS, given["rows"], strict=False)]
+
+
+def test_a_mark_that_was_not_planned_for_is_refused(llama: Any) -> None:
+    other = dataclasses.replace(MARK.drawn, context_width=4)
+    given = {**both(ROWS[1:2]), "marks": [Mark(other, caw.FixedStrength(1.0))]}
+    with pytest.raises(ValueError, match="must be marked as its decoder was planned for, got EXP"):
+        run(llama, PROMPTS[:1], MARK.greedy, FIXED, **given)
+    for beside, race in ((MARK.greedy, MARKS.main), (MARK.drawn, MARKS.race)):
+        with pytest.raises(ValueError, match="a batch of two marks has a race at full strength"):
+            run(llama, PROMPTS[:1], beside, caw.FixedStrength(1.0), race=race)
 
 
 def test_both_are_found_by_one_detector(llama: Any) -> None:
     rows = [dataclasses.replace(row, max_new_tokens=90) for row in ROWS[:2]]
-    made = run(llama, PROMPTS[:2], MARK, FIXED, rows=rows, max_new_tokens=90).tokens
+    made = run(llama, PROMPTS[:2], MARK.greedy, FIXED, **both(rows), max_new_tokens=90).tokens
     for tokens, family in zip(made, ("kgw", "exp"), strict=True):
         result = Detector(None, MARK)(tokens)
         assert result.is_watermarked and result.family == family, result.message
@@ -81,7 +96,7 @@ def test_both_are_found_by_one_detector(llama: Any) -> None:
 
 def test_the_chooser_takes_rows_of_both_families(llama: Any) -> None:
     rows = [dataclasses.replace(row, max_new_tokens=16) for row in (ROWS[0], ROWS[1], ROWS[5], ROWS[3])]
-    told = Told(llama, MARK, FIXED, [as_recommended(row) for row in rows], mark_eos=None)
+    told = Told(llama, MARK.greedy, FIXED, **both(rows), mark_eos=None)
     assert chosen(told, chooser_of(llama, MARK, None, mark_eos=None), rows, llama) == told.tokens
 
 

@@ -12,8 +12,9 @@ from scipy import stats
 from caw.detection import Detector
 from caw.detection.null_rates import _once, null_report, plot_qq, rates_of
 from caw.detection.weights import TokenWeights
+from caw.policies.recommended import Recommended
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW, Recommended, SynthID, Unigram
+from caw.watermarks import EXP, KGW, SynthID, Unigram
 
 
 def texts(count: int, vocab_size: int) -> list[np.ndarray]:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from registry.conftest import START, Clock
 
+from caw.policies.recommended import Recommended
 from caw.registry import Registry, open_registry
 from caw.registry.marking_keys import current
 from caw.registry.master_key import FILE_VARIABLE, VARIABLE, MasterKeys, new_master_key
-from caw.watermarks import EXP, KGW, Recommended, SynthID
+from caw.watermarks import EXP, KGW, SynthID
 from caw.watermarks.keys import key_id
 
 HOUR = timedelta(hours=1)

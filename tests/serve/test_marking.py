@@ -17,6 +17,7 @@ from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.errors import ApiError
 from caw.serve.marking import marking_of
 from caw.serve.settings import ServerSettings
+from caw.settings import Sampling
 
 PROMPT = "the sky is blue because"
 SETTINGS = ServerSettings(name="m", max_factor=2.0)
@@ -175,10 +176,10 @@ def test_what_no_text_can_reach_is_refused_at_once(served: Running) -> None:
     planned = served.service.planned
     for strict in (True, False):
         many = Tenant("a", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3, strict=strict), tried=10_000)
-        marking = marking_of(many, SETTINGS, planned.policy, max_tokens=11, wants=None)
-        planned.check_reach(marking, 12, raced=False)
+        marking = marking_of(many, SETTINGS, planned.marks.main.policy, max_tokens=11, wants=None)
+        planned.check_reach(marking, 12, Sampling())
         with pytest.raises(ApiError, match="at least 12 tokens") if strict else contextlib.nullcontext():
-            planned.check_reach(marking, 11, raced=False)
+            planned.check_reach(marking, 11, Sampling())
 
 
 def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import caw
+from caw.settings import Sampling
 from caw.watermarks.names import reads_alike, said_of, watermark_from
 
 # sha256(domain + the key as 8 bytes, big-endian), its first 8 bytes: of keys 0, 42 and 2^64 - 1
@@ -23,7 +24,9 @@ def test_each_family_has_a_key_of_its_own(key: int) -> None:
     hashed = hashlib.sha256(b"caw/recommended/drawn" + key.to_bytes(8, "big")).digest()
     assert int.from_bytes(hashed[:8], "big") == GOLDEN[key]
     assert mark.drawn == caw.EXP(GOLDEN[key], strength="scale", context_width=2) and mark.greedy == caw.KGW(key)
-    assert mark.parts == (mark.drawn, mark.greedy) == (mark.of(raced=True), mark.of(raced=False))
+    assert (
+        mark.parts == (mark.drawn, mark.greedy) == tuple(mark.part_of(Sampling(do_sample=own)) for own in (True, False))
+    )
     assert mark.drawn.secret != mark.greedy.secret == key
     assert mark.drawn.beginning == math.log(64), "drawn texts begin freely"
     assert (mark.under_subkey(0), mark.under_subkey(1)) == mark.parts and mark.family == 2

@@ -35,8 +35,8 @@ ALL_ROWS = 64  # of so many candidates all records cost what those of the origin
 
 
 def fusible(plan: Plan) -> bool:
-    """Tell whether the two operators suffice: no target, no log-probabilities, one family."""
-    return plan.loop is None and plan.recommended is None and not plan.limits.log_probs and plan.kernels.native
+    """Tell whether the two operators suffice: no target, no log-probabilities, one mark."""
+    return plan.loop is None and not plan.mixed and not plan.limits.log_probs and plan.kernels.native
 
 
 @dataclass
@@ -69,7 +69,7 @@ class FusedStep(FixedStep):
         choosing, texts = self.choosing, self.choosing.texts
         watermark = choosing.watermark
         # what `ladder_step` does not know: formats, races at full strength, each row up to a strength of its own
-        if watermark is not None and (watermark.native is None or choosing.limits.factors or choosing.races):
+        if watermark is not None and (watermark.native is None or choosing.limits.factors or choosing.race):
             ladder, waiting = super().ladder(state), state.pending[:, None]
             carried = torch.where(waiting >= 0, waiting, ladder.candidates[:, : self.carried])
             given = ladder.candidates.contiguous(), ladder.needs.contiguous(), ladder.counts

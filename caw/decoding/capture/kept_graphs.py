@@ -115,8 +115,8 @@ def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
     """Return all that a graph of this plan depends on; None if that cannot be compared."""
     if plan.watermark is not None and plan.watermark.native is None:
         return None  # its key and its tables are part of the graph
-    if plan.recommended is not None:
-        return None  # two families have a target, whose loop no graph of another call has
+    if plan.mixed:
+        return None  # the other mark has a target, whose loop no graph of another call has
     known = all(part is None or type(part).__module__.startswith("caw.") for part in (plan.watermark, plan.policy))
     if not (plan.captured and known and plan.loop is None) or plan.settings.compile:
         return None
