@@ -1,5 +1,5 @@
 # make demo | serve | test | test-all | coverage | gate NAME=… | gates | benchmark NAME=… | lint | format | docs |
-# docs-serve | cuda-compile | aot-all | gpu-check | gpu-rehearsal | sanitize | fuzz | clean
+# docs | cuda-compile | aot-all | gpu-check | gpu-rehearsal | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -21,7 +21,7 @@ comma := ,
 export GOMP_SPINCOUNT ?= 3000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test test-all test-changed coverage gate gates lint audit format docs docs-serve clean distclean
+.PHONY: help demo serve setup test test-all test-changed coverage gate gates lint audit format docs clean distclean
 
 help:
 	@sed -n '1,4s/^# //p' Makefile
@@ -91,10 +91,7 @@ format: $(TEST_STAMP)
 # the site, into site/; a broken link, a missing table or a page that would fetch from elsewhere fails. Not --quiet, which
 # hides the warnings from strict, too. The variable stops an advertisement of the theme's
 docs: $(TEST_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
-
-docs-serve: $(TEST_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)
+	$(BIN)/python docs/tools/pages.py $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -120,7 +117,7 @@ $(SERVE_STAMP): $(BUILD_FILES) | $(BIN)/python
 
 # all that the demo and the server need as well, so that a fresh `make test` compiles once
 $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
-	$(call install,demo$(comma)test$(comma)gpu$(comma)bench$(comma)docs)
+	$(call install,demo$(comma)test$(comma)gpu$(comma)bench)
 	@touch $(DEMO_STAMP) $(SERVE_STAMP)
 
 # the stamps go too: what was compiled is gone, so the next call must install again

@@ -60,7 +60,7 @@ class Sampling:
         presence_penalty, frequency_penalty: subtracted from the logits of tokens of the text so far (not of the
             prompt), once or once per occurrence; as in vLLM, 0.0 is off, in [-2, 2].
         logit_bias: mapping of token ids to numbers added to their logits, each in [-100, 100]. Bias and penalties are
-            applied first and change greedy texts too; see docs/sampling.md for the formula.
+            applied first and change greedy texts too; see docs/choosing.md for the formula.
     """
 
     max_new_tokens: int = 200
@@ -143,7 +143,7 @@ class Running:
             flash-attn package) or "eager".
         compile: compile the model's body with torch.compile: about a minute of preparation, fewer kernels per step.
             Requires a model on one device in one process, and a watermark and policy that run without the host
-            (docs/gpu.md).
+            (docs/results/gpu.md).
         backend: kernels to use: None = this library's; "reference" = plain PyTorch.
     """
 

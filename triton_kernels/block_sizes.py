@@ -1,8 +1,8 @@
 """Block sizes by shape, fixed before any capture: no autotuning while a text is made.
 
 UNTUNED: start values from compiler reports (registers, shared memory, asynchronous copies), not from a clock. One H100
-has timed them (docs/gpu.md), but none was changed for it. Tiles of products can be timed on a device before (`tuned`),
-those of PRODUCT_TRIALS.
+has timed them (docs/results/gpu.md), but none was changed for it. Tiles of products can be timed on a device before
+(`tuned`), those of PRODUCT_TRIALS.
 """
 
 from dataclasses import dataclass

@@ -95,7 +95,7 @@ class RayService:
         for name in ("model", "registry"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(
-                    f"{name} must be given as text, got {shown(getattr(self, name))}; see docs/ray-serve.md"
+                    f"{name} must be given as text, got {shown(getattr(self, name))}; see docs/deploy.md"
                 )
         if taken := sorted(set(self.settings) & {*OF_RAY, "rules"}):
             raise ValueError(f"settings must leave {taken[0]} to Ray or to its own field, got it; leave it out")
@@ -153,7 +153,7 @@ def app(arguments: Mapping[str, Any]) -> Any:
         raise ValueError(f"expected {ARGUMENT}=FILE, got {shown(unknown[0])}; leave it out")
     path = arguments.get(ARGUMENT) or os.environ.get(VARIABLE)
     if not path:
-        raise ValueError(f"expected {ARGUMENT}=FILE or {VARIABLE}, got neither; see docs/ray-serve.md")
+        raise ValueError(f"expected {ARGUMENT}=FILE or {VARIABLE}, got neither; see docs/deploy.md")
     return application(read_service(path))
 
 
@@ -201,7 +201,7 @@ def read_service(path: str | Path) -> RayService:
     """Read the file of a service. ValueError, in one sentence, for one that is missing or says what cannot be."""
     said = read_json(Path(path))
     if said is None:
-        raise ValueError(f"expected the file of a service at {path}, found none; see docs/ray-serve.md")
+        raise ValueError(f"expected the file of a service at {path}, found none; see docs/deploy.md")
     try:
         said["replicas"] = _made(Replicas, "replicas", said.get("replicas", {}))
         found: RayService = _made(RayService, "the file", said)
@@ -213,7 +213,7 @@ def read_service(path: str | Path) -> RayService:
 def _made(kind: Any, what: str, said: Any) -> Any:
     """An object of these fields; ValueError for a field that there is not."""
     if not isinstance(said, Mapping):
-        raise ValueError(f"{what} must be an object, got {type(said).__name__}; see docs/ray-serve.md")
+        raise ValueError(f"{what} must be an object, got {type(said).__name__}; see docs/deploy.md")
     known = [each.name for each in dataclasses.fields(kind)]
     if unknown := sorted(set(said) - set(known)):
         raise ValueError(f"{what} may have {', '.join(known)}, got {shown(unknown[0])}; leave it out")

@@ -1,4 +1,4 @@
-"""Tables of published runs of `caw evaluate`, and their reports."""
+"""Tables of published runs of `caw evaluate`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ from result_files import RESULTS, as_table, per_cent, source
 
 from caw_lab.evaluation.report import tables as report_tables
 from caw_lab.evaluation.report.data import ReportData, Setting, read_report_data
-
-REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
-
-
-def report(run: str) -> str:
-    """report.md of a published run without its title; headings one level down would break nothing, so they stay."""
-    text = (RESULTS / f"evaluation_{run}" / "report.md").read_text(encoding="utf-8")
-    body = "\n".join(text.splitlines()[REPORT_TITLE_LINES:])
-    return body.replace("](figures/", f"](../../benchmarks/results/evaluation_{run}/figures/")
 
 
 def _source(run: str) -> str:

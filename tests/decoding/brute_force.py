@@ -102,7 +102,7 @@ class BruteForce:
         return self._rows[tuple(ids)]
 
     def _penalised(self, logits: torch.Tensor, prompt: list[int], new: list[int]) -> torch.Tensor:
-        """Token by token, as the formula on docs/sampling.md says."""
+        """Token by token, as the formula on docs/choosing.md says."""
         scores = logits.clone()
         for token, bias in dict(self.logit_bias or {}).items():
             scores[token] += bias

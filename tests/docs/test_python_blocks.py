@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -88,5 +87,4 @@ def test_blocks_run(page: Path, names: dict[str, Any], monkeypatch: pytest.Monke
             ray = importlib.import_module("caw.ray")
             found = SimpleNamespace(written=2, errors=0)
             monkeypatch.setattr(ray, "generate_dataset", by_signature(ray.generate_dataset, found))
-        included = re.fullmatch(r'--8<-- "(.*)"\n', code)  # what it says of itself is tested in test_examples
-        exec(compile((ROOT / included[1]).read_text() if included else code, page.name, "exec"), names)
+        exec(compile(code, page.name, "exec"), names)

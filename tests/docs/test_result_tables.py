@@ -11,15 +11,14 @@ import pytest
 import result_files
 from result_files import RESULTS
 from result_tables import TABLES, table
-from run_tables import report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-MARKER = re.compile(r"^<!-- (table|report): (.*?) -->$", re.MULTILINE)
+MARKER = re.compile(r"^<!-- table: (.*?) -->$", re.MULTILINE)
 NOT_SHOWN = {"instruction_counts.json"}  # a gate's counts
 
 
-def markers() -> list[tuple[str, str]]:
+def markers() -> list[str]:
     return sorted({marker for page in PAGES for marker in MARKER.findall(page.read_text(encoding="utf-8"))})
 
 
@@ -28,8 +27,8 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_markers_become_tables() -> None:
-    for kind, name in markers():
-        text = table(name) if kind == "table" else report(name)
+    for name in markers():
+        text = table(name)
         rows = cells(text)
         assert len(rows) > 2 and all(len(a) == len(b) for a, b in pairwise(rows) if "---" in b[0]), name
         assert "nan" not in text.lower().split(), name
@@ -37,17 +36,16 @@ def test_markers_become_tables() -> None:
 
 def test_every_comment_is_a_marker() -> None:
     """A misspelt one would stay a comment, and its table would be missing without a word."""
-    known = re.compile(r"(table|report|references): .*|commands|operators")
+    known = re.compile(r"(table|file|object): .*|commands|operators|end")
     for page in PAGES:
         for comment in re.findall(r"<!--(.*?)-->", page.read_text(encoding="utf-8"), re.DOTALL):
             assert known.fullmatch(comment.strip()), f"{page.name}: {comment}"
 
 
 def test_every_table_and_every_result_is_shown() -> None:
-    shown = {name.split()[0] for kind, name in markers() if kind == "table"}
+    shown = {name.split()[0] for name in markers()}
     assert shown >= set(TABLES)
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    text += "".join(table(name) if kind == "table" else f"evaluation_{name}" for kind, name in markers())
     named = {path.name for pattern in ("*.json", "*.json.xz") for path in RESULTS.glob(pattern)} - NOT_SHOWN
     by_pattern = {name for name in named if name.startswith(("generate_", "stages", "scaling"))}
     assert not [name for name in named - by_pattern if f"/{name}" not in text]
@@ -64,8 +62,3 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result_files.read_result.cache_clear()
     assert cells(text)[2] == ["kgw", "once in the corpus", "1.2 % - 1.2 %"]
     assert "3 texts, 1,234 tokens" in text and "1 of 1 rates are above" in text and "made by `me`" in text
-
-
-def test_reports_find_their_figures() -> None:
-    figures = re.findall(r"!\[.*?\]\((.*?)\)", report("qwen05"))
-    assert figures and all((ROOT / "docs" / "results" / path).is_file() for path in figures)

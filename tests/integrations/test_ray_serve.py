@@ -79,7 +79,7 @@ def test_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_file_of_the_page_and_the_service_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sqlalchemy")
-    page = (ROOT / "docs" / "ray-serve.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     said = json.loads(page.split("```json\n")[1].split("```")[0])
     keep = Keep.build(f"sqlite:///{tmp_path / 'keys.db'}")
     monkeypatch.setenv("CAW_MASTER_KEY", keep.master)
