@@ -132,19 +132,21 @@ def reweight_ladder(
     return Ladder(candidates, needs, 1 + reached.long(), "reweight", delta)
 
 
-class Shortlist(NamedTuple):
+class Carried(NamedTuple):
     """Which tokens of B ladders a forward carries, in which order.
 
-    candidates: int64 [B, N], column 0 the original token; columns >= counts repeat column 0. counts: int64 [B].
-    places: int64 [B, M], the column of each rung's token; None = rung j's is column j.
+    tokens: int64 [B, Q], column 0 the original token; columns >= counts repeat column 0. counts: int64 [B].
+    places: int64 [B, M], the column of each rung's token, Q or more for one that is not carried; None = rung j's is
+        column j. several: whether any text may need more than one of them.
     """
 
-    candidates: torch.Tensor
+    tokens: torch.Tensor
     counts: torch.Tensor
     places: torch.Tensor | None = None
+    several: bool = True
 
 
-def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -> Shortlist:
+def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -> Carried:
     """Return each token of the first counts[b] rungs once: the original, then by the strengths that choose it.
 
     For the rule top_k, whose tokens may win, lose and win again. The token that the longest part of [0, max_strength]
@@ -165,7 +167,7 @@ def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -
     width = max(map(len, tokens), default=1)
     filled = [order + order[:1] * (width - len(order)) for order in tokens]
     shape = ladder.candidates.new_tensor
-    return Shortlist(
+    return Carried(
         shape(filled).view(-1, width), shape([len(order) for order in tokens]), shape(places).view_as(ladder.candidates)
     )
 

@@ -11,10 +11,9 @@ from caw.decoding.forward.fused_layers import on_gpu
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Step
+from caw.decoding.step import Forwarded, Step
 from caw.decoding.trace import StepResult
-from caw.ladder import Ladder, Shortlist, likeliest_first
-from caw.record import Record
+from caw.ladder import Carried, Ladder, likeliest_first
 
 Rows = Sequence[ActiveSequence | None]
 
@@ -28,20 +27,18 @@ class EagerStep(Step):
     state: DecodeState
     cache: SiblingCache
 
-    def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
-        watermark = self.choosing.watermark
-        if watermark is None or not watermark.repeats_candidates:
-            return super().shortlist(ladder, counts)
-        return likeliest_first(ladder, counts, self.choosing.max_strength)
+    def reachable(self, ladder: Ladder, counts: torch.Tensor) -> Carried:
+        watermark, carried = self.choosing.watermark, Carried(ladder.candidates, counts)
+        if watermark is not None and watermark.repeats_candidates:
+            carried = likeliest_first(ladder, counts, self.plan.max_strength)
+        most = int(torch.where(self.choosing.texts.active, carried.counts, 1).max())
+        return carried._replace(tokens=carried.tokens[:, :most])
 
-    def most_candidates(self, found: Shortlist) -> int:
-        return int(torch.where(self.choosing.texts.active, found.counts, 1).max())
-
-    def forward(
+    def logits(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # kernels of a GPU read the lengths themselves, and are compiled for some sizes of the cache: one will do
-        whole = self.choosing.kernels.native and on_gpu(cache.lengths)
+        whole = self.plan.kernels.native and on_gpu(cache.lengths)
         limit = cache.capacity if whole else int(cache.lengths.max())
         if cache.packs and self.settings.branching == "tree":
             # leave out finished sequences, and candidates that no strength can reach
@@ -51,15 +48,9 @@ class EagerStep(Step):
         return forward_all(self.model, cache, candidates, self.settings.branching, limit)
 
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor | None,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
+        logits, first, following = forwarded
         assert first is not None
         changed = (chosen > 0).nonzero()[:, 0]
         if changed.numel():

@@ -1,24 +1,10 @@
-"""Races at full strength (`caw.EXP(strength="scale")`): one winner among all tokens that the sampler keeps.
-
-At strength 1 keyed noise takes the place of the sampling noise: over keys the token is drawn from the model's own
-distribution, all of it, where a ladder knows the 100 tokens of a record. Where the race decides alone the sampler draws
-nothing, and the token is its own original one. A context seen before is left to the sampler.
-"""
+"""Which marks race at full strength (`caw.EXP(strength="scale")`), and what does not go together with that."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-
-import numpy as np
-import torch
-
-from caw.ladder import Ladder
 from caw.policies import FixedStrength, Policy
 from caw.policies.base import Mark
 from caw.watermarks import EXP, Watermark
-
-BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
 
 
 def runs_full_race(watermark: Watermark | None, policy: Policy | None) -> bool:
@@ -84,53 +70,4 @@ def check_factor(watermark: Watermark | None, policy: Policy, factor: float) -> 
         raise ValueError(
             f"a race at full strength has strength_factor 1, or 0 for an unmarked text, got {factor:g}; leave it out, "
             "or give EXP strength='top_k'"
-        )
-
-
-@dataclass
-class FullRace:
-    """Tells which of B texts race at full strength for their next token.
-
-    whole: bool [B], strength 1. marked: bool [B], of them those that are marked there.
-    decided: bool [B], of those the sampled rows whose original token nobody asks for: no noise is drawn for them.
-    laddered: bool [B], rows that a ladder gives their candidates.
-    """
-
-    whole: torch.Tensor
-    marked: torch.Tensor
-    decided: torch.Tensor
-    laddered: torch.Tensor
-
-    @classmethod
-    def of(
-        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool, idle: bool
-    ) -> FullRace:
-        """strength: float32 [B], of the mark that races; NaN in rows of the other. unmarked: bool [B], contexts after
-        which nothing is marked. sampled: bool [B]. idle: whether rows of strength 0 do without a ladder.
-        """
-        whole = strength == 1
-        marked = whole & ~unmarked
-        decided = torch.zeros_like(marked) if original_asked else marked & sampled
-        return cls(whole, marked, decided, ~(whole | (strength == 0)) if idle else ~whole)
-
-    def ladder(self, original: torch.Tensor, winner: torch.Tensor, otherwise: Ladder | None) -> Ladder:
-        """Build a ladder of the original token int64 [B] and, for strength 1 alone, the winner int64 [B].
-
-        otherwise: the ladder of the other texts; None = there are none.
-        """
-        original = torch.where(self.decided, winner, original)
-        second = torch.where(self.marked, winner, original)
-        counts = 1 + (second != original).long()
-        width = 2 if otherwise is None else otherwise.candidates.shape[1]
-        candidates = torch.stack([original, second] + [original] * (width - 2), dim=1)[:, :width]
-        needs = torch.full_like(candidates, torch.inf, dtype=torch.float32)
-        needs[:, 0], needs[:, 1:2] = -torch.inf, BELOW_ONE
-        if otherwise is None:
-            return Ladder(candidates, needs, counts, "scale", 1.0)
-        rows = self.laddered[:, None]
-        return dataclasses.replace(
-            otherwise,
-            candidates=torch.where(rows, otherwise.candidates, candidates),
-            needs=torch.where(rows, otherwise.needs, needs),
-            counts=torch.where(self.laddered, otherwise.counts, counts),
         )

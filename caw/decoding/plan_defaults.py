@@ -11,7 +11,6 @@ from caw.decoding.forward.fused_layers import DTYPES, fusible
 from caw.decoding.forward.prefill_attention import compiled_prefill
 from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import RowLimits
-from caw.decoding.warping import Warper, Warping
 from caw.models.facts import ModelFacts
 from caw.models.parts import ModelParts
 from caw.policies import CapacityPolicy, Policy
@@ -90,10 +89,10 @@ def cache_places(longest: int, device: torch.device, compiled: bool) -> int:
 
 
 def needed_of_host(
-    watermark: Watermark | None, policy: Policy, warper: Warper | None, limits: RowLimits, device: torch.device
+    watermark: Watermark | None, policy: Policy, limits: RowLimits, device: torch.device, *, processors: bool
 ) -> str:
     """Say what a step needs the host for; "" if nothing."""
-    if warper is not None and not isinstance(warper, Warping):
+    if processors:
         return "logits processors of transformers' own, which may read back"
     if watermark is None or watermark.native is not None:
         return ""
@@ -115,15 +114,17 @@ def will_capture(
     settings: Settings,
     kernels: ops.Ops,
     limits: RowLimits,
-    warper: Warper | None,
     limit: int | None,
     asked: bool | None,
+    *,
+    processors: bool,
 ) -> bool:
     """Tell whether steps are captured; ValueError if compile=True needs it and it is impossible.
 
-    Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible.
+    Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible. processors: whether logits
+    processors of others change the logits.
     """
-    why_not = needed_of_host(watermark, policy, warper, limits, facts.device)
+    why_not = needed_of_host(watermark, policy, limits, facts.device, processors=processors)
     # no graph spans devices or processes, and none can hold a rotary embedding that changes
     whole = not facts.spread and facts.mesh is None and limit is None and settings.branching == "tree"
     if settings.compile and not (whole and not why_not and kernels.native and asked is not False):

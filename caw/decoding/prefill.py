@@ -19,15 +19,9 @@ from caw.record import Record
 
 
 def prefill(
-    model: Any,
-    cache: SiblingCache,
-    rows: Sequence[int],
-    prompts: Sequence[Sequence[int]],
-    history: int,
-    shared: int = 0,
-    kept: PromptCache | None = None,
-    whole: bool = False,
-) -> tuple[torch.Tensor, list[Record]]:
+    model: Any, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], history: int,
+    shared: int = 0, kept: PromptCache | None = None, whole: bool = False,
+) -> tuple[torch.Tensor, list[Record]]:  # fmt: skip
     """Fill cache rows with prompts.
 
     Args:

@@ -23,15 +23,14 @@ from caw.decoding.drafts.width import Earned, Width
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import MOST_DRAFTS, ROUNDING, exact_rows
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.texts import Texts
 from caw.settings import WHERE_IT_PAYS
 
 
-def make_step(model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> tuple[EagerStep | FixedStep, str]:
+def make_step(model: Any, plan: Plan, texts: Texts) -> tuple[EagerStep | FixedStep, str]:
     """Choose the step that decodes by this plan.
 
-    texts: the rows that it writes. marks: the watermarks of their keys.
+    texts: the rows that it writes.
 
     Returns:
         (the step, why it carries no drafts: empty if it may).
@@ -41,12 +40,12 @@ def make_step(model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = Non
         why_not = ROUNDING
     if why_not:
         if plan.captured:
-            return (FusedStep if fusible(plan) else FixedStep)(model, plan, texts, marks), why_not
-        return EagerStep(model, plan, texts, marks), why_not
+            return (FusedStep if fusible(plan) else FixedStep)(model, plan, texts), why_not
+        return EagerStep(model, plan, texts), why_not
     if isinstance(speculate, int):
         drafter: Drafter = NgramDrafter()
     else:
         drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
     width = Width(speculate) if isinstance(speculate, int) else Earned(MOST_DRAFTS, getattr(drafter, "expected", None))
     proposer = Proposer(drafter, width, plan.facts.vocab_size)
-    return DraftStep(model, plan, proposer, texts, marks), ""
+    return DraftStep(model, plan, proposer, texts), ""

@@ -13,6 +13,7 @@ import torch
 from caw.decoding.evidence import Evidence
 from caw.decoding.penalties import Penalties
 from caw.decoding.request import Request
+from caw.decoding.row_marks import within
 from caw.decoding.row_tensors import RowTensors
 from caw.defaults import FREE_TOKENS
 from caw.record import Rows
@@ -103,6 +104,10 @@ class Texts(Rows):
         """The last W tokens of each text, int64 [B, W], -1 where there are none."""
         offsets = torch.arange(self.window, device=self.counts.device)
         return self.padded_tokens.gather(1, self.counts[:, None] + offsets[None])
+
+    def repeats(self, mark: Watermark, context: torch.Tensor) -> torch.Tensor | None:
+        """Contexts [B, W] that a watermark does not mark again, bool [B]; None where it marks all."""
+        return self.context_repeats(within(mark, context), mark.missing) if mark.deduplicates else None
 
     def context_repeats(self, context: torch.Tensor, missing: int = MISSING) -> torch.Tensor:
         """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B].

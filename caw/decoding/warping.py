@@ -52,6 +52,6 @@ def changes(limits: RowLimits) -> bool:
     return limits.temperature or limits.top_k > 0 or limits.top_p or limits.min_p
 
 
-def make_warper(limits: RowLimits) -> Warping | None:
+def make_warper(limits: RowLimits, *, sparse: bool = False, native: bool = True) -> Warping | None:
     """Make the warper for these limits; None if nothing changes in any row."""
-    return Warping(limits) if limits.penalised or changes(limits) else None
+    return Warping(limits, sparse, native) if limits.penalised or changes(limits) else None

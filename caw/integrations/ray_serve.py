@@ -94,9 +94,7 @@ class RayService:
     def __post_init__(self) -> None:
         for name in ("model", "registry"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ValueError(
-                    f"{name} must be given as text, got {shown(getattr(self, name))}; see docs/deploy.md"
-                )
+                raise ValueError(f"{name} must be given as text, got {shown(getattr(self, name))}; see docs/deploy.md")
         if taken := sorted(set(self.settings) & {*OF_RAY, "rules"}):
             raise ValueError(f"settings must leave {taken[0]} to Ray or to its own field, got it; leave it out")
         if self.threads is not None:

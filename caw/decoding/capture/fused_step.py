@@ -19,12 +19,11 @@ from caw.decoding.forward.fused_layers import GPU_ROWS
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Carried
+from caw.decoding.step import Forwarded
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
-from caw.ladder import Ladder
+from caw.ladder import Carried, Ladder
 from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy, Signals
 from caw.policies.gate import Gate, gate_of
@@ -54,9 +53,9 @@ class FusedStep(FixedStep):
     how the forward under way packs them, None = all of them are there.
     """
 
-    def __init__(self, model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> None:
-        super().__init__(model, plan, texts, marks)
-        self.carried = min(self.slots, self.choosing.rungs) if plan.looks_ahead else 1
+    def __init__(self, model: Any, plan: Plan, texts: Texts) -> None:
+        super().__init__(model, plan, texts)
+        self.carried = min(self.slots, plan.rungs) if plan.looks_ahead else 1
         # compiled bodies and layers of others take the same number of candidates of every sequence
         self.packs = plan.looks_ahead and not plan.settings.compile and exact_rows(model)
         self.packed: Packed | None = None
@@ -69,7 +68,7 @@ class FusedStep(FixedStep):
         choosing, texts = self.choosing, self.choosing.texts
         watermark = choosing.watermark
         # what `ladder_step` does not know: formats, races at full strength, each row up to a strength of its own
-        if watermark is not None and (watermark.native is None or choosing.limits.factors or choosing.race):
+        if watermark is not None and (watermark.native is None or self.plan.limits.factors or choosing.race):
             ladder, waiting = super().ladder(state), state.pending[:, None]
             carried = torch.where(waiting >= 0, waiting, ladder.candidates[:, : self.carried])
             given = ladder.candidates.contiguous(), ladder.needs.contiguous(), ladder.counts
@@ -80,10 +79,10 @@ class FusedStep(FixedStep):
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         native = watermark.native
         assert native is not None
-        ends = texts.rows.ends if choosing.limits.ends and not self.plan.mark_eos else None
+        ends = texts.rows.ends if self.plan.limits.ends and not self.plan.mark_eos else None
         candidates, needs, counts, carried = ops.ladder_step(
             record.values, record.ids, race, scores, texts.padded_tokens, texts.counts, texts.rows.keys, state.pending,
-            ends, texts.window, native.scheme, native.threshold, watermark.full, choosing.max_strength,
+            ends, texts.window, native.scheme, native.threshold, watermark.full, self.plan.max_strength,
             watermark.deduplicates, self.carried,
         )  # fmt: skip
         return Rungs(candidates, needs, counts, watermark.rule, watermark.full, carried)
@@ -99,26 +98,20 @@ class FusedStep(FixedStep):
         self.packed = pack(tokens, torch.where(several, counts.clamp_max(tokens.shape[1]), 1), budget)
         return Carried(tokens, self.packed.carried)
 
-    def forward(
+    def logits(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self.packed is not None:
             packed = self.packed
             return forward_rows(self.model, cache, packed.tokens, packed.rows, packed.slots, cache.capacity), None
-        logits, (batch, width) = self.logits(cache, candidates), candidates.shape
+        logits, (batch, width) = self.rectangle(cache, candidates), candidates.shape
         few = width == 1 or batch * width <= ALL_ROWS
         return logits, None if few else torch.arange(batch, device=logits.device) * width
 
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor | None,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
+        logits, first, following = forwarded
         if self.packed is not None:
             rows = self.packed.first + chosen
             logits = logits.index_select(0, rows)[:, None].expand(-1, self.carried, -1)
@@ -148,14 +141,14 @@ class FusedStep(FixedStep):
         """Strengths by a policy that needs no look-ahead: where, and float32 [B], what they are multiplied by."""
         choosing, factors = self.choosing, self.choosing.texts.factors
         signals = Signals(state.current, state.logits)
-        gate = Gate(0.0) if choosing.watermark is None else gate_of(choosing.policy, signals)
-        return (Gate(1.0), choosing.own_strengths(state) * factors) if gate is None else (gate, factors)
+        gate = Gate(0.0) if choosing.watermark is None else gate_of(self.plan.policy, signals)
+        return (Gate(1.0), choosing.strengths(state) * factors) if gate is None else (gate, factors)
 
     def decide(
         self, state: DecodeState, ladder: Ladder, carried: Carried | None = None, following: Record | None = None
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
         choosing, texts = self.choosing, self.choosing.texts
-        network, table, given, factors, policy = [], None, None, texts.factors, choosing.policy
+        network, table, given, factors, policy = [], None, None, texts.factors, self.plan.policy
         evaluator, window = choosing.evaluator, self._window(state, following) if self.plan.evaluates else []
         k, transform, classes, scale = 1, 0, 0, [0.0, 0.0]
         if window:
@@ -167,7 +160,7 @@ class FusedStep(FixedStep):
             gate, factors = self.gate(state)
             given, scale = gate.signal, [gate.threshold, gate.value]
         logsumexp = state.current.logsumexp
-        if choosing.unbounded:  # the kernel knows one sign of a token that means nothing
+        if self.plan.unbounded:  # the kernel knows one sign of a token that means nothing
             logsumexp = torch.where(texts.refused == 0, logsumexp, torch.nan)
         ring = self.ring
         assert ring is not None

@@ -22,8 +22,8 @@ from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
+from caw.decoding.step import Forwarded
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
 from caw.ladder import Ladder
@@ -33,8 +33,8 @@ from caw.record import Record
 class DraftStep(EagerStep):
     """proposer: which drafts to carry. rows: the sequences of the state's rows."""
 
-    def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts, marks: RowMarks | None = None) -> None:
-        super().__init__(model, plan, texts, marks)
+    def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts) -> None:
+        super().__init__(model, plan, texts)
         self.proposer, self.beside = proposer, plan.slots - 1
         self.rows: Rows = ()
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
@@ -112,7 +112,7 @@ class DraftStep(EagerStep):
     def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
         return super().choose(state, ladder) if self._picked is None else self._picked
 
-    def forward(
+    def logits(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._walking is not None:
@@ -122,7 +122,7 @@ class DraftStep(EagerStep):
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         chains, trusts = self._propose(own)
         if not any(chain.tokens for chain in chains):
-            return super().forward(state, cache, candidates, counts)
+            return super().logits(state, cache, candidates, counts)
         tree = DraftTree.of(own, chains, cache.lengths.tolist())
         self._tree = tree, chains, trusts
         return forward_drafted(self.model, cache, tree), tree.first
@@ -151,21 +151,14 @@ class DraftStep(EagerStep):
         return chains, trusts
 
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor | None,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
-        super().commit(state, cache, logits, first, following, chosen, moved)
+        super().commit(state, cache, forwarded, chosen, moved)
         if self._tree is not None and self._walking is None:
             tree, chains, trusts = self._tree
             pairs = zip(chosen.tolist(), moved.tolist(), chains, strict=True)
             follow = [own and choice == chain.root for choice, own, chain in pairs]
-            self._ahead = Ahead.of(logits, tree, chains, trusts, follow)
+            self._ahead = Ahead.of(forwarded.logits, tree, chains, trusts, follow)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
         if self._walking is not None:

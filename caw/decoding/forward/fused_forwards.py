@@ -8,9 +8,7 @@ too. On a GPU more rows than a step of a few texts has take general products."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Linear
@@ -68,13 +66,15 @@ class FusedForwards(Installed):
         It takes layers, but no stack of them, which looks at all their parts, and neither table nor norm: it compiles
         these itself.
         """
-        now, before = cls(model, enabled=enabled, stacks=False), _kept.get(model)
-        if before is None or not before._same(now):
-            before = _kept[model] = now
-        for _, forward in before.forwards:
+        parts = ModelParts.of(model)
+        about = enabled, ops.missing_extension(), parts.hooked(model)
+        layers: FusedForwards | None = parts.known("compiled", about)
+        if layers is None or not layers.as_made():
+            layers = parts.keep("compiled", cls(model, enabled=enabled, stacks=False), about)
+        for _, forward in layers.forwards:
             if isinstance(forward, _Transposed):
                 forward.refresh()
-        return before
+        return layers
 
     @classmethod
     def again(cls, model: Any, *, enabled: bool, places: int | None = None) -> Installed:
@@ -104,10 +104,6 @@ class FusedForwards(Installed):
         """Tell whether it would hold memory beside the model's own, or keep that of buffers which a GPU needs free."""
         packed = (m for m in self._parts if isinstance(m, PackedLinear))
         return any(isinstance(f, _Transposed) for _, f in self.forwards) or any(m.packed.is_cuda for m in packed)
-
-    def _same(self, other: FusedForwards) -> bool:
-        mine, others = ([*x._parts, *(forward.layer for _, forward in x.forwards)] for x in (self, other))
-        return len(mine) == len(others) and all(map(operator.is_, mine, others))
 
 
 class _Forward:
@@ -152,7 +148,6 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
 
 
 _FORWARDS = {Linear: _Forward, Conv1D: _Transposed}
-_kept: WeakKeyDictionary[Any, FusedForwards] = WeakKeyDictionary()
 
 
 # class of the norm -> what is added to its weights
