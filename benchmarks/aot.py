@@ -13,26 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 import triton
+from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
 
 from caw.triton_kernels import launching
 from caw.triton_kernels.packed_weights import FP8, FP8_BITS, HARDWARE
 
-POINTERS = {
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.float32: "*fp32",
-    torch.float64: "*fp64",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.uint32: "*u32",
-    torch.uint8: "*u8",
-    torch.bool: "*i1",
-}
-ALIGNMENT = 16
 WARP = 32
 
 
@@ -61,36 +50,19 @@ def record(call: Callable[[], Any]) -> list[launching.Launch]:
 
 
 def source(launch: launching.Launch) -> ASTSource:
-    """Signature, constants and attributes as the just-in-time compiler would specialise this launch."""
-    signature: dict[str, str] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-    for index, parameter in enumerate(launch.kernel.params):
-        value = launch.arguments[parameter.name]
-        kind, aligned = _kind(value, parameter)
-        signature[parameter.name] = kind
-        if kind == "constexpr":
-            constants[(index,)] = value
-        elif aligned:
-            attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
-    return ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
-
-
-def _kind(value: Any, parameter: Any) -> tuple[str, bool]:
-    """(Triton type, whether divisible by 16) of one argument; "constexpr" for constants, None and the integer 1."""
-    if parameter.is_constexpr or value is None:
-        return "constexpr", False
-    if isinstance(value, torch.Tensor):
-        offset = value.storage_offset() * value.element_size()
-        return POINTERS[value.dtype], offset % ALIGNMENT == 0
-    if isinstance(value, bool):
-        return "i1", False
-    if isinstance(value, int):
-        specialised = not parameter.do_not_specialize
-        if specialised and value == 1:
-            return "constexpr", False
-        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64", specialised and value % ALIGNMENT == 0
-    return "fp32", False
+    """Signature, constants and attributes as the just-in-time compiler's own binder specialises this launch."""
+    kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", 90, WARP))
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    bound, kinds, _ = bind(**launch.arguments)
+    types, hints = [[kind[i] for kind in kinds] for i in range(2)]
+    constants = find_paths_if(types, lambda _, kind: kind == "constexpr")
+    aligned = find_paths_if(hints, lambda _, hint: isinstance(hint, str))
+    return ASTSource(
+        fn=kernel,
+        signature=dict(zip(kernel.arg_names, types, strict=True)),
+        constexprs={path: get_iterable_path(list(bound.values()), path) for path in constants},
+        attrs={path: backend.parse_attr(get_iterable_path(hints, path)) for path in aligned},
+    )
 
 
 def compile_launch(launch: launching.Launch, capability: int) -> Report:

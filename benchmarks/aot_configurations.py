@@ -207,13 +207,13 @@ def decision(
     text = [empty(batch, 1028, dtype=I64), whole, whole, empty(batch, 2, dtype=I64), empty(batch, dtype=torch.bool)]
     ring = [empty(8, batch, 3 + rungs if trace else 1, dtype=I64), empty(8, batch, 2) if trace else None]
     ladder = [empty(batch, rungs, dtype=I64), empty(batch, rungs), whole]
-    rest = [*text, *ring, empty(1, dtype=I64), 2, 4]
+    rest, waiting = [*text, *ring, empty(1, dtype=I64), 2, 4], [whole, real, real]
 
     def call() -> None:
         numbers = [100, transform, classes, 0.5, 1.0, rule, 4.0]
         carried = whole if rungs > 2 else None
-        decision_step(*window, weights, table, *ladder, whole, real, real, real, None, real, *rest, *numbers, carried)
-        decision_step([], [], [], None, *ladder, whole, real, real, real, real, real, *rest, *numbers)
+        decision_step(*window, weights, table, *ladder, waiting, real, None, real, *rest, *numbers, carried)
+        decision_step([], [], [], None, *ladder, waiting, real, real, real, *rest, *numbers)
 
     name = f"decision b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs} x{classes}"
     return Configuration(f"{name}{' trace' if trace else ''}", call)

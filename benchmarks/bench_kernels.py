@@ -207,8 +207,8 @@ def decision_case(batch: int, device: str) -> Case:
             torch.ones(batch, dtype=torch.bool, device=device)]  # fmt: skip
     ring = [torch.zeros(8, batch, 1, dtype=torch.int64, device=device), None, torch.zeros(1, dtype=torch.int64,
             device=device)]  # fmt: skip
-    given = [[r[2] for r in records], [r[1] for r in records], weights, table, *ladder, counts - 1, nothing.clone(),
-             nothing.clone(), nothing + 1.0, None, nothing, *text, *ring, 2, 4, k, 1, classes, 0.8, 1.5, 0,
+    given = [[r[2] for r in records], [r[1] for r in records], weights, table, *ladder, [counts - 1, nothing.clone(),
+             nothing.clone()], nothing + 1.0, None, nothing, *text, *ring, 2, 4, k, 1, classes, 0.8, 1.5, 0,
              4.0]  # fmt: skip
 
     def by(op: Callable[..., Any]) -> Call:

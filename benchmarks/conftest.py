@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("benchmark"):
-        raise pytest.UsageError("expected pytest-benchmark, found none; run `pip install 'caw[bench]'`")
+        raise pytest.UsageError("expected pytest-benchmark, found none; run `pip install 'caw-watermark[bench]'`")
     REPLAY.results = config.getoption("--results")
 
 

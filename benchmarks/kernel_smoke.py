@@ -219,15 +219,15 @@ def decision(evaluated: bool) -> Made:
     ring = [torch.zeros(4, batch, 3 + rungs if evaluated else 1, dtype=torch.int64),
             torch.zeros(4, batch, 2) if evaluated else None, torch.tensor([3])]  # fmt: skip
     active = torch.tensor([True, True, False])
-    given = [[r[2] for r in records], [r[1] for r in records], network, table, *ladders, *waiting,
+    given = [[r[2] for r in records], [r[1] for r in records], network, table, *ladders, waiting[:3], waiting[3],
              None if evaluated else torch.rand(batch), torch.randn(batch), *text, active, *ring, 2, 1, k, 1, classes,
              0.8, 1.5, 1, 10.0]  # fmt: skip
 
     def changed(op: Any) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             tokens, choice, chosen, shown, strength, _, *said = op(*arguments)
-            kept = [arguments[i] for i in (7, 8, 13, 14, 17, 18, 20)]
-            return [tokens, choice, chosen, shown, strength, *said, *kept]
+            mutated = [*arguments[7][:2], *(arguments[i] for i in (11, 12, 15, 16, 18))]
+            return [tokens, choice, chosen, shown, strength, *said, *mutated]
 
         return call
 

@@ -161,7 +161,7 @@ def _bytes_moved(name: str, func: Any, args: Sequence[Any], kwargs: dict[str, An
 
 def _bytes_given(arguments: dict[str, Any]) -> int:
     """Return the bytes of the distinct tensors given to a kernel: absent ones have a stand-in."""
-    return sum(map(_size, {id(t): t for t in arguments.values() if isinstance(t, torch.Tensor)}.values()))
+    return sum(map(_size, {id(t): t for t in _tensors(arguments)}.values()))
 
 
 def _tensors(tree: Any) -> Iterable[torch.Tensor]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from caw import ops
-from caw.decoding.full_race import check_untargeted, runs_full_race
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
@@ -18,11 +17,11 @@ from caw.io.show import kind_of, shown
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, mark_of
 from caw.policies.target import read_target
 from caw.settings import DRAWING, Sampling, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 @contextlib.contextmanager
@@ -78,7 +77,7 @@ def without_retries(settings: Settings) -> Settings:
 
 
 def check_watermark(watermark: Any) -> None:
-    if watermark is not None and not isinstance(watermark, Watermark):
+    if watermark is not None and not isinstance(watermark, Signature):
         raise TypeError(
             f"watermark must be a caw watermark or None, got {kind_of(watermark)}; use e.g. caw.KGW(key=42)"
         )
@@ -97,22 +96,20 @@ def check_arguments(
     if not isinstance(prompt_cache, PromptCache | None):
         raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
     policy = check_policy(policy, facts.name, tokenizer)
-    check_untargeted(watermark, policy)
+    Mark(watermark, policy).check_target()
     warn_of_ignored_settings(facts, sampling or {})
     warn_of_dropout(facts)
     return policy
 
 
-def known_of(facts: ModelFacts, tokenizer: Any, level: float | None) -> Facts:
-    """Return what a rule asks of a model. level: p-value at which texts are tested, None = they are not."""
-    return Facts(facts.name, reads_classes(tokenizer), level)
-
-
 def settle(
     facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, sampling: Sampling, *, level: float | None = None
 ) -> Mark:
-    """Return what marks the texts of a call, see `mark_of`; warns where no evaluator serves greedy ones."""
-    mark = mark_of(watermark, policy, sampling, known_of(facts, tokenizer, level))
+    """Return what marks the texts of a call, see `mark_of`; warns where no evaluator serves greedy ones.
+
+    level: p-value at which texts are tested, None = they are not.
+    """
+    mark = mark_of(watermark, policy, sampling, Facts(facts.name, reads_classes(tokenizer), level))
     warn_of_no_evaluator(watermark, mark)
     return mark
 
@@ -156,7 +153,7 @@ def warn_of_ignored_settings(facts: ModelFacts, applied: Mapping[str, Any]) -> N
         warn_caller(f"{found}, which caw.generate ignores; {remedy} to apply it")
 
 
-def warn_of_idle(watermark: Watermark | None, policy: Policy | None, settings: Settings) -> None:
+def warn_of_idle(watermark: Signature | None, policy: Policy | None, settings: Settings) -> None:
     """Warn of arguments that have no effect: a policy without a watermark, and settings of sampling in greedy text."""
     if watermark is None and isinstance(policy, Policy):
         warn_caller(
@@ -173,7 +170,7 @@ def warn_of_idle(watermark: Watermark | None, policy: Policy | None, settings: S
 
 def warn_of_keyed_draws(watermark: Watermark | None, policy: Policy, *, do_sample: bool) -> None:
     """Warn that a race at full strength draws texts that are to be greedy."""
-    if not do_sample and runs_full_race(watermark, policy):
+    if not do_sample and Mark(watermark, policy).races:
         warn_caller(
             "EXP(strength='scale') at full strength draws each token by the key's noise, as at temperature 1, got "
             "do_sample=False; set do_sample=True with a temperature, or give caw.Recommended, or strength='top_k'"

@@ -14,7 +14,7 @@ from caw.entrance import GenerationResult, stream_results
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 
 def generate_every(
@@ -23,7 +23,7 @@ def generate_every(
     prompts: Sequence[str],
     settings: Settings,
     *,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,

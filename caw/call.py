@@ -17,7 +17,7 @@ from caw.decoding.prompts import Prompts
 from caw.detection.detector import Detector
 from caw.policies import Policy
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -50,7 +50,7 @@ class Call(Settings):
     tokenizer: Any
     prompts: Prompts
     _: KW_ONLY
-    watermark: Watermark | None = None
+    watermark: Signature | None = None
     policy: Policy | None = None
     detector: Detector | None = None
     streamer: Any = None

@@ -28,7 +28,6 @@ from transformers.generation import (
 
 from caw.arguments import check_policy, check_watermark, ended_on_error, settle, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
-from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
@@ -42,9 +41,10 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.policies import Policy
+from caw.policies.mark import Mark
 from caw.policies.recommended import row_of
 from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 # processors known to compute scores from their ids and scores alone, without state
 FORGETFUL = (
@@ -62,7 +62,7 @@ def decode(
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     seed: int | None = None,
     caw_streamer: Any = None,
@@ -102,7 +102,7 @@ def decode(
             )
         watermark, policy = settle(facts, caw_tokenizer, watermark, policy, own)
         policy = check_policy(policy, facts.name, caw_tokenizer)
-        check_beginning(watermark, policy, sampled=bool(generation_config.do_sample))
+        Mark(watermark, policy).check_beginning(sampled=bool(generation_config.do_sample))
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
         if facts.dropping:
             warn_caller(

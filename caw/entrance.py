@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from caw.arguments import (
@@ -25,7 +25,6 @@ from caw.arguments import (
     without_retries,
 )
 from caw.call import Call, WatchedCall, takes_fields
-from caw.decoding.full_race import check_beginning
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
@@ -38,9 +37,10 @@ from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
+from caw.policies.mark import Mark
 from caw.policies.recommended import row_of
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 DEFAULT_BATCH = 8
 
@@ -106,7 +106,7 @@ def stream_results(
     model: Any,
     tokenizer: Any,
     accepted: Accepted,
-    watermark: Watermark | None,
+    watermark: Signature | None,
     policy: Policy | None,
     settings: Settings,
     *,
@@ -126,12 +126,13 @@ def stream_results(
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend)
         warn_of_idle(watermark, policy, settings)
-        settings, accepted = row_of(watermark, settings), accepted.changed(partial(row_of, watermark))
+        settings = row_of(watermark, settings)
+        requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
         mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
-        check_beginning(mark, policy, sampled=settings.do_sample)
+        Mark(mark, policy).check_beginning(sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)
-        stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
+        stops = StopStrings(tokenizer, settings.stop)
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
 

@@ -201,9 +201,9 @@ ladder_step = register(
 
 decision_step = register(
     "decision_step(Tensor[] probs, Tensor[] ids, Tensor[] weights, Tensor? table, Tensor candidates, Tensor needs, "
-    "Tensor? counts, Tensor(a!) pending, Tensor(b!) pending_strength, Tensor(c!) pending_capacity, Tensor factor, "
-    "Tensor? given, Tensor logsumexp, Tensor(d!) padded, Tensor(e!) tally, Tensor budgets, Tensor ends, "
-    "Tensor(f!) active, Tensor(g!) ring, Tensor(h!)? floats, Tensor(i!) cursor, int slots, int window, int k, "
+    "Tensor? counts, Tensor(a!)[] pending, Tensor factor, Tensor? given, Tensor logsumexp, Tensor(b!) padded, "
+    "Tensor(c!) tally, Tensor budgets, Tensor ends, Tensor(d!) active, Tensor(e!) ring, Tensor(f!)? floats, "
+    "Tensor(g!) cursor, int slots, int window, int k, "
     "int transform, int classes, float theta, float beta, int rule, float full, Tensor? carried=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     functools.partial(decision_step_ref, evaluate=evaluate_capacity, select=select_candidate),
@@ -230,8 +230,8 @@ penalise_logits = register(
 
 # ---- warp_logits: what the sampler keeps of logits float32 [B, V], the rest -inf -------------------------------------
 warp_logits = register(
-    "warp_logits(Tensor logits, Tensor wanted, Tensor temperatures, Tensor top_ks, Tensor tails, Tensor floors) "
-    "-> Tensor",
+    "warp_logits(Tensor logits, Tensor wanted, Tensor temperatures, Tensor top_ks, Tensor one_minus_top_ps, "
+    "Tensor min_ps) -> Tensor",
     warp_logits_ref,
     lambda logits, *args: logits.new_empty(logits.shape),
     triton="warp_logits",

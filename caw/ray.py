@@ -8,7 +8,7 @@ Prompts are assigned to shards by a hash of their id. Each shard is one file of 
 Each line is written whole as soon as its text is finished, so a restarted run (or an actor that Ray restarts) continues
 inside each shard; nothing is lost or generated twice. A complete shard is sorted by id, so in float32 its bytes do not
 depend on how often the run was killed. OUTPUT must be a folder that all machines share. `python -c "import caw.ray"`
-requires `pip install 'caw[ray]'`.
+requires `pip install 'caw-watermark[ray]'`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from caw.models.quantization import check_name, usual_device
 from caw.policies import Policy
 from caw.requirements import require
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 LOG = logging.getLogger("caw.ray")
 MADE_BY = "caw.ray"
@@ -64,7 +64,7 @@ class RayRun:
     output: str
     shards: int
     model: str
-    watermark: Watermark | None = None
+    watermark: Signature | None = None
     policy: Policy | None = None
     prompt_field: str = "prompt"
     id_field: str = "id"
@@ -90,7 +90,8 @@ class RayRun:
         if self.weights is not None:
             refuse_idle(self.settings, "weights")
             assert self.watermark is not None
-            self.weights.check_for(self.watermark)
+            for part in self.watermark.parts:
+                self.weights.check_for(part)
 
     @property
     def settings(self) -> Settings:
@@ -110,7 +111,11 @@ class RayRun:
             "policy": repr(self.policy),
             "key_id": mark.key_id if mark is not None else None,
             "options": {name: repr(value) for name, value in sorted(self.options.items()) if name not in UNLABELLED},
-            **({"mark_eos": marks_eos(self.options.get("mark_eos"), mark, self.policy)} if mark is not None else {}),
+            **(
+                {"mark_eos": marks_eos(self.options.get("mark_eos"), mark.part_for(self.settings), self.policy)}
+                if mark is not None
+                else {}
+            ),
             **({"weights": self.weights.digest} if self.weights is not None else {}),
             **({"evaluator_digest": state_sha256(network.state_dict())} if network is not None else {}),
         }
@@ -135,7 +140,7 @@ def generate_dataset(
     output: str | Path,
     *,
     model: str | Path,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     prompt_field: str = "prompt",
     id_field: str = "id",
@@ -388,6 +393,6 @@ def _ray() -> Any:
     except ImportError as error:
         raise ImportError(
             f"caw.ray requires a complete installation of Ray, found a partial one ({error}); run `pip install "
-            "'caw[ray]'`"
+            "'caw-watermark[ray]'`"
         ) from error
     return ray

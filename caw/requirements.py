@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib import metadata
 
 # module to import, and the extra of this library that brings the package
 PACKAGES = {
@@ -36,4 +37,20 @@ def require(package: str, purpose: str) -> None:
     except ValueError:  # a module without a spec, which somebody put in sys.modules
         there = sys.modules.get(module) is not None
     if not there:
-        raise ImportError(f"{package} is required for {purpose} and is not installed; run `pip install 'caw[{extra}]'`")
+        raise ImportError(
+            f"{package} is required for {purpose} and is not installed; run `pip install 'caw-watermark[{extra}]'`"
+        )
+
+
+def namesake() -> str:
+    """Say that another project's distribution "caw" is installed, which writes into the same folder; "" if not."""
+    try:
+        summary = metadata.metadata("caw")["Summary"] or ""
+    except metadata.PackageNotFoundError:
+        return ""
+    if "atermark" in summary:  # this library under its first name, in a checkout that built it then
+        return ""
+    return (
+        "expected caw-watermark alone, found another project's distribution caw beside it, whose files replace this "
+        "library's; run `pip uninstall caw`, then `pip install --force-reinstall --no-deps caw-watermark`"
+    )

@@ -78,8 +78,10 @@ class Sampling:
 
     @property
     def races(self) -> bool:
-        """Whether a `caw.Recommended` marks it by the race, see `gets_race`."""
-        return gets_race(**{name: getattr(self, name) for name in DRAWING})
+        """Whether a `caw.Recommended` marks it by the race: it is drawn, at temperature LEAST_RACED or above, and from
+        more than one token. Others get green lists, however they are drawn.
+        """
+        return self.temperature >= LEAST_RACED and greedy_if_one_token(self).do_sample
 
 
 _Row = TypeVar("_Row", bound=Sampling)
@@ -262,16 +264,6 @@ def leaves_one_token(*, temperature: float, top_k: int, top_p: float, min_p: flo
     A race among drawn tokens would find none to choose among, so that a text would be unmarked: it counts as greedy.
     """
     return temperature <= LEAST_DRAWN or top_p <= LEAST_DRAWN or top_k == 1 or min_p >= 1
-
-
-def gets_race(
-    *, do_sample: bool, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
-) -> bool:
-    """Whether a `caw.Recommended` marks a text by the race: it is drawn, at temperature LEAST_RACED or above, and from
-    more than one token. Others get green lists, however they are drawn.
-    """
-    one = leaves_one_token(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    return do_sample and temperature >= LEAST_RACED and not one
 
 
 def greedy_if_one_token(settings: _Row) -> _Row:

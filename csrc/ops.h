@@ -61,7 +61,7 @@ Tensor penalise_logits(const Tensor& logits, const Tensor& tokens, const Tensor&
 
 // What the sampler keeps of logits, the rest -inf; and the sums of that and a draw each, with their record.
 Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& temperatures, const Tensor& top_ks,
-    const Tensor& tails, const Tensor& floors);
+    const Tensor& one_minus_top_ps, const Tensor& min_ps);
 std::tuple<Tensor, Tensor, Tensor> draw_scores(const Tensor& warped, const Tensor& drawn, const Tensor& context,
     const Tensor& key, int64_t k, double reach);
 

@@ -45,18 +45,18 @@ Scratch& scratch() {
   return mine;
 }
 
-// Removed: the running sum of probabilities, from the least likely on, is at most `tail`.
-bool is_cut(double sum, float tail) { return float(sum) <= tail; }
+// Removed: the running sum of probabilities, from the least likely on, is at most 1 - top_p.
+bool is_cut(double sum, float one_minus_top_p) { return float(sum) <= one_minus_top_p; }
 
-bool near(double sum, float tail) { return std::abs(sum - double(tail)) < kMargin; }
+bool near(double sum, float one_minus_top_p) { return std::abs(sum - double(one_minus_top_p)) < kMargin; }
 
 class Row {
  public:
   Row(float* x, int64_t size, Scratch& own) : x_(x), size_(size), own_(own) {}
 
-  void cut(int64_t top_k, float tail, float floor) {
+  void cut(int64_t top_k, float one_minus_top_p, float min_p) {
     const bool limited = top_k >= 1 && top_k < size_;
-    if (!limited && !(tail >= 0) && !(floor > 0)) return;
+    if (!limited && !(one_minus_top_p >= 0) && !(min_p > 0)) return;
     if (!read(limited ? top_k : kListed)) return;
     if (limited && found_ >= top_k) {
       const float least = kth(top_k);
@@ -67,15 +67,17 @@ class Row {
         list(found_);
         while (own_.list.back().value < least) own_.list.pop_back();
         whole_ = true;
-        if (!(tail >= 0) && !(floor > 0)) return apply(Cut{least, 0});
+        if (!(one_minus_top_p >= 0) && !(min_p > 0)) return apply(Cut{least, 0});
         kernels().keep_at_least(x_, least, size_);
       }
     }
     if (own_.list.empty()) list(std::min(found_, kMost));
     exponentiate();
     Cut cut;
-    if (tail >= 0 && !(whole_ ? nucleus_of_list(tail, &cut) : nucleus_of_greatest(tail, &cut))) cut = nucleus_of_row(tail);
-    if (floor > 0) likely_enough(floor, &cut);
+    if (one_minus_top_p >= 0 &&
+        !(whole_ ? nucleus_of_list(one_minus_top_p, &cut) : nucleus_of_greatest(one_minus_top_p, &cut)))
+      cut = nucleus_of_row(one_minus_top_p);
+    if (min_p > 0) likely_enough(min_p, &cut);
     apply(cut);
   }
 
@@ -135,13 +137,13 @@ class Row {
   }
 
   // The list holds all that is left: sums as transformers makes them.
-  bool nucleus_of_list(float tail, Cut* cut) {
+  bool nucleus_of_list(float one_minus_top_p, Cut* cut) {
     double sum = 0;
     for (size_t end = own_.list.size(); end > 0;) {
       const size_t begin = begin_of_group(end), count = end - begin;
       const double each = double(prob(begin));
       size_t removed = 0;
-      while (removed < count && is_cut(sum + double(removed + 1) * each, tail)) ++removed;
+      while (removed < count && is_cut(sum + double(removed + 1) * each, one_minus_top_p)) ++removed;
       if (begin == 0) removed = std::min(removed, count - 1);
       if (removed < count) {
         *cut = Cut{own_.list[begin].value, int64_t(removed)};
@@ -155,7 +157,7 @@ class Row {
 
   // The list holds the greatest: what lies below them has the rest of the mass. False: it does not hold enough, or a sum
   // is so near that subtraction cannot tell.
-  bool nucleus_of_greatest(float tail, Cut* cut) {
+  bool nucleus_of_greatest(float one_minus_top_p, Cut* cut) {
     double above = 0;
     Cut before;
     for (size_t begin = 0, end = 0; end < own_.list.size(); begin = end) {
@@ -166,8 +168,9 @@ class Row {
       above += double(count) * double(own_.powers[begin]);
       const double below = (total_ - above) / total_;
       size_t removed = 0;
-      while (removed < count && is_cut(below + double(removed + 1) * each, tail)) ++removed;
-      if (near(below + double(removed) * each, tail) || near(below + double(removed + 1) * each, tail)) return false;
+      while (removed < count && is_cut(below + double(removed + 1) * each, one_minus_top_p)) ++removed;
+      const double next = below + double(removed + 1) * each;
+      if (near(below + double(removed) * each, one_minus_top_p) || near(next, one_minus_top_p)) return false;
       if (begin == 0) removed = std::min(removed, count - 1);
       if (removed == count) {
         *cut = before;
@@ -202,16 +205,16 @@ class Row {
   }
 
   // The bucket that the border lies in, all below it removed; `sum` grows by what they hold. The first one at least.
-  size_t border(float tail, double* sum) const {
+  size_t border(float one_minus_top_p, double* sum) const {
     size_t b = own_.mass.size();
     while (b-- > 1) {
-      if (!is_cut(*sum + own_.mass[b], tail)) return b;
+      if (!is_cut(*sum + own_.mass[b], one_minus_top_p)) return b;
       *sum += own_.mass[b];
     }
     return 0;
   }
 
-  Cut nucleus_of_row(float tail) {
+  Cut nucleus_of_row(float one_minus_top_p) {
     probabilities();
     const float* p = own_.probs.data();
     const float scale = float(kBuckets) / kRange;
@@ -219,11 +222,11 @@ class Row {
     double* mass = own_.mass.data();
     for (int64_t i = 0; i < size_; ++i) mass[bucket_of(x_[i], top_, scale)] += double(p[i]);
     double sum = 0;
-    size_t b = border(tail, &sum);
+    size_t b = border(one_minus_top_p, &sum);
     own_.bucket.clear();
     for (int64_t i = 0; i < size_; ++i)
       if (x_[i] > -INFINITY && bucket_of(x_[i], top_, scale) == b) own_.bucket.push_back(Ranked{x_[i], i});
-    narrow(tail, &sum);
+    narrow(one_minus_top_p, &sum);
     // in the order of transformers' sum: less likely first, of equal ones the smaller id
     const auto before = [](const Ranked& a, const Ranked& c) {
       return a.value < c.value || (a.value == c.value && a.id < c.id);
@@ -235,10 +238,10 @@ class Row {
     for (; at < count; ++at) {
       if (own_.bucket[at].value != own_.bucket[first].value) first = at;
       sum += double(p[own_.bucket[at].id]);
-      if (!is_cut(sum, tail)) break;
+      if (!is_cut(sum, one_minus_top_p)) break;
     }
     if (at < count) return Cut{own_.bucket[at].value, int64_t(at - first)};
-    // rounding: the sum of this bucket was above the tail, element by element it is not, or the row's whole sum is not
+    // rounding: the sum of this bucket was above 1 - top_p, element by element it is not, or the row's whole sum is not
     const float last = own_.bucket[count - 1].value;
     if (last == top_) return Cut{last, int64_t(count - 1 - first)};
     float next = top_;
@@ -248,7 +251,7 @@ class Row {
   }
 
   // Leaves in the bucket what a finer histogram cannot decide; `sum` grows by what lies below.
-  void narrow(float tail, double* sum) {
+  void narrow(float one_minus_top_p, double* sum) {
     while (int64_t(own_.bucket.size()) > kFewEnough) {
       float low = own_.bucket[0].value, high = low;
       for (const Ranked& one : own_.bucket) {
@@ -260,7 +263,7 @@ class Row {
       own_.mass.assign(size_t(kBuckets), 0.0);
       for (const Ranked& one : own_.bucket)
         own_.mass[bucket_of(one.value, high, scale)] += double(own_.probs[size_t(one.id)]);
-      const size_t b = border(tail, sum);
+      const size_t b = border(one_minus_top_p, sum);
       own_.rest.clear();
       for (const Ranked& one : own_.bucket)
         if (bucket_of(one.value, high, scale) == b) own_.rest.push_back(one);
@@ -270,11 +273,11 @@ class Row {
     }
   }
 
-  // Raises the cut to the tokens at least `floor` times as likely as the likeliest.
-  void likely_enough(float floor, Cut* cut) {
+  // Raises the cut to the tokens at least min_p times as likely as the likeliest.
+  void likely_enough(float min_p, Cut* cut) {
     const bool inside = whole_ || own_.list.back().value < cut->value;  // the list holds all that is left
-    if (!inside && (cut->value > -INFINITY || double(own_.powers.back()) > 0.99 * double(floor)))
-      return likely_in_row(floor, cut);
+    if (!inside && (cut->value > -INFINITY || double(own_.powers.back()) > 0.99 * double(min_p)))
+      return likely_in_row(min_p, cut);
     double sum = total_;
     if (cut->value > -INFINITY) {
       sum = 0;
@@ -287,7 +290,7 @@ class Row {
       }
       sum -= double(cut->fewer) * double(border);
     }
-    const float total = float(sum), limit = floor * (1.0f / total);
+    const float total = float(sum), limit = min_p * (1.0f / total);
     for (size_t i = own_.list.size(); i-- > 0;) {
       if (own_.list[i].value < cut->value) continue;
       if (i == 0 || !(own_.powers[i] / total < limit)) {
@@ -297,7 +300,7 @@ class Row {
     }
   }
 
-  void likely_in_row(float floor, Cut* cut) {
+  void likely_in_row(float min_p, Cut* cut) {
     own_.probs.resize(size_t(size_));
     float* e = own_.probs.data();
     kernels().exponentials(x_, top_, size_, e);
@@ -309,7 +312,7 @@ class Row {
       if (x_[i] == cut->value) border = e[i];
     }
     sum -= double(cut->fewer) * double(border);
-    const float total = float(sum), limit = floor * (1.0f / total);
+    const float total = float(sum), limit = min_p * (1.0f / total);
     float least = top_;
     for (int64_t i = 0; i < size_; ++i)
       if (x_[i] >= cut->value && x_[i] < least && !(e[i] / total < limit)) least = x_[i];
@@ -339,7 +342,7 @@ class Row {
 }  // namespace
 
 Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& temperatures, const Tensor& top_ks,
-    const Tensor& tails, const Tensor& floors) {
+    const Tensor& one_minus_top_ps, const Tensor& min_ps) {
   require(logits.dim() == 2 && logits.size(1) >= 1, "logits must have shape [B, V] with V >= 1, got " + shape_of(logits));
   require_dtype("logits", logits, ScalarType::Float, "float32");
   const int64_t batch = logits.size(0), size = logits.size(1);
@@ -349,16 +352,16 @@ Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& tem
   require_shape("top_ks", top_ks, {batch});
   require_dtype("top_ks", top_ks, ScalarType::Long, "int64");
   const std::pair<const char*, const Tensor&> numbers[] = {
-      {"temperatures", temperatures}, {"tails", tails}, {"floors", floors}};
+      {"temperatures", temperatures}, {"one_minus_top_ps", one_minus_top_ps}, {"min_ps", min_ps}};
   for (const auto& [name, tensor] : numbers) {
     require_shape(name, tensor, {batch});
     require_dtype(name, tensor, ScalarType::Float, "float32");
   }
-  const Tensor rows = dense(logits), flags = dense(wanted), heats = dense(temperatures), ks = dense(top_ks);
-  const Tensor rests = dense(tails), lows = dense(floors);
+  const Tensor rows = dense(logits), flags = dense(wanted), divisors = dense(temperatures), ks = dense(top_ks);
+  const Tensor rests = dense(one_minus_top_ps), lows = dense(min_ps);
   Tensor out = make({batch, size}, ScalarType::Float);
-  const float *l = rows.const_data_ptr<float>(), *t = heats.const_data_ptr<float>();
-  const float *tail = rests.const_data_ptr<float>(), *floor = lows.const_data_ptr<float>();
+  const float *l = rows.const_data_ptr<float>(), *t = divisors.const_data_ptr<float>();
+  const float *one_minus_top_p = rests.const_data_ptr<float>(), *min_p = lows.const_data_ptr<float>();
   const int64_t* k = ks.const_data_ptr<int64_t>();
   const bool* flag = static_cast<const bool*>(flags.const_data_ptr());
   float* to = out.mutable_data_ptr<float>();
@@ -370,7 +373,7 @@ Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& tem
       } else {
         std::copy(l + b * size, l + (b + 1) * size, x);
       }
-      if (flag[b]) Row(x, size, scratch()).cut(k[b], tail[b], floor[b]);
+      if (flag[b]) Row(x, size, scratch()).cut(k[b], one_minus_top_p[b], min_p[b]);
     }
   });
   return out;

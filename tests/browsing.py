@@ -77,7 +77,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    pytest.importorskip("selenium", reason="needs selenium: pip install 'caw[browser]'")
+    pytest.importorskip("selenium", reason="needs selenium: pip install 'caw-watermark[browser]'")
     browser = Browser(tmp_path_factory.mktemp("profile"))
     yield browser
     browser.driver.quit()

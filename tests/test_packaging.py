@@ -99,7 +99,7 @@ def test_what_is_built_is_complete_without_the_checkout(tmp_path: Path) -> None:
 
 
 def test_version_and_program() -> None:
-    assert importlib.metadata.version("caw") == caw.__version__
+    assert importlib.metadata.version("caw-watermark") == caw.__version__
     [script] = [s for s in importlib.metadata.entry_points(group="console_scripts") if s.name == "caw"]
     assert script.value == "caw.cli:main" and callable(script.load())
 
@@ -120,7 +120,7 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
         if requirement.marker is None or requirement.marker.evaluate(environment):
             assert requirement.name not in pinned
             pinned[requirement.name] = version
-    for line in importlib.metadata.requires("caw") or []:
+    for line in importlib.metadata.requires("caw-watermark") or []:
         wanted = Requirement(line)
         extras = ("", "demo", "test", "gpu", "serve")
         if any(wanted.marker is None or wanted.marker.evaluate({**environment, "extra": e}) for e in extras):

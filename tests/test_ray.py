@@ -215,7 +215,7 @@ print("SUMMARY", done.written, done.total, done.errors, done.repeated, flush=Tru
 
 @pytest.mark.slow
 def test_two_actors_killed_and_started_again(model: str, tmp_path: Path, expected: dict[str, str]) -> None:
-    pytest.importorskip("ray.data", reason="needs Ray; pip install 'caw[ray]'")
+    pytest.importorskip("ray.data", reason="needs Ray; pip install 'caw-watermark[ray]'")
     source, output = tmp_path / "prompts.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
     # this folder's copy of the package, and no accelerator of the machine's

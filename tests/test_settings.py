@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 import caw
-from caw.settings import Settings, gets_race
+from caw.settings import Settings
 
 # what a call takes besides: what it works with, and how it is watched
 BESIDES = {"model", "tokenizer", "prompts", "watermark", "policy", "streamer", "report", "prompt_cache", "progress",
@@ -104,5 +104,5 @@ def test_a_race_needs_a_temperature_and_a_choice() -> None:
         ({"top_k": 1}, False),
         ({"min_p": 1.0}, False),
     ):
-        assert gets_race(do_sample=True, **drawing) is Settings(do_sample=True, **drawing).races is races  # type: ignore[arg-type]
+        assert Settings(do_sample=True, **drawing).races is races  # type: ignore[arg-type]
         assert not Settings(do_sample=False, **drawing).races  # type: ignore[arg-type]

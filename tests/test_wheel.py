@@ -86,7 +86,7 @@ def test_a_wheel_needs_no_compiler(tmp_path: Path) -> None:
     source = tmp_path / "source"
     said("git", "clone", "-q", "--no-hardlinks", ROOT, source, cwd=tmp_path)
     said(sys.executable, "-m", "build", "-q", "--sdist", "--no-isolation", "-o", tmp_path, source, cwd=tmp_path)
-    [sdist] = tmp_path.glob("caw-*.tar.gz")
+    [sdist] = tmp_path.glob("caw_watermark-*.tar.gz")
     # from the sdist, so that it is complete
     env = {**os.environ, "CAW_EXT": "require", "CAW_BUILD_CUDA": "0"}
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", tmp_path, sdist]

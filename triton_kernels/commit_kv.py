@@ -7,26 +7,29 @@ Every program of a sequence reads T_b and the last one to finish advances it. To
 upper half of the very word that holds T_b, which is zero again afterwards: no workspace, no second launch, no spinning.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 
 BLOCK = 2048  # elements a program moves
 MAX_POSITIONS = 3  # records that state can hold: p_i, p_{i-1}, p_{i-2}
 MAX_K = 128
 
 
+Record = namedtuple("Record", "values_ptr ids_ptr probs_ptr lse_ptr")
+
+
 @triton.jit
-def _copy_kv(
-    store_ptr, scratch_ptr, i_b, i_part, choice, place, moved,
-    stride_sl, stride_sk, stride_sb, stride_sh, stride_sn, stride_sd,
-    stride_cl, stride_ck, stride_cb, stride_cc, stride_ch, stride_cd,
-    parts, row, D: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _copy_kv(store_ptr, store_strides, scratch_ptr, scratch_strides, i_b, i_part, choice, place, moved, parts, row,
+             D: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One block of the HK * D elements of one layer's keys or values."""
+    stride_sl, stride_sk, stride_sb, stride_sh, stride_sn, stride_sd = store_strides
+    stride_cl, stride_ck, stride_cb, stride_cc, stride_ch, stride_cd = scratch_strides
     i_lk = (i_part // parts).to(tl.int64)  # layer * 2 + (0 keys, 1 values)
     o_e = (i_part % parts) * BLOCK + tl.arange(0, BLOCK)
     m_e = o_e < row * moved
@@ -39,34 +42,29 @@ def _copy_kv(
 
 
 @triton.jit
-def _move_record(to_values, to_ids, to_probs, to_lse, from_values, from_ids, from_probs, from_lse, i_b, i_from, moved,
-                 K, BLOCK_K: tl.constexpr):  # fmt: skip
-    """Row i_from of one record to row i_b of another, contiguous [..., K] tensors."""
+def _move_record(new, old, i_b, i_old, moved, K, BLOCK_K: tl.constexpr):
+    """Row i_old of record `old` to row i_b of `new`, contiguous [..., K] tensors."""
     m_k = tl.arange(0, BLOCK_K) < K * moved
     o_k = i_b * K + tl.arange(0, BLOCK_K)
-    o_f = i_from * K + tl.arange(0, BLOCK_K)
-    tl.store(to_values + o_k, tl.load(from_values + o_f, mask=m_k), mask=m_k)
-    tl.store(to_ids + o_k, tl.load(from_ids + o_f, mask=m_k), mask=m_k)
-    tl.store(to_probs + o_k, tl.load(from_probs + o_f, mask=m_k), mask=m_k)
-    tl.store(to_lse + i_b, tl.load(from_lse + i_from, mask=moved > 0), mask=moved > 0)
+    o_f = i_old * K + tl.arange(0, BLOCK_K)
+    tl.store(new.values_ptr + o_k, tl.load(old.values_ptr + o_f, mask=m_k), mask=m_k)
+    tl.store(new.ids_ptr + o_k, tl.load(old.ids_ptr + o_f, mask=m_k), mask=m_k)
+    tl.store(new.probs_ptr + o_k, tl.load(old.probs_ptr + o_f, mask=m_k), mask=m_k)
+    tl.store(new.lse_ptr + i_b, tl.load(old.lse_ptr + i_old, mask=moved > 0), mask=moved > 0)
 
 
 @triton.jit
 def _commit_kernel(
-    store_ptr, scratch_ptr, choice_ptr, lengths_ptr, active_ptr, alive_ptr, logits_ptr, step_ptr,
-    v0, i0, p0, l0, v1, i1, p1, l1, v2, i2, p2, l2, v3, i3, p3, l3,
-    stride_sl, stride_sk, stride_sb, stride_sh, stride_sn, stride_sd,
-    stride_cl, stride_ck, stride_cb, stride_cc, stride_ch, stride_cd,
-    stride_lb, stride_tb, stride_tc, slots, size, parts, kv_programs, row, vocab_size, K, fan,
-    D: tl.constexpr, POSITIONS: tl.constexpr, HAS_ALIVE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    store_ptr, store_strides, scratch_ptr, scratch_strides, choice_ptr, lengths_ptr, active_ptr, alive_ptr,
+    logits_ptr, stride_lb, step_ptr, stride_tb, stride_tc, records, slots, size, parts, kv_programs, row, vocab_size,
+    K, fan, D: tl.constexpr, USE_PDL: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One block of work of one sequence: keys and values, then (POSITIONS > 0) records, then logits.
+    """One block of work of one sequence: keys and values, then (if there are records) records, then logits.
 
     Record 0 is the new one, of `fan` candidates of each sequence or (0) of the chosen one; 1 is p_i, 2 is p_{i-1}, 3 is
-    p_{i-2}; POSITIONS of the last three exist.
+    p_{i-2}.
     """
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(1).to(tl.int64)
     i_part = tl.program_id(0)
     length = tl.load(lengths_ptr + i_b) & 0xFFFFFFFF
@@ -74,19 +72,13 @@ def _commit_kernel(
     # a full sequence stays as it is: there is no place to write to
     moved = tl.where(tl.load(active_ptr + i_b), 1, 0) * tl.where(length < size, 1, 0)
     if i_part < kv_programs:
-        _copy_kv(
-            store_ptr, scratch_ptr, i_b, i_part, choice, length, moved,
-            stride_sl, stride_sk, stride_sb, stride_sh, stride_sn, stride_sd,
-            stride_cl, stride_ck, stride_cb, stride_cc, stride_ch, stride_cd, parts, row, D, BLOCK,
-        )  # fmt: skip
-    if POSITIONS > 0:
+        _copy_kv(store_ptr, store_strides, scratch_ptr, scratch_strides, i_b, i_part, choice, length, moved, parts,
+                 row, D, BLOCK)  # fmt: skip
+    if records is not None:
         if i_part == kv_programs:  # one program, oldest first, so that nothing is overwritten before it is read
-            if POSITIONS > 2:
-                _move_record(v3, i3, p3, l3, v2, i2, p2, l2, i_b, i_b, moved, K, BLOCK_K)
-            if POSITIONS > 1:
-                _move_record(v2, i2, p2, l2, v1, i1, p1, l1, i_b, i_b, moved, K, BLOCK_K)
             i_new = tl.where(fan > 0, i_b * fan + choice, i_b)
-            _move_record(v1, i1, p1, l1, v0, i0, p0, l0, i_b, i_new, moved, K, BLOCK_K)
+            for i in tl.static_range(len(records) - 1, 0, -1):
+                _move_record(records[i], records[i - 1], i_b, i_new if i == 1 else i_b, moved, K, BLOCK_K)
         if i_part > kv_programs:
             o_v = (i_part - kv_programs - 1) * BLOCK + tl.arange(0, BLOCK)
             m_v = o_v < vocab_size * moved
@@ -97,7 +89,7 @@ def _commit_kernel(
     arrived = tl.atomic_add(lengths_ptr + i_b, 1 << 32) >> 32
     if arrived == tl.num_programs(0) - 1:
         after = length + moved
-        if HAS_ALIVE:
+        if alive_ptr is not None:
             after = tl.where(tl.load(alive_ptr + i_b), after, 0)
         tl.store(lengths_ptr + i_b, after)
 
@@ -115,35 +107,29 @@ def _check(store, scratch, choice, lengths, active) -> None:
     check_lengths(lengths, size)
 
 
-def _launch(store, scratch, choice, lengths, active, logits, step_logits, records, k, alive=None) -> None:
+def _launch(store, scratch, choice, lengths, active, logits=None, step_logits=None, records=(), k=1, alive=None):
     """Start the kernel; `records` is the new record, then those it moves, four tensors each, or empty."""
     layers, _, batch, heads, size, dim = store.shape
     parts = cdiv(heads * dim, BLOCK)
     kv_programs = layers * 2 * parts
-    positions = max(len(records) // 4 - 1, 0)
-    vocab_size = logits.shape[1] if positions else 0
-    programs = kv_programs + (1 + cdiv(vocab_size, BLOCK) if positions else 0)
     # a choice is clamped to the candidates that have both keys and logits: beyond either lies a wild access
-    slots = min(scratch.shape[3], step_logits.shape[1]) if positions else scratch.shape[3]
-    names = [f"{letter}{i}" for i in range(MAX_POSITIONS + 1) for letter in "vipl"]
-    fan = step_logits.shape[1] if positions and records[0].shape[0] != batch else 0
-    given = [*records, *[lengths] * (len(names) - len(records))]  # stand-ins that the kernel does not touch
-    store_strides = zip(("sl", "sk", "sb", "sh", "sn", "sd"), store.stride(), strict=True)
-    scratch_strides = zip(("cl", "ck", "cb", "cc", "ch", "cd"), scratch.stride(), strict=True)
+    programs, slots, vocab_size, fan = kv_programs, scratch.shape[3], 0, 0
+    if records:
+        slots, vocab_size = min(slots, step_logits.shape[1]), logits.shape[1]
+        programs += 1 + cdiv(vocab_size, BLOCK)
+        fan = step_logits.shape[1] if records[0].shape[0] != batch else 0
     launch(
         _commit_kernel,
         (programs, batch),
         {
-            "store_ptr": store, "scratch_ptr": scratch, "choice_ptr": choice, "lengths_ptr": lengths,
-            "active_ptr": active, "alive_ptr": active if alive is None else alive, "HAS_ALIVE": alive is not None,
-            "fan": fan, "logits_ptr": logits, "step_ptr": step_logits,
-            **dict(zip(names, given, strict=True)),
-            **{f"stride_{name}": stride for name, stride in (*store_strides, *scratch_strides)},
-            "stride_lb": logits.stride(0), "stride_tb": step_logits.stride(0),
-            "stride_tc": step_logits.stride(1) if positions else 0,
+            "store_ptr": store, "store_strides": store.stride(), "scratch_ptr": scratch,
+            "scratch_strides": scratch.stride(), "choice_ptr": choice, "lengths_ptr": lengths, "active_ptr": active,
+            "alive_ptr": alive, "logits_ptr": logits, "stride_lb": logits.stride(0) if records else 0,
+            "step_ptr": step_logits, "stride_tb": step_logits.stride(0) if records else 0,
+            "stride_tc": step_logits.stride(1) if records else 0,
+            "records": tuple(Record(*records[i : i + 4]) for i in range(0, len(records), 4)) or None, "fan": fan,
             "slots": slots, "size": size, "parts": parts, "kv_programs": kv_programs, "row": heads * dim,
-            "vocab_size": vocab_size, "K": k, "D": dim, "POSITIONS": positions, "BLOCK": BLOCK,
-            "OVERLAP": overlaps(store),
+            "vocab_size": vocab_size, "K": k, "D": dim, "USE_PDL": uses_pdl(store), "BLOCK": BLOCK,
             "BLOCK_K": triton.next_power_of_2(k),
         },
         num_warps=4,
@@ -163,7 +149,7 @@ def commit_kv(
             with TRITON_DEBUG=1.
     """
     _check(store, scratch, choice, lengths, active)
-    _launch(store, scratch, choice, lengths, active, lengths, lengths, [], 1)
+    _launch(store, scratch, choice, lengths, active)
 
 
 def commit_step(

@@ -9,6 +9,8 @@ count in the upper half of the very word that holds the place, as commit_kv does
 off: see evaluator_step.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 import triton.language as tl
@@ -20,6 +22,9 @@ from caw.triton_kernels.evaluator_step import (
     MAX_POSITIONS,
     MAX_RUNGS,
     NUM_WARPS,
+    Ladder,
+    Network,
+    Pending,
     at_least,
     check_contiguous,
     check_weights,
@@ -29,8 +34,8 @@ from caw.triton_kernels.evaluator_step import (
     network_blocks,
     strength_of,
 )
-from caw.triton_kernels.launching import check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import ask_for_floats, start_early
+from caw.triton_kernels.launching import check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync, prefetch_floats
 
 MAX_ENDS = 64
 LINES = tl.constexpr(32 * NUM_WARPS)  # a thread asks for one line of the network's weights at a time
@@ -38,63 +43,63 @@ MASS_LOW = tl.constexpr(MASS_FLOOR)
 NO_TOKEN, NOT_FINITE = tl.constexpr(NOT_EMITTED), tl.constexpr(BROKEN)
 
 
+# Arguments that the kernel is given together. window: records of each position; text: what is written of a text and
+# what ends it, E ends each; ring: of `size` places, `columns` integers wide; out: what the launcher returns
+Window = namedtuple("Window", "x_ptrs id_ptrs strides")
+Text = namedtuple("Text", "padded_ptr tally_ptr budgets_ptr ends_ptr active_ptr stride_pb window room E")
+Ring = namedtuple("Ring", "integers_ptr floats_ptr cursor_ptr size columns")
+OUTPUTS = ("tokens", "choice", "chosen", "shown", "strength", "capacity", "emitted", "moved", "broken")
+Out = namedtuple("Out", [f"{name}_ptr" for name in OUTPUTS])
+
+
 @triton.jit
-def _add_masses(hidden, p_prob, p_id, class_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, start, known,
+def _add_masses(hidden, p_prob, p_id, network, o_h, start,
                 K: tl.constexpr, CLASSES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """hidden + W1[:, start : start + CLASSES] x for the class masses of one position."""
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
     b_prob = tl.load(p_prob + o_k, mask=m_k, other=0.0)  # [BLOCK_K]
     b_id = tl.load(p_id + o_k, mask=m_k, other=-1)  # [BLOCK_K]
-    inside = (b_id >= 0) & (b_id < known)
-    b_class = tl.load(class_ptr + tl.where(inside, b_id, 0), mask=inside, other=0).to(tl.int32)  # [BLOCK_K]
+    inside = (b_id >= 0) & (b_id < network.known)
+    p_class = network.class_ptr + tl.where(inside, b_id, 0)
+    b_class = tl.load(p_class, mask=inside, other=0).to(tl.int32)  # [BLOCK_K]
     o_c = tl.arange(0, BLOCK_C)
     m_c = o_c < CLASSES
     # a product, not a choice: NaN must come through
     member = (b_class[None, :] == o_c[:, None]).to(tl.float32)
     mass = tl.sum(member * b_prob[None, :], 1)
-    b_mean = tl.load(mean_ptr + start + o_c, mask=m_c, other=0.0)  # [BLOCK_C]
-    b_scale = tl.load(scale_ptr + start + o_c, mask=m_c, other=1.0)  # [BLOCK_C]
+    b_mean = tl.load(network.mean_ptr + start + o_c, mask=m_c, other=0.0)  # [BLOCK_C]
+    b_scale = tl.load(network.scale_ptr + start + o_c, mask=m_c, other=1.0)  # [BLOCK_C]
     x = tl.where(m_c, (tl.log(at_least(mass, MASS_LOW)) - b_mean) / b_scale, 0.0)
-    p_w = w1_ptr + o_h[:, None] * F + start + o_c[None, :]
-    b_w = tl.load(p_w, mask=(o_h < H)[:, None] & m_c[None, :], other=0.0)  # [BLOCK_H, BLOCK_C]
+    p_w = network.w1_ptr + o_h[:, None] * network.F + start + o_c[None, :]
+    b_w = tl.load(p_w, mask=(o_h < network.H)[:, None] & m_c[None, :], other=0.0)  # [BLOCK_H, BLOCK_C]
     return hidden + tl.sum(b_w * x[None, :], 1)
 
 
 @triton.jit
-def _evaluated(
-    p_x0, p_x1, p_x2, p_x3, p_i0, p_i1, p_i2, p_i3, class_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr,
-    w3_ptr, b3_ptr, H, F, known,
-    K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, BLOCK_H: tl.constexpr,
+def _capacity(
+    window, i_b, network, K: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Capacity of one sequence."""
     o_h = tl.arange(0, BLOCK_H)
-    start: tl.constexpr = POSITIONS * K
-    hidden = first_layer(
-        p_x0, p_x1, p_x2, p_x3, mean_ptr, scale_ptr, w1_ptr, b1_ptr, o_h, H, F, K, POSITIONS, TRANSFORM, BLOCK_F
-    )
+    hidden = first_layer(window.x_ptrs, window.strides, i_b, network, o_h, K, TRANSFORM, BLOCK_F)
     if CLASSES > 0:
-        hidden = _add_masses(hidden, p_x0, p_i0, class_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, start, known, K,
-                             CLASSES, BLOCK_K, BLOCK_C)  # fmt: skip
-        if POSITIONS > 1:
-            hidden = _add_masses(hidden, p_x1, p_i1, class_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F,
-                                 start + CLASSES, known, K, CLASSES, BLOCK_K, BLOCK_C)  # fmt: skip
-        if POSITIONS > 2:
-            hidden = _add_masses(hidden, p_x2, p_i2, class_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F,
-                                 start + 2 * CLASSES, known, K, CLASSES, BLOCK_K, BLOCK_C)  # fmt: skip
-        if POSITIONS > 3:
-            hidden = _add_masses(hidden, p_x3, p_i3, class_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F,
-                                 start + 3 * CLASSES, known, K, CLASSES, BLOCK_K, BLOCK_C)  # fmt: skip
-    return later_layers(hidden, w2_ptr, b2_ptr, w3_ptr, b3_ptr, o_h, H, BLOCK_J)
+        for i in tl.static_range(len(window.x_ptrs)):
+            offset = i_b * window.strides[i]
+            hidden = _add_masses(
+                hidden, window.x_ptrs[i] + offset, window.id_ptrs[i] + offset, network, o_h,
+                len(window.x_ptrs) * K + i * CLASSES, K, CLASSES, BLOCK_K, BLOCK_C,
+            )  # fmt: skip
+    return later_layers(hidden, network, o_h, BLOCK_J)
 
 
 @triton.jit
-def _fetch_network(i_b, w1_ptr, w2_ptr, H, F):
+def _prefetch_network(i_b, network):
     """Once for all sequences: since the last step every weight of the model has passed through the cache."""
     if i_b == 0:
-        ask_for_floats(w1_ptr, H * F, LINES)
-        ask_for_floats(w2_ptr, H * H, LINES)
+        prefetch_floats(network.w1_ptr, network.H * network.F, LINES)
+        prefetch_floats(network.w2_ptr, network.H * network.H, LINES)
 
 
 @triton.jit
@@ -110,94 +115,83 @@ def _ends(ends_ptr, token, E, BLOCK_E: tl.constexpr):
 
 @triton.jit
 def _decision_kernel(
-    x0_ptr, x1_ptr, x2_ptr, x3_ptr, i0_ptr, i1_ptr, i2_ptr, i3_ptr, class_ptr,
-    mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
-    candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr, factor_ptr,
-    given_ptr, lse_ptr, padded_ptr, tally_ptr, budgets_ptr, ends_ptr, active_ptr, ring_ptr, floats_ptr, cursor_ptr,
-    carried_ptr, tokens_ptr, choice_ptr, chosen_ptr, shown_ptr, strength_ptr, capacity_ptr, emitted_ptr, moved_ptr,
-    broken_ptr,
-    stride_x0, stride_x1, stride_x2, stride_x3, stride_cb, stride_nb, stride_pb, H, F, known, M, E, theta, beta, full,
-    slots, window, room, size, columns,
-    K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, RULE: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, HAS_GIVEN: tl.constexpr, HAS_FLOATS: tl.constexpr, HAS_CARRIED: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    window, network, ladder, pending, text, ring, out, factor_ptr, given_ptr, lse_ptr, carried_ptr,
+    theta, beta, full, slots,
+    K: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, RULE: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """One sequence. Without POSITIONS its strength is beta * factor, or 0 where what is given is not above theta."""
+    """One sequence. Without a network its strength is beta * factor, or 0 where what is given is not above theta."""
     i_b = tl.program_id(0).to(tl.int64)
-    if OVERLAP and POSITIONS > 0:
-        _fetch_network(i_b, w1_ptr, w2_ptr, H, F)
-    start_early(OVERLAP)
+    EVALUATED: tl.constexpr = network is not None
+    if USE_PDL and EVALUATED:
+        _prefetch_network(i_b, network)
+    pdl_sync(USE_PDL)
     o_m = tl.arange(0, BLOCK_M)
-    p_candidate = candidates_ptr + i_b * stride_cb
-    waiting = tl.load(pending_ptr + i_b) >= 0
+    p_candidate = ladder.candidates_ptr + i_b * ladder.stride_cb
+    waiting = tl.load(pending.token_ptr + i_b) >= 0
     count = tl.full((), 1, tl.int64)
-    if HAS_COUNTS:
-        count = tl.load(counts_ptr + i_b)
+    if ladder.counts_ptr is not None:
+        count = tl.load(ladder.counts_ptr + i_b)
     capacity = tl.full((), float("nan"), tl.float32)
     strength = tl.full((), 0.0, tl.float32)
-    if POSITIONS > 0:
-        o_0, o_1, o_2, o_3 = i_b * stride_x0, i_b * stride_x1, i_b * stride_x2, i_b * stride_x3
-        capacity = _evaluated(
-            x0_ptr + o_0, x1_ptr + o_1, x2_ptr + o_2, x3_ptr + o_3, i0_ptr + o_0, i1_ptr + o_1, i2_ptr + o_2,
-            i3_ptr + o_3, class_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr, H, F, known,
-            K, POSITIONS, TRANSFORM, CLASSES, BLOCK_H, BLOCK_F, BLOCK_J, BLOCK_K, BLOCK_C,
-        )  # fmt: skip
+    if EVALUATED:
+        capacity = _capacity(window, i_b, network, K, TRANSFORM, CLASSES, BLOCK_H, BLOCK_F, BLOCK_J, BLOCK_K, BLOCK_C)
         strength = strength_of(capacity, theta, beta) * tl.load(factor_ptr + i_b)
-        strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)
-        capacity = tl.where(waiting, tl.load(pending_capacity_ptr + i_b), capacity)
+        strength = tl.where(waiting, tl.load(pending.strength_ptr + i_b), strength)
+        capacity = tl.where(waiting, tl.load(pending.capacity_ptr + i_b), capacity)
     else:
         strength = beta * tl.load(factor_ptr + i_b)
-        if HAS_GIVEN:
+        if given_ptr is not None:
             strength = tl.where(tl.load(given_ptr + i_b) > theta, strength, 0.0)
-    choice = choose(p_candidate, needs_ptr + i_b * stride_nb, count, strength, full, M, RULE, BLOCK_M)
+    p_need = ladder.needs_ptr + i_b * ladder.stride_nb
+    choice = choose(p_candidate, p_need, count, strength, full, ladder.M, RULE, BLOCK_M)
 
     token = tl.load(p_candidate + choice)
-    b_candidate = tl.load(p_candidate + o_m, mask=o_m < M, other=0)  # [BLOCK_M]
-    active = tl.load(active_ptr + i_b) != 0
-    finite = tl.abs(tl.load(lse_ptr + i_b)) < float("inf")
+    b_candidate = tl.load(p_candidate + o_m, mask=o_m < ladder.M, other=0)  # [BLOCK_M]
+    active = tl.load(text.active_ptr + i_b) != 0
+    broken = active & ((tl.abs(tl.load(lse_ptr + i_b)) < float("inf")) == 0)
     reach = slots
-    if HAS_CARRIED:
+    if carried_ptr is not None:
         reach = tl.load(carried_ptr + i_b)
     overflow = (choice >= reach) & active & (waiting == 0)
     emitted = active & (overflow == 0)
-    tally = tl.load(tally_ptr + i_b)
+    tally = tl.load(text.tally_ptr + i_b)
     after = tally + emitted.to(tl.int64)
-    ended = _ends(ends_ptr + i_b * E, token, E, BLOCK_E) | (after >= tl.load(budgets_ptr + i_b))
+    ended = _ends(text.ends_ptr + i_b * text.E, token, text.E, BLOCK_E) | (after >= tl.load(text.budgets_ptr + i_b))
     stays = active & ((emitted & ended) == 0)
-    place = tl.load(cursor_ptr) & 0xFFFFFFFF
+    place = tl.load(ring.cursor_ptr) & 0xFFFFFFFF
     tl.debug_barrier()  # what is written now, slower threads of this program still had to read
 
-    tl.store(pending_ptr + i_b, tl.where(overflow, token, -1))
-    tl.store(pending_strength_ptr + i_b, strength)
-    tl.store(pending_capacity_ptr + i_b, capacity)
-    tl.store(padded_ptr + i_b * stride_pb + tl.minimum(tally + window, room - 1), token, mask=emitted)
-    tl.store(tally_ptr + i_b, after)
-    tl.store(active_ptr + i_b, stays)
-    tl.store(tokens_ptr + i_b, token)
-    tl.store(choice_ptr + i_b, choice)
-    tl.store(chosen_ptr + i_b, tl.where(emitted & (waiting == 0) & (POSITIONS > 0), choice, 0))
-    tl.store(shown_ptr + i_b, count)
-    tl.store(strength_ptr + i_b, strength)
-    tl.store(capacity_ptr + i_b, capacity)
-    tl.store(emitted_ptr + i_b, emitted)
-    tl.store(moved_ptr + i_b, emitted & stays)
-    tl.store(broken_ptr + i_b, active & (finite == 0))
+    tl.store(pending.token_ptr + i_b, tl.where(overflow, token, -1))
+    tl.store(pending.strength_ptr + i_b, strength)
+    tl.store(pending.capacity_ptr + i_b, capacity)
+    p_text = text.padded_ptr + i_b * text.stride_pb + tl.minimum(tally + text.window, text.room - 1)
+    tl.store(p_text, token, mask=emitted)
+    tl.store(text.tally_ptr + i_b, after)
+    tl.store(text.active_ptr + i_b, stays)
+    tl.store(out.tokens_ptr + i_b, token)
+    tl.store(out.choice_ptr + i_b, choice)
+    tl.store(out.chosen_ptr + i_b, tl.where(emitted & (waiting == 0) & EVALUATED, choice, 0))
+    tl.store(out.shown_ptr + i_b, count)
+    tl.store(out.strength_ptr + i_b, strength)
+    tl.store(out.capacity_ptr + i_b, capacity)
+    tl.store(out.emitted_ptr + i_b, emitted)
+    tl.store(out.moved_ptr + i_b, emitted & stays)
+    tl.store(out.broken_ptr + i_b, broken)
 
     row = place * tl.num_programs(0) + i_b
-    p_ring = ring_ptr + row * columns
-    said = tl.where(emitted, token, NO_TOKEN)
-    tl.store(p_ring, tl.where(active & (finite == 0), NOT_FINITE, said))
-    if HAS_FLOATS:
+    p_ring = ring.integers_ptr + row * ring.columns
+    tl.store(p_ring, tl.where(broken, NOT_FINITE, tl.where(emitted, token, NO_TOKEN)))
+    if ring.floats_ptr is not None:
         tl.store(p_ring + 1, choice)
         tl.store(p_ring + 2, count)
-        tl.store(p_ring + 3 + o_m, b_candidate, mask=o_m < M)
-        tl.store(floats_ptr + 2 * row, strength)
-        tl.store(floats_ptr + 2 * row + 1, capacity)
-    arrived = tl.atomic_add(cursor_ptr, 1 << 32) >> 32
+        tl.store(p_ring + 3 + o_m, b_candidate, mask=o_m < ladder.M)
+        tl.store(ring.floats_ptr + 2 * row, strength)
+        tl.store(ring.floats_ptr + 2 * row + 1, capacity)
+    arrived = tl.atomic_add(ring.cursor_ptr, 1 << 32) >> 32
     if arrived == tl.num_programs(0) - 1:
-        tl.store(cursor_ptr, (place + 1) % size)
+        tl.store(ring.cursor_ptr, (place + 1) % ring.size)
 
 
 def _check_window(probs, ids, weights, table, k: int, transform: int, classes: int, batch: int, like) -> None:
@@ -221,11 +215,9 @@ def _check_window(probs, ids, weights, table, k: int, transform: int, classes: i
     check_weights(weights, len(probs) * (k + (0 if table is None else classes)), like)
 
 
-def _check_texts(given: dict[str, torch.Tensor | None], batch: int, rungs: int, like: torch.Tensor) -> None:
-    """Everything [B], the texts and the ring."""
-    for name, tensor in given.items():
-        if tensor is None:
-            continue
+def _check_rows(given: dict[str, torch.Tensor | None], batch: int, like: torch.Tensor) -> None:
+    """Everything [B] that there is."""
+    for name, tensor in ((name, tensor) for name, tensor in given.items() if tensor is not None):
         floats = name in ("pending_strength", "pending_capacity", "factor", "given", "logsumexp")
         dtype = torch.float32 if floats else torch.bool if name == "active" else torch.int64
         check_tensor(name, tensor, (dtype,), (batch,), like)
@@ -247,6 +239,21 @@ def _check_ring(padded, ends, ring, floats, cursor, window: int, batch: int, run
     check_contiguous(ends=ends, ring=ring, cursor=cursor)
 
 
+def _network(probs, ids, weights, table, k: int, classes: int) -> dict[str, object]:
+    """The kernel's arguments about window and network, None without one."""
+    if not weights:
+        sizes = dict.fromkeys(("CLASSES", "BLOCK_H", "BLOCK_F", "BLOCK_J", "BLOCK_K", "BLOCK_C"), 0)
+        return {"window": None, "network": None, "K": k, **sizes}
+    classes, hidden = 0 if table is None else classes, weights[2].shape[0]
+    inputs, known = len(probs) * (k + classes), 0 if table is None else table.numel()
+    return {
+        "window": Window(tuple(probs), tuple(ids), tuple(p.stride(0) for p in probs)),
+        "network": Network(*weights, hidden, inputs, table, known), "K": k, "CLASSES": classes,
+        **network_blocks(hidden, k), "BLOCK_K": triton.next_power_of_2(k),
+        "BLOCK_C": triton.next_power_of_2(max(classes, 1)),
+    }  # fmt: skip
+
+
 def decision_step(
     probs: list[torch.Tensor],
     ids: list[torch.Tensor],
@@ -255,9 +262,7 @@ def decision_step(
     candidates: torch.Tensor,
     needs: torch.Tensor,
     counts: torch.Tensor | None,
-    pending: torch.Tensor,
-    pending_strength: torch.Tensor,
-    pending_capacity: torch.Tensor,
+    pending: list[torch.Tensor],
     factor: torch.Tensor,
     given: torch.Tensor | None,
     logsumexp: torch.Tensor,
@@ -297,59 +302,32 @@ def decision_step(
         check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")
     check(0 <= rule < len(RULES), f"rule must be in [0, {len(RULES) - 1}]", rule, "use RULES.index")
     check(slots >= 1, "slots must be at least 1", slots, "forward one candidate")
-    of_rows = {"counts": counts, "pending": pending, "pending_strength": pending_strength,
-               "pending_capacity": pending_capacity, "factor": factor, "given": given, "logsumexp": logsumexp,
-               "tally": tally, "budgets": budgets, "active": active, "carried": carried}  # fmt: skip
-    _check_texts(of_rows, batch, rungs, candidates)
+    check(len(pending) == 3, "pending must be 3 tensors", len(pending), "pass tokens, strengths and capacities")
+    waiting = dict(zip(("pending", "pending_strength", "pending_capacity"), pending, strict=True))
+    _check_rows({"counts": counts, "factor": factor, "given": given, "logsumexp": logsumexp, "tally": tally,
+                 "budgets": budgets, "active": active, "carried": carried, **waiting}, batch, candidates)  # fmt: skip
     _check_ring(padded, ends, ring, floats, cursor, window, batch, rungs)
     if weights:
         _check_window(probs, ids, weights, table, k, transform, classes, batch, candidates)
-    whole = [torch.empty_like(tally) for _ in range(4)]
-    real = [torch.empty_like(factor) for _ in range(2)]
-    said = [torch.empty_like(active) for _ in range(3)]
-    names = ("tokens", "choice", "chosen", "shown", "strength", "capacity", "emitted", "moved", "broken")
-    outputs = dict(zip(names, [*whole, *real, *said], strict=True))
-    given_tensors = {name: tally if tensor is None else tensor for name, tensor in of_rows.items()}
-    given_tensors |= {"candidates": candidates, "needs": needs, "padded": padded, "ends": ends, "ring": ring,
-                      "floats": factor if floats is None else floats, "cursor": cursor, **outputs}  # fmt: skip
-    given_tensors["lse"] = given_tensors.pop("logsumexp")
+    kinds = [tally] * 4 + [factor] * 2 + [active] * 3
+    outputs = tuple(torch.empty_like(kind) for kind in kinds)
+    stride_cb, stride_nb, most_ends = candidates.stride(0), needs.stride(0), ends.shape[1]
     launch(
         _decision_kernel,
         (batch,),
         {
-            **_network(probs, ids, weights, table, k, classes, factor),
-            **{f"{name}_ptr": tensor for name, tensor in given_tensors.items()},
-            "stride_cb": candidates.stride(0), "stride_nb": needs.stride(0), "stride_pb": padded.stride(0),
-            "M": rungs, "E": ends.shape[1], "theta": theta, "beta": beta, "full": full, "slots": slots,
-            "window": window, "room": padded.shape[1], "size": ring.shape[0], "columns": ring.shape[2],
-            "TRANSFORM": transform, "RULE": rule, "HAS_COUNTS": counts is not None, "HAS_GIVEN": given is not None,
-            "HAS_FLOATS": floats is not None, "HAS_CARRIED": carried is not None,
-            "OVERLAP": overlaps(candidates),
+            **_network(probs, ids, weights, table, k, classes),
+            "ladder": Ladder(candidates, needs, counts, stride_cb, stride_nb, rungs), "pending": Pending(*pending),
+            "text": Text(padded, tally, budgets, ends, active, padded.stride(0), window, padded.shape[1], most_ends),
+            "ring": Ring(ring, floats, cursor, ring.shape[0], ring.shape[2]), "out": Out(*outputs),
+            "factor_ptr": factor, "given_ptr": given, "lse_ptr": logsumexp, "carried_ptr": carried,
+            "theta": theta, "beta": beta, "full": full, "slots": slots,
+            "TRANSFORM": transform, "RULE": rule, "USE_PDL": uses_pdl(candidates),
             "BLOCK_M": triton.next_power_of_2(rungs),
-            "BLOCK_E": triton.next_power_of_2(ends.shape[1]) if ends.shape[1] else 0,
+            "BLOCK_E": triton.next_power_of_2(most_ends) if most_ends else 0,
         },
         num_warps=NUM_WARPS if weights else 1,
         maxnreg=128,  # the assembler would rather spill than have fewer programs on a multiprocessor, of which few run
         enable_fp_fusion=False,
     )  # fmt: skip
-    return tuple(outputs.values())
-
-
-def _network(probs, ids, weights, table, k: int, classes: int, stand_in: torch.Tensor) -> dict[str, object]:
-    """The kernel's arguments about window and network; without one, what it does not touch."""
-    positions = len(probs) if weights else 0
-    windows = [(probs[min(i, positions - 1)], ids[min(i, positions - 1)]) if positions else (stand_in, stand_in)
-               for i in range(MAX_POSITIONS)]  # fmt: skip
-    names = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "b3")
-    found = classes if positions and table is not None else 0
-    hidden = weights[2].shape[0] if positions else 1
-    return {
-        **{f"x{i}_ptr": p for i, (p, _) in enumerate(windows)},
-        **{f"i{i}_ptr": at for i, (_, at) in enumerate(windows)},
-        **{f"stride_x{i}": p.stride(0) for i, (p, _) in enumerate(windows)},
-        **{f"{name}_ptr": tensor for name, tensor in zip(names, weights if positions else [stand_in] * 8, strict=True)},
-        "class_ptr": table if found else stand_in, "known": table.numel() if found else 0, "H": hidden,
-        "F": positions * (k + found), "K": k, "POSITIONS": positions, "CLASSES": found,
-        **network_blocks(hidden, k), "BLOCK_K": triton.next_power_of_2(k),
-        "BLOCK_C": triton.next_power_of_2(max(found, 1)),
-    }  # fmt: skip
+    return outputs

@@ -26,9 +26,7 @@ def decision_step_ref(
     candidates: torch.Tensor,
     needs: torch.Tensor,
     counts: torch.Tensor | None,
-    pending: torch.Tensor,
-    pending_strength: torch.Tensor,
-    pending_capacity: torch.Tensor,
+    pending: list[torch.Tensor],
     factor: torch.Tensor,
     given: torch.Tensor | None,
     logsumexp: torch.Tensor,
@@ -65,7 +63,7 @@ def decision_step_ref(
         weights: as in `evaluate_capacity_ref`; empty: the strength is beta * factor.
         table: uint8 [V], class of each token id, whose masses follow the probabilities as inputs; None = none.
         candidates, needs, counts, rule, full: the ladder [B, M]; counts None = one candidate each.
-        pending, pending_strength, pending_capacity: what waits, mutated. factor: float32 [B].
+        pending: what waits, mutated: token int64 (-1: none), strength and capacity float32 [B]. factor: float32 [B].
         given: float32 [B]: without an evaluator the strength is 0 where this is not above theta; None = nowhere.
         logsumexp: float32 [B], of the logits chosen from.
         padded int64 [B, W + N], tally int64 [B], active bool [B]: the texts, mutated. budgets int64 [B], ends int64
@@ -76,12 +74,12 @@ def decision_step_ref(
         window: W. k, transform, theta, beta: as in `evaluator_step_ref`.
         classes: number of token classes. evaluate, select: implementations of those ops.
     """
-    waiting, was_active = pending >= 0, active.clone()
+    waiting, was_active = pending[0] >= 0, active.clone()
     shown = torch.ones_like(tally) if counts is None else counts.clone()
     if weights:
         extra = None if table is None else window_masses(probs, ids, table, k, classes)
         capacity, strength, choice = evaluator_step_ref(
-            probs, weights, candidates, needs, shown, pending, pending_strength, pending_capacity, factor, k,
+            probs, weights, candidates, needs, shown, *pending, factor, k,
             transform, theta, beta, rule, full, extra, evaluate=evaluate, select=select,
         )  # fmt: skip
     else:
@@ -94,9 +92,8 @@ def decision_step_ref(
     overflow = (choice >= (slots if carried is None else carried)) & was_active & ~waiting
     emitted = was_active & ~overflow
     chosen = torch.where(emitted & ~waiting, choice, 0) if weights else torch.zeros_like(choice)
-    pending.copy_(torch.where(overflow, tokens, -1))
-    pending_strength.copy_(strength)
-    pending_capacity.copy_(capacity)
+    for tensor, value in zip(pending, (torch.where(overflow, tokens, -1), strength, capacity), strict=True):
+        tensor.copy_(value)
     place = (tally + window).clamp(max=padded.shape[1] - 1)[:, None]
     kept = padded.gather(1, place)
     padded.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))

@@ -14,6 +14,7 @@ here the last program of a tile to finish merges them. Programs count in `arriva
 clears, so that nothing needs clearing between two steps.
 """
 
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,21 +24,25 @@ import triton.language as tl
 
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, uses_pdl
 from caw.triton_kernels.packed_weights import check_packed
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.pdl import pdl_sync
 from caw.triton_kernels.rms_norm import MAX_WIDTH, added, added_and_normed, normed
-from caw.triton_kernels.sibling_attention import attend_prefix, log2_scores, prefix_bounds
+from caw.triton_kernels.sibling_attention import KeysValues, attend_prefix, log2_scores, prefix_bounds
 from caw.triton_kernels.small_linear import MAX_ROWS, product
 
 MAX_CANDIDATES = 32
 MAX_DIM = 256
+# Arguments that the kernel is given together. norms: of heads, to whose weights `offset` is added; parts: of the prefix
+Rotary = namedtuple("Rotary", "cos_ptr sin_ptr stride_b stride_c")
+Norms = namedtuple("Norms", "q_ptr k_ptr eps offset")
+Parts = namedtuple("Parts", "part_ptr lse_ptr arrivals_ptr")
 
 
 @triton.jit
-def _rotated(x_ptr, o_row, norm_ptr, cos_ptr, sin_ptr, o_cos, m_row, eps, offset,
-             D: tl.constexpr, ROTATED: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+def _rotate(x_ptr, o_row, norms, norm_ptr, rotary, o_cos, m_row, D: tl.constexpr, ROTATED: tl.constexpr,
+             BLOCK_D: tl.constexpr):  # fmt: skip
     """Heads x[o_row : o_row + D], normalised if asked, their first ROTATED dimensions rotated by cos and sin at o_cos;
     float32 [rows, BLOCK_D]."""
     o_d = tl.arange(0, BLOCK_D)
@@ -47,26 +52,27 @@ def _rotated(x_ptr, o_row, norm_ptr, cos_ptr, sin_ptr, o_cos, m_row, eps, offset
     m_rot = m_row[:, None] & (o_d < ROTATED)[None, :]
     b_x = tl.load(x_ptr + o_row[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)  # [rows, BLOCK_D]
     b_p = tl.load(x_ptr + o_row[:, None] + o_p[None, :], mask=mask, other=0.0).to(tl.float32)  # [rows, BLOCK_D]
-    if HAS_NORM:
-        scale = tl.rsqrt(tl.sum(b_x * b_x, 1) / D + eps)[:, None]
-        b_x = b_x * scale * (tl.load(norm_ptr + o_d, mask=o_d < D, other=0.0).to(tl.float32) + offset)[None, :]
-        b_p = b_p * scale * (tl.load(norm_ptr + o_p, mask=o_d < D, other=0.0).to(tl.float32) + offset)[None, :]
-    b_cos = tl.load(cos_ptr + o_cos[:, None] + o_d[None, :], mask=m_rot, other=1.0).to(tl.float32)
-    b_sin = tl.load(sin_ptr + o_cos[:, None] + o_d[None, :], mask=m_rot, other=0.0).to(tl.float32)
+    if norms is not None:
+        scale = tl.rsqrt(tl.sum(b_x * b_x, 1) / D + norms.eps)[:, None]
+        b_x = b_x * scale * (tl.load(norm_ptr + o_d, mask=o_d < D, other=0.0).to(tl.float32) + norms.offset)[None, :]
+        b_p = b_p * scale * (tl.load(norm_ptr + o_p, mask=o_d < D, other=0.0).to(tl.float32) + norms.offset)[None, :]
+    b_cos = tl.load(rotary.cos_ptr + o_cos[:, None] + o_d[None, :], mask=m_rot, other=1.0).to(tl.float32)
+    b_sin = tl.load(rotary.sin_ptr + o_cos[:, None] + o_d[None, :], mask=m_rot, other=0.0).to(tl.float32)
     return b_x * b_cos + tl.where((o_d < half)[None, :], -b_p, b_p) * b_sin
 
 
 @triton.jit
-def _merge_parts(part_ptr, lse_ptr, o_r, m_m, top, acc, count, splits, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def _merge_parts(parts, o_r, m_m, top, acc, count, splits, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """All parts of rows o_r and their own tokens, of score `top` and value acc: the output [BLOCK_M, BLOCK_D]."""
     o_d = tl.arange(0, BLOCK_D)
     total = tl.full(top.shape, 1.0, tl.float32)
     for s in range(0, splits):
         # .cg: other multiprocessors wrote these; what this one's own cache holds of them may be older
-        b_lse = tl.load(lse_ptr + s * count + o_r, mask=m_m, other=float("-inf"), cache_modifier=".cg")  # [BLOCK_M]
+        p_lse = parts.lse_ptr + s * count + o_r
+        b_lse = tl.load(p_lse, mask=m_m, other=float("-inf"), cache_modifier=".cg")  # [BLOCK_M]
         there = b_lse != float("-inf")  # an empty part wrote nothing; NaN is not one
         m_part = there[:, None] & (o_d < D)[None, :]
-        p_part = part_ptr + (s * count + o_r)[:, None] * D + o_d[None, :]
+        p_part = parts.part_ptr + (s * count + o_r)[:, None] * D + o_d[None, :]
         b_part = tl.load(p_part, mask=m_part, other=0.0, cache_modifier=".cg")  # [BLOCK_M, BLOCK_D]
         new_top = tl.maximum(top, b_lse)
         decay, weight = tl.exp2(top - new_top), tl.exp2(b_lse - new_top)
@@ -76,22 +82,18 @@ def _merge_parts(part_ptr, lse_ptr, o_r, m_m, top, acc, count, splits, D: tl.con
     return acc / total[:, None]
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size", "slot", "packed"])
+@triton.jit(do_not_specialize=["slot", "packed", "group", "candidates", "splits", "size", "window"])
 def _layer_attention_kernel(
-    qkv_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, k_scratch_ptr, v_scratch_ptr, lengths_ptr,
-    arrivals_ptr, part_ptr, lse_ptr, out_ptr, rows_ptr, stride_qb, stride_qc, stride_cb, stride_cc,
-    stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd,
-    stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
-    slot, kv_heads, group, candidates, splits, size, window, packed, eps, offset, scale, softcap,
-    D: tl.constexpr, ROTATED: tl.constexpr, ONE_PART: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
-    PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
+    qkv_ptr, stride_qb, stride_qc, norms, rotary, cache, scratch, slot, lengths_ptr, parts, out_ptr, rows_ptr, packed,
+    kv_heads, group, candidates, splits, size, window, scale, softcap,
+    D: tl.constexpr, ROTATED: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output.
 
-    PACKED: of `packed` rows, ascending, those of this sequence are its candidates, at most as many as a tile is for.
+    rows_ptr: of `packed` rows, ascending, those of this sequence are its candidates, at most as many as a tile is for.
     """
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
     i_bh = tl.program_id(1)
     i_s = tl.program_id(2)
@@ -105,45 +107,47 @@ def _layer_attention_kernel(
     o_h = i_h * group + o_m // candidates
     heads = group * kv_heads
     first = i_b * candidates  # its first row
-    if PACKED:
+    if rows_ptr is not None:
         o_r = tl.arange(0, BLOCK_R)
         b_row = tl.load(rows_ptr + o_r, mask=o_r < packed, other=0x7FFFFFFF)  # [BLOCK_R]
         first = tl.sum((b_row < i_b).to(tl.int32), 0).to(tl.int64)
         m_m = m_m & (o_c < tl.sum((b_row == i_b).to(tl.int32), 0))
         o_row = (first + o_c) * stride_qc
-        o_cos = (first + o_c) * stride_cb
+        o_cos = (first + o_c) * rotary.stride_b
     else:
         o_row = i_b * stride_qb + o_c * stride_qc
-        o_cos = i_b * stride_cb + o_c * stride_cc
+        o_cos = i_b * rotary.stride_b + o_c * rotary.stride_c
     m_md = m_m[:, None] & (o_d < D)[None, :]
-    kind = k_ptr.dtype.element_ty
+    kind = cache.k_ptr.dtype.element_ty
     o_k = o_row + (heads + i_h) * D
     p_v = qkv_ptr + (o_row + (heads + kv_heads + i_h) * D)[:, None] + o_d[None, :]
-    b_q = _rotated(qkv_ptr, o_row + o_h * D, q_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, offset,
-                   D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
-    b_k = _rotated(qkv_ptr, o_k, k_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, offset,
-                   D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
+    q_norm_ptr = None if norms is None else norms.q_ptr
+    k_norm_ptr = None if norms is None else norms.k_ptr
+    b_q = _rotate(qkv_ptr, o_row + o_h * D, norms, q_norm_ptr, rotary, o_cos, m_m, D, ROTATED, BLOCK_D).to(kind)
+    b_k = _rotate(qkv_ptr, o_k, norms, k_norm_ptr, rotary, o_cos, m_m, D, ROTATED, BLOCK_D).to(kind)
     if UPCAST:  # the interpreter computes wrongly in bfloat16
         b_q = b_q.to(tl.float32)
-    own = log2_scores(tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1), scale, softcap, HAS_SOFTCAP)
+    own = log2_scores(tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1), scale, softcap)
     if i_s == 0:  # of the heads that share a key, the first one's rows put it down
         m_own = m_md & (o_m < candidates)[:, None]
         o_slot = (slot + o_c)[:, None].to(tl.int64)
-        tl.store(k_scratch_ptr + i_b * stride_sb + o_slot * stride_ss + i_h * stride_sh + o_d[None, :], b_k, mask=m_own)
+        stride_kb, stride_ks, stride_kh = scratch.k_strides
+        stride_vb, stride_vs, stride_vh = scratch.v_strides
+        p_ko = scratch.k_ptr + i_b * stride_kb + o_slot * stride_ks + i_h * stride_kh + o_d[None, :]
+        p_vo = scratch.v_ptr + i_b * stride_vb + o_slot * stride_vs + i_h * stride_vh + o_d[None, :]
+        tl.store(p_ko, b_k, mask=m_own)
         b_v = tl.load(p_v, mask=m_own, other=0.0)  # [BLOCK_M, BLOCK_D]
-        tl.store(v_scratch_ptr + i_b * stride_tb + o_slot * stride_ts + i_h * stride_th + o_d[None, :], b_v, mask=m_own)
+        tl.store(p_vo, b_v, mask=m_own)
 
     # a length past the cache is clamped: wrong at worst, never a wild access
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
-    low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
+    low, high = prefix_bounds(length, i_s, splits, window, BLOCK_N)
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, k_ptr, v_ptr, lengths_ptr, i_b, i_h, low, high,
-        stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
-        D, 0, HAS_SOFTCAP, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
+        b_q, cache, None, i_b, i_h, low, high, scale, softcap, D, 0, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
     )  # fmt: skip
 
     p_out = out_ptr + ((first + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
-    if ONE_PART:
+    if parts is None:  # one part is the whole prefix
         b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
         top = tl.maximum(b_max, own)
         decay, weight = tl.exp2(b_max - top), tl.exp2(own - top)
@@ -155,16 +159,84 @@ def _layer_attention_kernel(
         o_p = i_s * count + o_p_row
         nothing = b_sum == 0
         b_lse = tl.where(nothing, float("-inf"), b_max + tl.log2(tl.where(nothing, 1.0, b_sum)))
-        tl.store(lse_ptr + o_p, b_lse, mask=m_m)
+        tl.store(parts.lse_ptr + o_p, b_lse, mask=m_m)
         if high > low:  # what an empty part would have written is not read
             b_part = b_acc / tl.where(nothing, 1.0, b_sum)[:, None]
-            tl.store(part_ptr + o_p[:, None] * D + o_d[None, :], b_part, mask=m_md)
+            tl.store(parts.part_ptr + o_p[:, None] * D + o_d[None, :], b_part, mask=m_md)
         tl.debug_barrier()  # all threads have stored before one of them says so
-        arrived = tl.atomic_add(arrivals_ptr + i_bh * tl.num_programs(0) + i_m, 1, sem="acq_rel", scope="gpu")
+        p_arrived = parts.arrivals_ptr + i_bh * tl.num_programs(0) + i_m
+        arrived = tl.atomic_add(p_arrived, 1, sem="acq_rel", scope="gpu")
         if arrived == splits - 1:
             b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
-            b_out = _merge_parts(part_ptr, lse_ptr, o_p_row, m_m, own, b_v, count, splits, D, BLOCK_D)
+            b_out = _merge_parts(parts, o_p_row, m_m, own, b_v, count, splits, D, BLOCK_D)
             tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
+
+
+def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows,
+           after_norms: bool) -> None:  # fmt: skip
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("hidden", hidden, FLOATS, (None, None, None))
+    batch, candidates, width = hidden.shape
+    kind, count = (hidden.dtype,), batch * candidates
+    shape = (batch, candidates)
+    if rows is not None:
+        check_tensor("rows", rows, (torch.int64,), (batch,), hidden)
+        check(candidates == 1, "hidden must have shape [N, 1, E] with rows", list(hidden.shape), "pass a row each")
+        check(rows.is_contiguous(), "rows must be contiguous", rows.stride(), "call .contiguous()")
+        batch = lengths.shape[0]
+    check(
+        1 <= candidates <= MAX_CANDIDATES, f"hidden must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer"
+    )
+    check(count <= MAX_ROWS, f"hidden must have at most {MAX_ROWS} rows", count, "use the model's own layers")
+    check(1 <= width <= MAX_WIDTH, f"hidden must be 1 to {MAX_WIDTH} wide", width, "use the model's own layers")
+    check_tensor("k_cache", k_cache, kind, (batch, None, None, None), hidden)
+    _, kv_heads, size, dim = k_cache.shape
+    check_tensor("v_cache", v_cache, kind, tuple(k_cache.shape), hidden)
+    check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
+          "use the model's own layers")  # fmt: skip
+    check_tensor("cos", cos, kind, (*shape, None), hidden)
+    turned = cos.shape[2]
+    check(2 <= turned <= dim and turned % 2 == 0, f"cos must be an even number of 2 to {dim} wide", turned,
+          "pass the dimensions that are rotated")  # fmt: skip
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        check_tensor(name, tensor, kind, (*shape, turned), hidden)
+        check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
+    check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
+    for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):
+        check_tensor(name, tensor, kind, (None, None, kv_heads, dim), hidden)
+        fits = tensor.shape[0] >= batch and 0 <= slot <= tensor.shape[1] - candidates
+        check(fits, f"{name} must have room for {candidates} candidates of {batch} sequences from slot {slot} on",
+              list(tensor.shape), "allocate more")  # fmt: skip
+        check(tensor.stride(3) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
+    check_tensor("lengths", lengths, (torch.int64,), (batch,), hidden)
+    check(lengths.is_contiguous(), "lengths must be contiguous", lengths.stride(), "call .contiguous()")
+    check(hidden.is_contiguous(), "hidden must be contiguous", hidden.stride(), "call .contiguous()")
+    _check_weights(hidden, k_cache, weights, biases, after_norms)
+    check_lengths(lengths, size)
+
+
+def _check_weights(hidden, k_cache, weights, biases, after_norms: bool) -> None:
+    """As `_check`, of matrices, norms and biases."""
+    kind, width = (hidden.dtype,), hidden.shape[2]
+    _, kv_heads, _, dim = k_cache.shape
+    count = 11 if after_norms else 9
+    expected = f"weights must be {count} tensors, or {count + 2} with norms of heads"
+    check(len(weights) in (count, count + 2), expected, len(weights), "see the op")
+    check(len(biases) == 7, "biases must be 7, of which each may be None", len(biases), "see the op")
+    outputs = weights[1].shape[0]
+    whole = kv_heads > 0 and outputs % (dim * kv_heads) == 0 and outputs > 0
+    check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
+    shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
+              8: (width, weights[6].shape[0])}  # fmt: skip
+    norms = [(dim,)] * (len(weights) - count) + [(width,)] * (count - 9)
+    shapes.update(enumerate(norms, start=9))
+    if weights[1].dtype in BY_DTYPE:
+        for i, (outputs, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
+            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (outputs, None), hidden)
+            check_packed(f"weights[{i}]", weights[i], size_in, hidden)
+    for i, shape in shapes.items():
+        check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
+        check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")
 
 
 class LayerAttention:
@@ -200,33 +272,24 @@ class LayerAttention:
         batch, candidates, blocks, count = self.batch, self.candidates, self.blocks, self.batch * self.heads
         width = self.heads * self.dim
         out = qkv.new_empty((qkv.shape[0], width), dtype=torch.float32 if INTERPRETED else qkv.dtype)
-        parts = 0 if self.one_part else self.splits * count * candidates
-        part = qkv.new_empty((parts, self.dim), dtype=torch.float32)
-        lse = qkv.new_empty((parts,), dtype=torch.float32)
-        strides = {
-            **{f"stride_k{x}": cache[0].stride(i) for i, x in enumerate("bhnd")},
-            **{f"stride_v{x}": cache[1].stride(i) for i, x in enumerate("bhnd")},
-            **{f"stride_s{x}": scratch[0].stride(i) for i, x in enumerate("bsh")},
-            **{f"stride_t{x}": scratch[1].stride(i) for i, x in enumerate("bsh")},
-        }
+        parts = None
+        if not self.one_part:
+            part = qkv.new_empty((self.splits * count * candidates, self.dim), dtype=torch.float32)
+            parts = Parts(part, part.new_empty(part.shape[0]), arrivals)
         launch(
             _layer_attention_kernel,
             (self.tiles, batch * self.kv_heads, self.splits),
             {
-                "qkv_ptr": qkv, "q_norm_ptr": norms[0] if norms else qkv, "k_norm_ptr": norms[1] if norms else qkv,
-                "cos_ptr": cos, "sin_ptr": sin, "k_ptr": cache[0], "v_ptr": cache[1],
-                "k_scratch_ptr": scratch[0], "v_scratch_ptr": scratch[1], "lengths_ptr": lengths,
-                "arrivals_ptr": arrivals, "part_ptr": part, "lse_ptr": lse, "out_ptr": out,
-                "rows_ptr": lengths if rows is None else rows, "packed": 0 if rows is None else rows.shape[0],
-                "stride_qb": candidates * qkv.stride(0), "stride_qc": qkv.stride(0),
-                "stride_cb": cos.stride(0), "stride_cc": cos.stride(1), **strides,
-                "slot": slot, "kv_heads": self.kv_heads, "group": self.heads // self.kv_heads,
-                "candidates": candidates, "splits": self.splits, "size": self.size,
-                "window": window or 0, "eps": eps, "offset": offset, "scale": scale, "softcap": softcap or 1.0,
-                "D": self.dim, "ROTATED": cos.shape[2], "ONE_PART": self.one_part,
-                "HAS_WINDOW": window is not None, "HAS_SOFTCAP": softcap is not None, "HAS_NORM": bool(norms),
-                "UPCAST": INTERPRETED,
-                "OVERLAP": overlaps(qkv), "PACKED": rows is not None, "BLOCK_R": MAX_ROWS,
+                "qkv_ptr": qkv, "stride_qb": candidates * qkv.stride(0), "stride_qc": qkv.stride(0),
+                "norms": Norms(*norms, eps, offset) if norms else None, "rotary": Rotary(cos, sin, *cos.stride()[:2]),
+                "cache": KeysValues(*cache, *(t.stride() for t in cache)),
+                "scratch": KeysValues(*scratch, *(t.stride()[:3] for t in scratch)), "slot": slot,
+                "lengths_ptr": lengths, "parts": parts, "out_ptr": out, "rows_ptr": rows,
+                "packed": 0 if rows is None else rows.shape[0], "kv_heads": self.kv_heads,
+                "group": self.heads // self.kv_heads, "candidates": candidates, "splits": self.splits,
+                "size": self.size, "window": window, "scale": scale, "softcap": softcap,
+                "D": self.dim, "ROTATED": cos.shape[2], "UPCAST": INTERPRETED,
+                "USE_PDL": uses_pdl(qkv), "BLOCK_R": MAX_ROWS,
                 "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
             },
             num_warps=blocks.num_warps,
@@ -315,70 +378,3 @@ def family_layer(
     if after:
         return added(product(inner, [wd], [biases[6]]), after[1], y, eps, offset).view(hidden.shape)
     return product(inner, [wd], [biases[6]], residual=y).view(hidden.shape)
-
-
-def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows,
-           after_norms: bool) -> None:  # fmt: skip
-    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
-    check_tensor("hidden", hidden, FLOATS, (None, None, None))
-    batch, candidates, width = hidden.shape
-    kind, count = (hidden.dtype,), batch * candidates
-    shape = (batch, candidates)
-    if rows is not None:
-        check_tensor("rows", rows, (torch.int64,), (batch,), hidden)
-        check(candidates == 1, "hidden must have shape [N, 1, E] with rows", list(hidden.shape), "pass a row each")
-        check(rows.is_contiguous(), "rows must be contiguous", rows.stride(), "call .contiguous()")
-        batch = lengths.shape[0]
-    check(
-        1 <= candidates <= MAX_CANDIDATES, f"hidden must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer"
-    )
-    check(count <= MAX_ROWS, f"hidden must have at most {MAX_ROWS} rows", count, "use the model's own layers")
-    check(1 <= width <= MAX_WIDTH, f"hidden must be 1 to {MAX_WIDTH} wide", width, "use the model's own layers")
-    check_tensor("k_cache", k_cache, kind, (batch, None, None, None), hidden)
-    _, kv_heads, size, dim = k_cache.shape
-    check_tensor("v_cache", v_cache, kind, tuple(k_cache.shape), hidden)
-    check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
-          "use the model's own layers")  # fmt: skip
-    check_tensor("cos", cos, kind, (*shape, None), hidden)
-    turned = cos.shape[2]
-    check(2 <= turned <= dim and turned % 2 == 0, f"cos must be an even number of 2 to {dim} wide", turned,
-          "pass the dimensions that are rotated")  # fmt: skip
-    for name, tensor in (("cos", cos), ("sin", sin)):
-        check_tensor(name, tensor, kind, (*shape, turned), hidden)
-        check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
-    check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
-    for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):
-        check_tensor(name, tensor, kind, (None, None, kv_heads, dim), hidden)
-        fits = tensor.shape[0] >= batch and 0 <= slot <= tensor.shape[1] - candidates
-        check(fits, f"{name} must have room for {candidates} candidates of {batch} sequences from slot {slot} on",
-              list(tensor.shape), "allocate more")  # fmt: skip
-        check(tensor.stride(3) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
-    check_tensor("lengths", lengths, (torch.int64,), (batch,), hidden)
-    check(lengths.is_contiguous(), "lengths must be contiguous", lengths.stride(), "call .contiguous()")
-    check(hidden.is_contiguous(), "hidden must be contiguous", hidden.stride(), "call .contiguous()")
-    _check_weights(hidden, k_cache, weights, biases, after_norms)
-    check_lengths(lengths, size)
-
-
-def _check_weights(hidden, k_cache, weights, biases, after_norms: bool) -> None:
-    """As `_check`, of matrices, norms and biases."""
-    kind, width = (hidden.dtype,), hidden.shape[2]
-    _, kv_heads, _, dim = k_cache.shape
-    count = 11 if after_norms else 9
-    expected = f"weights must be {count} tensors, or {count + 2} with norms of heads"
-    check(len(weights) in (count, count + 2), expected, len(weights), "see the op")
-    check(len(biases) == 7, "biases must be 7, of which each may be None", len(biases), "see the op")
-    outputs = weights[1].shape[0]
-    whole = kv_heads > 0 and outputs % (dim * kv_heads) == 0 and outputs > 0
-    check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
-    shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
-              8: (width, weights[6].shape[0])}  # fmt: skip
-    norms = [(dim,)] * (len(weights) - count) + [(width,)] * (count - 9)
-    shapes.update(enumerate(norms, start=9))
-    if weights[1].dtype in BY_DTYPE:
-        for i, (outputs, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
-            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (outputs, None), hidden)
-            check_packed(f"weights[{i}]", weights[i], size_in, hidden)
-    for i, shape in shapes.items():
-        check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
-        check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")

@@ -24,7 +24,7 @@ INFINITY_32 = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def first_green(p_id, p_value, p_context, low, high, threshold, full, max_strength, K,
+def first_green(p_id, p_value, p_context, lo, hi, threshold, full, max_strength, K,
                 W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """(token, logit) of the first green token of a row's record, -1 and -inf for none; whether one beyond is wanted."""
     o_k = tl.arange(0, BLOCK_K)
@@ -33,16 +33,16 @@ def first_green(p_id, p_value, p_context, low, high, threshold, full, max_streng
     b_value = tl.load(p_value + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
     token = b_id.to(tl.uint32)
     if SELFHASH_LIST:
-        s0, s1, s2, s3 = absorb_context(p_context, low, high, 1)
-        word = token_word(token, s0, s1, s2, s3, low, high)
+        s0, s1, s2, s3 = absorb_context(p_context, lo, hi, 1)
+        word = token_word(token, s0, s1, s2, s3, lo, hi)
         for i in tl.static_range(1, W):
-            s0, s1, s2, s3 = absorb_context(p_context + i, low, high, 1)
-            word = tl.minimum(word, token_word(token, s0, s1, s2, s3, low, high))
-        s0, s1, s2, s3 = absorb_pair(word, token, low, high)
-        word = token_word(token, s0, s1, s2, s3, low, high)
+            s0, s1, s2, s3 = absorb_context(p_context + i, lo, hi, 1)
+            word = tl.minimum(word, token_word(token, s0, s1, s2, s3, lo, hi))
+        s0, s1, s2, s3 = absorb_pair(word, token, lo, hi)
+        word = token_word(token, s0, s1, s2, s3, lo, hi)
     else:
-        s0, s1, s2, s3 = absorb_context(p_context, low, high, W)
-        word = token_word(token, s0, s1, s2, s3, low, high)
+        s0, s1, s2, s3 = absorb_context(p_context, lo, hi, W)
+        word = token_word(token, s0, s1, s2, s3, lo, hi)
     green = m_k & ((word >> 8).to(tl.int32) < threshold) & (b_value > float("-inf"))
     first = tl.min(tl.where(green, o_k, BLOCK_K), 0)
     found = first < BLOCK_K
@@ -64,9 +64,9 @@ def _green_kernel(
 ):  # fmt: skip
     """The first green token of a row's record, or that the vocabulary must be scanned."""
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = key_words(key_ptr + i_b)
+    lo, hi = key_words(key_ptr + i_b)
     token, logit, wanted = first_green(
-        ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, context_ptr + i_b * stride_cb, low, high, threshold,
+        ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, context_ptr + i_b * stride_cb, lo, hi, threshold,
         full, max_strength, K, W, SELFHASH_LIST, BLOCK_K,
     )  # fmt: skip
     tl.store(token_ptr + i_b, token)
@@ -172,16 +172,16 @@ def _envelope(candidates_ptr, needs_ptr, b_id, start, slope, o_k, max_strength, 
 
 
 @triton.jit
-def race_rungs(p_id, p_value, p_race, p_context, low, high, p_candidate, p_need, max_strength, K, M,
+def race_rungs(p_id, p_value, p_race, p_context, lo, hi, p_candidate, p_need, max_strength, K, M,
                W: tl.constexpr, SCALE: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """The race of one row: its ladder, stored but for its count, which is returned as int32."""
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
-    s0, s1, s2, s3 = absorb_context(p_context, low, high, W)
+    s0, s1, s2, s3 = absorb_context(p_context, lo, hi, W)
     b_id = tl.load(p_id + o_k, mask=m_k, other=0)  # [BLOCK_K]
     b_value = tl.load(p_value + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
     b_race = tl.load(p_race + o_k, mask=m_k, other=0.0)  # [BLOCK_K]
-    race = b_race.to(tl.float64) + gumbel(token_word(b_id.to(tl.uint32), s0, s1, s2, s3, low, high))
+    race = b_race.to(tl.float64) + gumbel(token_word(b_id.to(tl.uint32), s0, s1, s2, s3, lo, hi))
     race = tl.where(b_value > float("-inf"), race, float("-inf"))
     return rungs_of_race(
         b_id, b_value, race, tl.load(p_id), p_candidate, p_need, max_strength, K, M, SCALE, BLOCK_K
@@ -221,10 +221,10 @@ def _race_kernel(
 ):  # fmt: skip
     """The race of one row."""
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = key_words(key_ptr + i_b)
+    lo, hi = key_words(key_ptr + i_b)
     count = race_rungs(
         ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, race_ptr + i_b * stride_rb,
-        context_ptr + i_b * stride_cb, low, high, candidates_ptr + i_b * M, needs_ptr + i_b * M, max_strength, K, M,
+        context_ptr + i_b * stride_cb, lo, hi, candidates_ptr + i_b * M, needs_ptr + i_b * M, max_strength, K, M,
         W, SCALE, BLOCK_K,
     )  # fmt: skip
     tl.store(counts_ptr + i_b, count.to(tl.int64))

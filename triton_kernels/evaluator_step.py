@@ -8,6 +8,8 @@ One program a sequence, everything in float32. Fused multiply-add is off: the re
 fl32(l + fl32(strength * delta)) with a logit, exact ties included, and one rounding less would break them.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 import triton.language as tl
@@ -24,6 +26,12 @@ NUM_WARPS = 16
 RAW, LOG, GAP = (tl.constexpr(TRANSFORMS.index(name)) for name in ("raw", "log", "gap"))
 REWEIGHT, TOP_K = (tl.constexpr(RULES.index(name)) for name in ("reweight", "top_k"))
 PROB_FLOOR, LOW, HIGH = (tl.constexpr(x) for x in (PROBABILITY_FLOOR, CAPACITY_FLOOR, 1 - CAPACITY_FLOOR))
+
+
+# Arguments that kernels are given together. network: its weights, width and inputs, and the class of each token id
+Network = namedtuple("Network", "mean_ptr scale_ptr w1_ptr b1_ptr w2_ptr b2_ptr w3_ptr b3_ptr H F class_ptr known")
+Ladder = namedtuple("Ladder", "candidates_ptr needs_ptr counts_ptr stride_cb stride_nb M")
+Pending = namedtuple("Pending", "token_ptr strength_ptr capacity_ptr")
 
 
 @triton.jit
@@ -52,7 +60,7 @@ def at_least(x, low):
 
 
 @triton.jit
-def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
+def _transform(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
     """Features of one position at columns o_k."""
     x = tl.load(probs_ptr + o_k, mask=m_k, other=1.0)
     if TRANSFORM != RAW:
@@ -64,48 +72,42 @@ def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
 
 
 @triton.jit
-def _layer1(hidden, probs_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, START: tl.constexpr, K: tl.constexpr,
-            TRANSFORM: tl.constexpr, BLOCK_F: tl.constexpr):  # fmt: skip
+def _layer1(hidden, p_x, network, o_h, START: tl.constexpr, K: tl.constexpr, TRANSFORM: tl.constexpr,
+            BLOCK_F: tl.constexpr):  # fmt: skip
     """hidden + W1[:, START : START + K] x for one position's K features."""
     for f in range(0, K, BLOCK_F):  # not unrolled: wide networks would hold every block's weights at once
         o_k = f + tl.arange(0, BLOCK_F)
         m_k = o_k < K
-        b_mean = tl.load(mean_ptr + START + o_k, mask=m_k, other=0.0)  # [BLOCK_F]
-        b_scale = tl.load(scale_ptr + START + o_k, mask=m_k, other=1.0)  # [BLOCK_F]
-        x = tl.where(m_k, (_transformed(probs_ptr, o_k, m_k, TRANSFORM) - b_mean) / b_scale, 0.0)
-        p_w = w1_ptr + o_h[:, None] * F + START + o_k[None, :]
-        b_w = tl.load(p_w, mask=(o_h < H)[:, None] & m_k[None, :], other=0.0)  # [BLOCK_H, BLOCK_F]
+        b_mean = tl.load(network.mean_ptr + START + o_k, mask=m_k, other=0.0)  # [BLOCK_F]
+        b_scale = tl.load(network.scale_ptr + START + o_k, mask=m_k, other=1.0)  # [BLOCK_F]
+        x = tl.where(m_k, (_transform(p_x, o_k, m_k, TRANSFORM) - b_mean) / b_scale, 0.0)
+        p_w = network.w1_ptr + o_h[:, None] * network.F + START + o_k[None, :]
+        b_w = tl.load(p_w, mask=(o_h < network.H)[:, None] & m_k[None, :], other=0.0)  # [BLOCK_H, BLOCK_F]
         hidden += tl.sum(b_w * x[None, :], 1)
     return hidden
 
 
 @triton.jit
-def first_layer(p_x0, p_x1, p_x2, p_x3, mean_ptr, scale_ptr, w1_ptr, b1_ptr, o_h, H, F,
-                K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, BLOCK_F: tl.constexpr):  # fmt: skip
-    """Sums of the first layer, from the probabilities alone: float32 [BLOCK_H]."""
-    hidden = tl.load(b1_ptr + o_h, mask=o_h < H, other=0.0)  # [BLOCK_H]
-    hidden = _layer1(hidden, p_x0, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 0, K, TRANSFORM, BLOCK_F)
-    if POSITIONS > 1:
-        hidden = _layer1(hidden, p_x1, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, K, K, TRANSFORM, BLOCK_F)
-    if POSITIONS > 2:
-        hidden = _layer1(hidden, p_x2, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 2 * K, K, TRANSFORM, BLOCK_F)
-    if POSITIONS > 3:
-        hidden = _layer1(hidden, p_x3, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 3 * K, K, TRANSFORM, BLOCK_F)
+def first_layer(x_ptrs, x_strides, i_b, network, o_h, K: tl.constexpr, TRANSFORM: tl.constexpr, BLOCK_F: tl.constexpr):
+    """Sums of the first layer, from the probabilities of each window position alone: float32 [BLOCK_H]."""
+    hidden = tl.load(network.b1_ptr + o_h, mask=o_h < network.H, other=0.0)  # [BLOCK_H]
+    for i in tl.static_range(len(x_ptrs)):
+        hidden = _layer1(hidden, x_ptrs[i] + i_b * x_strides[i], network, o_h, i * K, K, TRANSFORM, BLOCK_F)
     return hidden
 
 
 @triton.jit
-def later_layers(hidden, w2_ptr, b2_ptr, w3_ptr, b3_ptr, o_h, H, BLOCK_J: tl.constexpr):
+def later_layers(hidden, network, o_h, BLOCK_J: tl.constexpr):
     """Capacity of one sequence from the sums of its first layer."""
     hidden = at_least(hidden, 0.0)
-    logit = tl.load(b3_ptr)
-    for j in range(0, H, BLOCK_J):
+    logit = tl.load(network.b3_ptr)
+    for j in range(0, network.H, BLOCK_J):
         o_j = j + tl.arange(0, BLOCK_J)
-        m_j = o_j < H
-        p_w = w2_ptr + o_j[:, None] * H + o_h[None, :]
-        b_w = tl.load(p_w, mask=m_j[:, None] & (o_h < H)[None, :], other=0.0)  # [BLOCK_J, BLOCK_H]
-        y = tl.sum(b_w * hidden[None, :], 1) + tl.load(b2_ptr + o_j, mask=m_j, other=0.0)
-        logit += tl.sum(at_least(y, 0.0) * tl.load(w3_ptr + o_j, mask=m_j, other=0.0), 0)
+        m_j = o_j < network.H
+        p_w = network.w2_ptr + o_j[:, None] * network.H + o_h[None, :]
+        b_w = tl.load(p_w, mask=m_j[:, None] & (o_h < network.H)[None, :], other=0.0)  # [BLOCK_J, BLOCK_H]
+        y = tl.sum(b_w * hidden[None, :], 1) + tl.load(network.b2_ptr + o_j, mask=m_j, other=0.0)
+        logit += tl.sum(at_least(y, 0.0) * tl.load(network.w3_ptr + o_j, mask=m_j, other=0.0), 0)
     return 1.0 / (1.0 + tl.exp(-logit))
 
 
@@ -121,32 +123,27 @@ def strength_of(capacity, theta, beta):
 
 @triton.jit
 def _evaluator_kernel(
-    x0_ptr, x1_ptr, x2_ptr, x3_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
-    candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr, factor_ptr,
-    capacity_ptr, strength_ptr, choice_ptr,
-    extra_ptr, stride_x0, stride_x1, stride_x2, stride_x3, stride_extra, H, F, M, theta, beta, full,
-    K: tl.constexpr, EXTRA: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, RULE: tl.constexpr,
-    HAS_LADDER: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    x_ptrs, x_strides, extra_ptr, stride_extra, network, ladder, pending, factor_ptr, capacity_ptr, strength_ptr,
+    choice_ptr, theta, beta, full,
+    K: tl.constexpr, EXTRA: tl.constexpr, TRANSFORM: tl.constexpr, RULE: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """One sequence. Without HAS_LADDER only the capacity is written."""
+    """One sequence. Without a ladder only the capacity is written."""
     i_b = tl.program_id(0).to(tl.int64)
     o_h = tl.arange(0, BLOCK_H)
-    hidden = first_layer(
-        x0_ptr + i_b * stride_x0, x1_ptr + i_b * stride_x1, x2_ptr + i_b * stride_x2, x3_ptr + i_b * stride_x3,
-        mean_ptr, scale_ptr, w1_ptr, b1_ptr, o_h, H, F, K, POSITIONS, TRANSFORM, BLOCK_F,
-    )  # fmt: skip
+    hidden = first_layer(x_ptrs, x_strides, i_b, network, o_h, K, TRANSFORM, BLOCK_F)
     if EXTRA > 0:
         p_x = extra_ptr + i_b * stride_extra
-        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, POSITIONS * K, EXTRA, RAW, BLOCK_F)
-    capacity = later_layers(hidden, w2_ptr, b2_ptr, w3_ptr, b3_ptr, o_h, H, BLOCK_J)
-    if HAS_LADDER:
+        hidden = _layer1(hidden, p_x, network, o_h, len(x_ptrs) * K, EXTRA, RAW, BLOCK_F)
+    capacity = later_layers(hidden, network, o_h, BLOCK_J)
+    if ladder is not None:
         strength = strength_of(capacity, theta, beta) * tl.load(factor_ptr + i_b)
-        waiting = tl.load(pending_ptr + i_b) >= 0
-        strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)
-        capacity = tl.where(waiting, tl.load(pending_capacity_ptr + i_b), capacity)
-        count = tl.load(counts_ptr + i_b)
-        choice = choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
+        waiting = tl.load(pending.token_ptr + i_b) >= 0
+        strength = tl.where(waiting, tl.load(pending.strength_ptr + i_b), strength)
+        capacity = tl.where(waiting, tl.load(pending.capacity_ptr + i_b), capacity)
+        count = tl.load(ladder.counts_ptr + i_b)
+        p_candidate, p_need = ladder.candidates_ptr + i_b * ladder.stride_cb, ladder.needs_ptr + i_b * ladder.stride_nb
+        choice = choose(p_candidate, p_need, count, strength, full, ladder.M, RULE, BLOCK_M)
         tl.store(strength_ptr + i_b, strength)
         tl.store(choice_ptr + i_b, choice)
     tl.store(capacity_ptr + i_b, capacity)
@@ -199,27 +196,23 @@ def network_blocks(hidden: int, k: int) -> dict[str, int]:
             "BLOCK_J": min(block_h, tile // block_h)}  # fmt: skip
 
 
-def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra=None) -> None:
-    """Start the kernel; `ladder` is candidates, needs, counts, the three pending tensors and the factor, or empty."""
+def _launch_evaluator(probs, weights, k, transform, outputs, extra=None, ladder=None, pending=None, factor=None,
+                      theta=0.0, beta=0.0, rule=0, full=0.0) -> None:  # fmt: skip
+    """Start the kernel; outputs: capacity and, with a ladder, strength and choice."""
     columns = 0 if extra is None else extra.shape[1]
-    extra = probs[0] if extra is None else extra
-    batch, hidden = probs[0].shape[0], weights[2].shape[0]
-    rungs = ladder[0].shape[1] if ladder else 1
-    names = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "b3", "candidates", "needs", "counts", "pending",
-             "pending_strength", "pending_capacity", "factor", "capacity", "strength", "choice")  # fmt: skip
-    tensors = [*weights, *(ladder or [outputs[0]] * 7), *(outputs if ladder else [outputs[0]] * 3)]
-    windows = [probs[min(i, len(probs) - 1)] for i in range(MAX_POSITIONS)]
+    hidden = weights[2].shape[0]
+    capacity, strength, choice = outputs if ladder else (*outputs, None, None)
     launch(
         _evaluator_kernel,
-        (batch,),
+        (probs[0].shape[0],),
         {
-            **{f"x{i}_ptr": p for i, p in enumerate(windows)},
-            **{f"stride_x{i}": p.stride(0) for i, p in enumerate(windows)},
-            **{f"{name}_ptr": tensor for name, tensor in zip(names, tensors, strict=True)},
-            "extra_ptr": extra, "stride_extra": extra.stride(0), "EXTRA": columns,
-            "H": hidden, "F": len(probs) * k + columns, "M": rungs, "theta": theta, "beta": beta, "full": full,
-            "K": k, "POSITIONS": len(probs), "TRANSFORM": transform, "RULE": rule, "HAS_LADDER": bool(ladder),
-            **network_blocks(hidden, k), "BLOCK_M": triton.next_power_of_2(rungs),
+            "x_ptrs": tuple(probs), "x_strides": tuple(p.stride(0) for p in probs),
+            "extra_ptr": extra, "stride_extra": extra.stride(0) if columns else 0, "EXTRA": columns,
+            "network": Network(*weights, hidden, len(probs) * k + columns, None, 0),
+            "ladder": ladder, "pending": pending, "factor_ptr": factor,
+            "capacity_ptr": capacity, "strength_ptr": strength, "choice_ptr": choice,
+            "theta": theta, "beta": beta, "full": full, "K": k, "TRANSFORM": transform, "RULE": rule,
+            **network_blocks(hidden, k), "BLOCK_M": triton.next_power_of_2(ladder.M if ladder else 1),
         },
         num_warps=NUM_WARPS,
         enable_fp_fusion=False,
@@ -282,8 +275,10 @@ def evaluator_step(
     )
     capacity = pending_capacity.new_empty((batch,))
     outputs = [capacity, torch.empty_like(capacity), torch.empty_like(counts)]
-    ladder = [candidates, needs, counts, pending, pending_strength, pending_capacity, factor]
-    _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra)
+    rungs = candidates.shape[1]
+    ladder = Ladder(candidates, needs, counts, rungs, rungs, rungs)
+    waiting = Pending(pending, pending_strength, pending_capacity)
+    _launch_evaluator(probs, weights, k, transform, outputs, extra, ladder, waiting, factor, theta, beta, rule, full)
     return outputs[0], outputs[1], outputs[2]
 
 
@@ -296,7 +291,7 @@ def evaluate_capacity(features: torch.Tensor, weights: list[torch.Tensor]) -> to
     check(rows, "features must have contiguous rows", f"stride {features.stride()}", "call .contiguous()")
     check_weights(weights, inputs, features)
     capacity = features.new_empty((batch,))
-    _launch_evaluator([features], weights, inputs, TRANSFORMS.index("raw"), [], [capacity], 0.0, 0.0, 0, 0.0)
+    _launch_evaluator([features], weights, inputs, TRANSFORMS.index("raw"), [capacity])
     return capacity
 
 

@@ -18,10 +18,10 @@ BLOCK_QUADS = 512  # 2048 tokens a program
 
 
 @triton.jit
-def _best_green(best, word, score_ptr, stride_v, o_t, vocab_size, threshold):
+def _best_green(best, word, score_ptr, stride_sv, o_t, vocab_size, threshold):
     """Running maximum of (key << 31) + (2^31 - 1 - id) over green tokens with a score above -inf."""
     m_t = o_t < vocab_size
-    score = tl.load(score_ptr + o_t.to(tl.int64) * stride_v, mask=m_t, other=float("-inf")).to(tl.float32)
+    score = tl.load(score_ptr + o_t.to(tl.int64) * stride_sv, mask=m_t, other=float("-inf")).to(tl.float32)
     order = (ordered_key(score).to(tl.int64) << 31) + (0x7FFFFFFF - o_t).to(tl.int64)
     eligible = m_t & (score > float("-inf")) & ((word >> 8).to(tl.int32) < threshold)
     return tl.maximum(best, tl.where(eligible, order, -1))
@@ -36,7 +36,7 @@ def _selfhash_word(seed, o_t, lo, hi):
 
 
 @triton.jit
-def best_of_quads(p_score, p_context, lo, hi, i_q, stride_v, vocab_size, threshold,
+def best_of_quads(p_score, p_context, lo, hi, i_q, stride_sv, vocab_size, threshold,
                   W: tl.constexpr, SELFHASH: tl.constexpr, BLOCK_Q: tl.constexpr):  # fmt: skip
     """The greatest order of a green token among 4 * BLOCK_Q tokens of one row, -1 for none."""
     best = tl.full([BLOCK_Q], -1, tl.int64)
@@ -56,16 +56,16 @@ def best_of_quads(p_score, p_context, lo, hi, i_q, stride_v, vocab_size, thresho
     else:
         s0, s1, s2, s3 = absorb_context(p_context, lo, hi, W)
         w0, w1, w2, w3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
-    best = _best_green(best, w0, p_score, stride_v, 4 * o_q, vocab_size, threshold)
-    best = _best_green(best, w1, p_score, stride_v, 4 * o_q + 1, vocab_size, threshold)
-    best = _best_green(best, w2, p_score, stride_v, 4 * o_q + 2, vocab_size, threshold)
-    best = _best_green(best, w3, p_score, stride_v, 4 * o_q + 3, vocab_size, threshold)
+    best = _best_green(best, w0, p_score, stride_sv, 4 * o_q, vocab_size, threshold)
+    best = _best_green(best, w1, p_score, stride_sv, 4 * o_q + 1, vocab_size, threshold)
+    best = _best_green(best, w2, p_score, stride_sv, 4 * o_q + 2, vocab_size, threshold)
+    best = _best_green(best, w3, p_score, stride_sv, 4 * o_q + 3, vocab_size, threshold)
     return tl.max(best, 0)
 
 
 @triton.jit
 def _scan_kernel(
-    scores_ptr, context_ptr, key_ptr, wanted_ptr, best_ptr, stride_b, stride_v, stride_cb, vocab_size, threshold,
+    scores_ptr, context_ptr, key_ptr, wanted_ptr, best_ptr, stride_sb, stride_sv, stride_cb, vocab_size, threshold,
     W: tl.constexpr, SELFHASH: tl.constexpr, HAS_WANTED: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """The best green token among 4 * BLOCK_Q tokens of one row; rows that are not wanted cost one load."""
@@ -77,9 +77,9 @@ def _scan_kernel(
         wanted = tl.load(wanted_ptr + i_b) != 0
     if wanted:
         lo, hi = key_words(key_ptr + i_b)
-        p_score = scores_ptr + i_b * stride_b
+        p_score = scores_ptr + i_b * stride_sb
         best = best_of_quads(
-            p_score, context_ptr + i_b * stride_cb, lo, hi, i_q, stride_v, vocab_size, threshold, W, SELFHASH, BLOCK_Q
+            p_score, context_ptr + i_b * stride_cb, lo, hi, i_q, stride_sv, vocab_size, threshold, W, SELFHASH, BLOCK_Q
         )
     tl.store(best_ptr + i_b * tl.num_programs(1) + i_q, best)
 
@@ -92,14 +92,14 @@ def best_token(best):
 
 @triton.jit
 def _reduce_kernel(
-    scores_ptr, best_ptr, token_ptr, score_ptr, stride_b, stride_v, parts, BLOCK_PARTS: tl.constexpr
+    scores_ptr, best_ptr, token_ptr, score_ptr, stride_sb, stride_sv, parts, BLOCK_PARTS: tl.constexpr
 ):  # fmt: skip
     """One row: the best of its parts, and its score read back."""
     i_b = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, BLOCK_PARTS)
     best = tl.max(tl.load(best_ptr + i_b * parts + o_p, mask=o_p < parts, other=-1), 0)
     token = best_token(best)
-    score = tl.load(scores_ptr + i_b * stride_b + token * stride_v, mask=best >= 0, other=float("-inf"))
+    score = tl.load(scores_ptr + i_b * stride_sb + token * stride_sv, mask=best >= 0, other=float("-inf"))
     tl.store(token_ptr + i_b, token)
     tl.store(score_ptr + i_b, score.to(tl.float32))
 
@@ -130,7 +130,7 @@ def green_argmax(
     parts = cdiv(vocab_size, 4 * BLOCK_QUADS)
     best = scores.new_empty((batch, parts), dtype=torch.int64)
     token, score = best.new_empty((batch,)), scores.new_empty((batch,), dtype=torch.float32)
-    shared = {"scores_ptr": scores, "best_ptr": best, "stride_b": scores.stride(0), "stride_v": scores.stride(1)}
+    shared = {"scores_ptr": scores, "best_ptr": best, "stride_sb": scores.stride(0), "stride_sv": scores.stride(1)}
     launch(
         _scan_kernel,
         (batch, parts),

@@ -9,6 +9,8 @@ vocabulary. The second launch takes the best part and writes the ladder. Fused m
 fl32(l + fl32(strength * delta)) must round twice.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 import triton.language as tl
@@ -17,36 +19,39 @@ from caw.ladder import rungs
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.enumerate_candidates import MAX_K, first_green, race_rungs, two_rungs
 from caw.triton_kernels.green_argmax import BLOCK_QUADS, best_of_quads, best_token
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 from caw.triton_kernels.prf import LIST_BITS, MAX_CONTEXT, key_words
 
 MAX_ENDS = 64
 BLOCK_S = 512  # places of the text that are compared with the context at a time
+# Arguments that kernels are given together. text: tokens of rows, what waits there and what ends them; scan: the first
+# green token of the record, whether another is wanted, and the best one of each part of the vocabulary
+Record = namedtuple("Record", "values_ptr ids_ptr stride_vb stride_ib K")
+Text = namedtuple("Text", "padded_ptr tally_ptr pending_ptr ends_ptr stride_pb E")
+Scan = namedtuple("Scan", "scores_ptr stride_sb stride_sv vocab_size token_ptr logit_ptr wanted_ptr best_ptr parts")
+Rungs = namedtuple("Rungs", "candidates_ptr needs_ptr counts_ptr carried_ptr slots")
 
 
 @triton.jit
-def _write_rest(
-    candidates_ptr, counts_ptr, carried_ptr, padded_ptr, tally_ptr, pending_ptr, ends_ptr, i_b, count, stride_pb, M, E,
-    slots, W: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-):  # fmt: skip
+def _write_rest(out, text, i_b, count, M, W: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_M: tl.constexpr,
+                BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr):  # fmt: skip
     """One row's count and what is carried; the rungs stored before may turn out to be one too many."""
     tl.debug_barrier()  # other threads of this program read what was just stored
     o_m = tl.arange(0, BLOCK_M)
     m_m = o_m < M
-    p_candidate = candidates_ptr + i_b * M
+    p_candidate = out.candidates_ptr + i_b * M
     original = tl.load(p_candidate)
     b_candidate = tl.load(p_candidate + o_m, mask=m_m, other=-2)  # [BLOCK_M]
     alone = count < 0
     if BLOCK_E > 0:
         o_e = tl.arange(0, BLOCK_E)
-        b_end = tl.load(ends_ptr + i_b * E + o_e, mask=o_e < E, other=-3)  # [BLOCK_E]
+        b_end = tl.load(text.ends_ptr + i_b * text.E + o_e, mask=o_e < text.E, other=-3)  # [BLOCK_E]
         among = tl.sum((b_candidate[:, None] == b_end[None, :]).to(tl.int32), 1)
         alone = alone | (tl.sum(among, 0) > 0)
     if DEDUPLICATE:
-        p_text = padded_ptr + i_b * stride_pb
-        tally = tl.load(tally_ptr + i_b).to(tl.int32)
+        p_text = text.padded_ptr + i_b * text.stride_pb
+        tally = tl.load(text.tally_ptr + i_b).to(tl.int32)
         seen = tl.full((), 0, tl.int32)
         for start in range(0, tally, BLOCK_S):
             o_s = start + tl.arange(0, BLOCK_S)
@@ -56,92 +61,85 @@ def _write_rest(
                 same = same & (b_token == tl.load(p_text + tally + j))
             seen += tl.sum(same.to(tl.int32), 0)
         alone = alone | (seen > 0)
-    pending = tl.load(pending_ptr + i_b)
+    pending = tl.load(text.pending_ptr + i_b)
     b_candidate = tl.where(alone, original, b_candidate)
     tl.debug_barrier()  # what is written now, others of these threads still had to read
     tl.store(p_candidate + o_m, b_candidate, mask=m_m)
-    tl.store(counts_ptr + i_b, tl.where(alone, 1, count).to(tl.int64))
-    tl.store(carried_ptr + i_b * slots + o_m, tl.where(pending >= 0, pending, b_candidate), mask=o_m < slots)
+    tl.store(out.counts_ptr + i_b, tl.where(alone, 1, count).to(tl.int64))
+    p_carried = out.carried_ptr + i_b * out.slots + o_m
+    tl.store(p_carried, tl.where(pending >= 0, pending, b_candidate), mask=o_m < out.slots)
 
 
 @triton.jit
 def _walk_kernel(
-    values_ptr, ids_ptr, scores_ptr, padded_ptr, tally_ptr, key_ptr, token_ptr, logit_ptr, wanted_ptr, best_ptr,
-    stride_vb, stride_ib, stride_sb, stride_sv, stride_pb, threshold, full, max_strength, K, vocab_size,
-    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
+    record, text, scan, key_ptr, threshold, full, max_strength,
+    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """The first green token of a row's record, and where that is wanted the best one of this program's tokens."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
-    p_context = padded_ptr + i_b * stride_pb + tl.load(tally_ptr + i_b)
-    low, high = key_words(key_ptr + i_b)
+    p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
+    lo, hi = key_words(key_ptr + i_b)
     token, logit, wanted = first_green(
-        ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, p_context, low, high, threshold, full, max_strength,
-        K, W, SELFHASH_LIST, BLOCK_K,
+        record.ids_ptr + i_b * record.stride_ib, record.values_ptr + i_b * record.stride_vb, p_context, lo, hi,
+        threshold, full, max_strength, record.K, W, SELFHASH_LIST, BLOCK_K,
     )  # fmt: skip
     if i_q == 0:
-        tl.store(token_ptr + i_b, token)
-        tl.store(logit_ptr + i_b, logit)
-        tl.store(wanted_ptr + i_b, wanted)
+        tl.store(scan.token_ptr + i_b, token)
+        tl.store(scan.logit_ptr + i_b, logit)
+        tl.store(scan.wanted_ptr + i_b, wanted)
     best = tl.full((), -1, tl.int64)
     if wanted:
         best = best_of_quads(
-            scores_ptr + i_b * stride_sb, p_context, low, high, i_q, stride_sv, vocab_size, threshold, W,
-            SELFHASH_LIST, BLOCK_Q,
+            scan.scores_ptr + i_b * scan.stride_sb, p_context, lo, hi, i_q, scan.stride_sv, scan.vocab_size,
+            threshold, W, SELFHASH_LIST, BLOCK_Q,
         )  # fmt: skip
-    tl.store(best_ptr + i_b * tl.num_programs(1) + i_q, best)
+    tl.store(scan.best_ptr + i_b * tl.num_programs(1) + i_q, best)
 
 
 @triton.jit
 def _green_ladder_kernel(
-    values_ptr, ids_ptr, scores_ptr, padded_ptr, tally_ptr, pending_ptr, ends_ptr, token_ptr, logit_ptr, wanted_ptr,
-    best_ptr, candidates_ptr, needs_ptr, counts_ptr, carried_ptr,
-    stride_vb, stride_ib, stride_sb, stride_sv, stride_pb, full, max_strength, parts, E, slots,
-    W: tl.constexpr, DEDUPLICATE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
+    record, text, scan, out, full, max_strength,
+    W: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Two rungs of one row."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, BLOCK_PARTS)
-    best = tl.max(tl.load(best_ptr + i_b * parts + o_p, mask=o_p < parts, other=-1), 0)
+    best = tl.max(tl.load(scan.best_ptr + i_b * scan.parts + o_p, mask=o_p < scan.parts, other=-1), 0)
     scanned = best_token(best)
-    score = tl.load(scores_ptr + i_b * stride_sb + scanned * stride_sv, mask=best >= 0, other=float("-inf"))
-    wanted = tl.load(wanted_ptr + i_b) != 0
-    green = tl.where(wanted, scanned, tl.load(token_ptr + i_b))
-    green_logit = tl.where(wanted, score.to(tl.float32), tl.load(logit_ptr + i_b))
-    original, logit = tl.load(ids_ptr + i_b * stride_ib), tl.load(values_ptr + i_b * stride_vb)
+    p_score = scan.scores_ptr + i_b * scan.stride_sb + scanned * scan.stride_sv
+    score = tl.load(p_score, mask=best >= 0, other=float("-inf"))
+    wanted = tl.load(scan.wanted_ptr + i_b) != 0
+    green = tl.where(wanted, scanned, tl.load(scan.token_ptr + i_b))
+    green_logit = tl.where(wanted, score.to(tl.float32), tl.load(scan.logit_ptr + i_b))
+    original = tl.load(record.ids_ptr + i_b * record.stride_ib)
+    logit = tl.load(record.values_ptr + i_b * record.stride_vb)
     count = two_rungs(
-        candidates_ptr + 2 * i_b, needs_ptr + 2 * i_b, original, logit, green, green_logit, full, max_strength
+        out.candidates_ptr + 2 * i_b, out.needs_ptr + 2 * i_b, original, logit, green, green_logit, full, max_strength
     )
-    _write_rest(
-        candidates_ptr, counts_ptr, carried_ptr, padded_ptr, tally_ptr, pending_ptr, ends_ptr, i_b, count, stride_pb, 2,
-        E, slots, W, DEDUPLICATE, 2, BLOCK_E, BLOCK_S,
-    )  # fmt: skip
+    _write_rest(out, text, i_b, count, 2, W, DEDUPLICATE, 2, BLOCK_E, BLOCK_S)
 
 
 @triton.jit
 def _race_ladder_kernel(
-    values_ptr, ids_ptr, race_ptr, padded_ptr, tally_ptr, key_ptr, pending_ptr, ends_ptr,
-    candidates_ptr, needs_ptr, counts_ptr, carried_ptr,
-    stride_vb, stride_ib, stride_rb, stride_pb, max_strength, K, M, E, slots,
-    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_K: tl.constexpr,
+    record, text, out, race_ptr, stride_rb, key_ptr, max_strength, M,
+    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """The race of one row."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = key_words(key_ptr + i_b)
-    p_context = padded_ptr + i_b * stride_pb + tl.load(tally_ptr + i_b)
+    lo, hi = key_words(key_ptr + i_b)
+    p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
     count = race_rungs(
-        ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, race_ptr + i_b * stride_rb, p_context, low, high,
-        candidates_ptr + i_b * M, needs_ptr + i_b * M, max_strength, K, M, W, SCALE, BLOCK_K,
+        record.ids_ptr + i_b * record.stride_ib, record.values_ptr + i_b * record.stride_vb,
+        race_ptr + i_b * stride_rb, p_context, lo, hi, out.candidates_ptr + i_b * M, out.needs_ptr + i_b * M,
+        max_strength, record.K, M, W, SCALE, BLOCK_K,
     )  # fmt: skip
-    _write_rest(
-        candidates_ptr, counts_ptr, carried_ptr, padded_ptr, tally_ptr, pending_ptr, ends_ptr, i_b, count, stride_pb, M,
-        E, slots, W, DEDUPLICATE, BLOCK_M, BLOCK_E, BLOCK_S,
-    )  # fmt: skip
+    _write_rest(out, text, i_b, count, M, W, DEDUPLICATE, BLOCK_M, BLOCK_E, BLOCK_S)
 
 
 def _check(values, ids, race, scores, padded, tally, key, pending, ends, window, scheme, threshold) -> None:
@@ -195,36 +193,32 @@ def ladder_step(
     """
     _check(values, ids, race, scores, padded, tally, key, pending, ends, window, scheme, threshold)
     (batch, k), vocab_size = values.shape, scores.shape[1]
-    width, found_ends = rungs(k, scheme, full, max_strength), 0 if ends is None else ends.shape[1]
+    width, most_ends = rungs(k, scheme, full, max_strength), 0 if ends is None else ends.shape[1]
     check(1 <= slots <= width, f"slots must be in [1, {width}], the rungs of the ladder", slots, "carry fewer")
     candidates, carried = ids.new_empty((batch, width)), ids.new_empty((batch, slots))
     needs, counts = values.new_empty((batch, width)), ids.new_empty((batch,))
-    record = {
-        "values_ptr": values, "ids_ptr": ids, "stride_vb": values.stride(0), "stride_ib": ids.stride(0),
-        "padded_ptr": padded, "stride_pb": padded.stride(0), "tally_ptr": tally, "max_strength": max_strength,
-        "W": window, "OVERLAP": overlaps(values),
+    every = {
+        "record": Record(values, ids, values.stride(0), ids.stride(0), k),
+        "text": Text(padded, tally, pending, ends, padded.stride(0), most_ends),
+        "max_strength": max_strength, "W": window, "USE_PDL": uses_pdl(values),
     }  # fmt: skip
     rest = {
-        "pending_ptr": pending, "ends_ptr": pending if ends is None else ends, "E": found_ends, "slots": slots,
-        "candidates_ptr": candidates, "needs_ptr": needs, "counts_ptr": counts, "carried_ptr": carried,
-        "DEDUPLICATE": deduplicate and window > 0, "BLOCK_S": BLOCK_S,
-        "BLOCK_E": triton.next_power_of_2(found_ends) if found_ends else 0,
+        "out": Rungs(candidates, needs, counts, carried, slots), "DEDUPLICATE": deduplicate and window > 0,
+        "BLOCK_S": BLOCK_S, "BLOCK_E": triton.next_power_of_2(most_ends) if most_ends else 0,
     }  # fmt: skip
-    whole = {"key_ptr": key, "K": k, "BLOCK_K": triton.next_power_of_2(k)}
+    of_key = {"key_ptr": key, "BLOCK_K": triton.next_power_of_2(k)}
     if scheme in (RACE_TOP_K, RACE_SCALE):
-        arguments = {**record, **whole, **rest, "race_ptr": race, "stride_rb": race.stride(0), "M": width,
+        arguments = {**every, **of_key, **rest, "race_ptr": race, "stride_rb": race.stride(0), "M": width,
                      "SCALE": scheme == RACE_SCALE, "BLOCK_M": triton.next_power_of_2(width)}  # fmt: skip
         launch(_race_ladder_kernel, (batch,), arguments, num_warps=4, enable_fp_fusion=False)
         return candidates, needs, counts, carried
     parts = cdiv(vocab_size, 4 * BLOCK_QUADS)
-    found = {
-        "token_ptr": ids.new_empty((batch,)), "logit_ptr": values.new_empty((batch,)),
-        "wanted_ptr": ids.new_empty((batch,), dtype=torch.bool), "best_ptr": ids.new_empty((batch, parts)),
-        "scores_ptr": scores, "stride_sb": scores.stride(0), "stride_sv": scores.stride(1), "full": full,
-    }  # fmt: skip
-    arguments = {**record, **whole, **found, "threshold": threshold, "vocab_size": vocab_size,
-                 "SELFHASH_LIST": scheme == SELFHASH, "BLOCK_Q": BLOCK_QUADS}  # fmt: skip
+    token, logit, best = ids.new_empty((batch,)), values.new_empty((batch,)), ids.new_empty((batch, parts))
+    wanted = ids.new_empty((batch,), dtype=torch.bool)
+    every |= {"scan": Scan(scores, *scores.stride(), vocab_size, token, logit, wanted, best, parts), "full": full}
+    arguments = {**every, **of_key, "threshold": threshold, "SELFHASH_LIST": scheme == SELFHASH,
+                 "BLOCK_Q": BLOCK_QUADS}  # fmt: skip
     launch(_walk_kernel, (batch, parts), arguments, num_warps=4, enable_fp_fusion=False)
-    arguments = {**record, **found, **rest, "parts": parts, "BLOCK_PARTS": triton.next_power_of_2(parts)}
+    arguments = {**every, **rest, "BLOCK_PARTS": triton.next_power_of_2(parts)}
     launch(_green_ladder_kernel, (batch,), arguments, num_warps=4, enable_fp_fusion=False)
     return candidates, needs, counts, carried

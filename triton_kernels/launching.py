@@ -21,8 +21,8 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 # the number of splits, and with it the rounding, to the card, and fails where there is none.
 SM_COUNT = 132
 # whether the kernels of a step start while the one before still runs (programmatic dependent launch, from compute
-# capability 9.0 on), fetch weights into the second-level cache, and only then wait for it (overlap.py)
-OVERLAP: bool = os.environ.get("CAW_OVERLAP") == "1" and not INTERPRETED
+# capability 9.0 on), fetch weights into the second-level cache, and only then wait for it (pdl.py)
+USE_PDL: bool = os.environ.get("CAW_OVERLAP") == "1" and not INTERPRETED
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def launch(kernel: Any, grid: Sequence[int], arguments: dict[str, Any], **option
     Fused multiply-add is on unless the options say otherwise: Triton's own default changes with its version.
     """
     options.setdefault("enable_fp_fusion", True)
-    if arguments.get("OVERLAP"):  # such a kernel waits by itself; any other must not start early
+    if arguments.get("USE_PDL"):  # such a kernel waits by itself; any other must not start early
         options["launch_pdl"] = True
     if not all(grid):  # nothing to do: a batch of zero, which CUDA refuses as a grid
         return
@@ -66,9 +66,9 @@ def launch(kernel: Any, grid: Sequence[int], arguments: dict[str, Any], **option
     kernel[tuple(grid)](**arguments, **options)
 
 
-def overlaps(tensor: torch.Tensor) -> bool:
+def uses_pdl(tensor: torch.Tensor) -> bool:
     """Whether kernels on this tensor's device are to overlap; on the meta device as on one that can."""
-    return OVERLAP and (tensor.is_meta or torch.cuda.get_device_capability(tensor.device) >= (9, 0))
+    return USE_PDL and (tensor.is_meta or torch.cuda.get_device_capability(tensor.device) >= (9, 0))
 
 
 def check(condition: bool, expected: str, found: Any, remedy: str) -> None:
@@ -123,8 +123,8 @@ def cdiv(a: int, b: int) -> int:
 __all__ = [
     "FLOATS",
     "INTERPRETED",
-    "OVERLAP",
     "SM_COUNT",
+    "USE_PDL",
     "Launch",
     "cdiv",
     "check",
@@ -132,6 +132,6 @@ __all__ = [
     "check_tensor",
     "launch",
     "next_power_of_2",
-    "overlaps",
     "recorded",
+    "uses_pdl",
 ]

@@ -171,6 +171,18 @@ def _unpack_kernel(w_ptr, out_ptr, stride_w, table, rows, K, FORMAT: tl.constexp
         tl.store(p_out + o_k[None, :], b_w.to(kind), mask=m_k)
 
 
+def check_packed(name: str, packed: torch.Tensor, size: int, like: torch.Tensor | None = None) -> Format:
+    """The format of a packed weight of `size` inputs; TypeError or ValueError unless it is one."""
+    check_tensor(name, packed, tuple(BY_DTYPE), (None, None), like)
+    form = BY_DTYPE[packed.dtype]
+    check(form.takes(size), f"{name} must have whole blocks of {BLOCK} inputs", size, "leave the matrix dense")
+    wanted = form.row(size)
+    check(packed.shape[1] == wanted, f"{name} must have rows of {wanted} bytes for {size} inputs", packed.shape[1],
+          "pack it with caw.models.packed")  # fmt: skip
+    check(packed.is_contiguous(), f"{name} must be contiguous", "other strides", "call .contiguous()")
+    return form
+
+
 def unpack_weight(packed: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
     """The weights [O, size] of a packed tensor in `dtype`, as `unpack_weight_ref`. Deterministic.
 
@@ -190,15 +202,3 @@ def unpack_weight(packed: torch.Tensor, size: int, dtype: torch.dtype) -> torch.
         num_warps=4,
     )  # fmt: skip
     return out.to(dtype)
-
-
-def check_packed(name: str, packed: torch.Tensor, size: int, like: torch.Tensor | None = None) -> Format:
-    """The format of a packed weight of `size` inputs; TypeError or ValueError unless it is one."""
-    check_tensor(name, packed, tuple(BY_DTYPE), (None, None), like)
-    form = BY_DTYPE[packed.dtype]
-    check(form.takes(size), f"{name} must have whole blocks of {BLOCK} inputs", size, "leave the matrix dense")
-    wanted = form.row(size)
-    check(packed.shape[1] == wanted, f"{name} must have rows of {wanted} bytes for {size} inputs", packed.shape[1],
-          "pack it with caw.models.packed")  # fmt: skip
-    check(packed.is_contiguous(), f"{name} must be contiguous", "other strides", "call .contiguous()")
-    return form

@@ -20,7 +20,7 @@ BLOCK_T = 256  # tokens of the text a program; no fewer than its threads
 
 
 @triton.jit
-def _repeated(b_x, penalty):
+def _repetition_penalty(b_x, penalty):
     """The repetition penalty of logits."""
     return tl.where(b_x < 0, b_x * penalty, tl.div_rn(b_x, tl.zeros_like(b_x) + penalty))
 
@@ -51,7 +51,7 @@ def _bias_kernel(
         if REPEATS:
             p_seen = prompts_ptr + i_b * stride_pb + o_v.to(tl.int64) * stride_pv
             b_seen = tl.load(p_seen, mask=m_v, other=0).to(tl.int32) != 0  # [BLOCK]
-            b_x = tl.where(b_seen, _repeated(b_x, tl.load(numbers_ptr + i_b * stride_nb)), b_x)
+            b_x = tl.where(b_seen, _repetition_penalty(b_x, tl.load(numbers_ptr + i_b * stride_nb)), b_x)
         for start in range(i_p * BLOCK, length, tl.num_programs(1) * BLOCK):
             o_t = start + tl.arange(0, BLOCK)
             token, there = _text_tokens(tokens_ptr + i_b * stride_tb, stride_tt, o_t, length, vocab_size)  # [BLOCK]
@@ -94,7 +94,7 @@ def _penalty_kernel(
         if REPEATS:
             p_seen = prompts_ptr + i_b * stride_pb + token * stride_pv
             b_seen = tl.load(p_seen, mask=m_t, other=0).to(tl.int32) != 0  # [BLOCK]
-            b_x = tl.where(b_seen, b_x, _repeated(b_x, tl.load(p_number)))
+            b_x = tl.where(b_seen, b_x, _repetition_penalty(b_x, tl.load(p_number)))
         tl.store(p_out, b_x - frequency * b_count.to(tl.float32) - presence, mask=m_t)
 
 

@@ -25,7 +25,7 @@ def _better(race_a, token_a, race_b, token_b):
 
 
 @triton.jit
-def _raced(logit, word, token, temperature):
+def _race_value(logit, word, token, temperature):
     """(race value, token); a logit of -inf or NaN does not race."""
     races = logit > float("-inf")
     race = logit.to(tl.float64) / temperature + gumbel(word)
@@ -40,19 +40,19 @@ def _best_of(race, token):
 
 
 @triton.jit
-def _part_kernel(logits_ptr, context_ptr, key_ptr, race_ptr, token_ptr, stride_b, stride_v, stride_cb, vocab_size,
+def _part_kernel(logits_ptr, context_ptr, key_ptr, race_ptr, token_ptr, stride_lb, stride_lv, stride_cb, vocab_size,
                  temperature_ptr, W: tl.constexpr, BLOCK_Q: tl.constexpr):  # fmt: skip
     """The winner among 4 * BLOCK_Q tokens of one row."""
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
     o_q = i_q * BLOCK_Q + tl.arange(0, BLOCK_Q)
     o_t = 4 * o_q.to(tl.int64)
-    p_logit = logits_ptr + i_b * stride_b + o_t * stride_v
+    p_logit = logits_ptr + i_b * stride_lb + o_t * stride_lv
     low = float("-inf")
     l0 = tl.load(p_logit, mask=o_t < vocab_size, other=low)  # [BLOCK_Q]
-    l1 = tl.load(p_logit + stride_v, mask=o_t + 1 < vocab_size, other=low)
-    l2 = tl.load(p_logit + 2 * stride_v, mask=o_t + 2 < vocab_size, other=low)
-    l3 = tl.load(p_logit + 3 * stride_v, mask=o_t + 3 < vocab_size, other=low)
+    l1 = tl.load(p_logit + stride_lv, mask=o_t + 1 < vocab_size, other=low)
+    l2 = tl.load(p_logit + 2 * stride_lv, mask=o_t + 2 < vocab_size, other=low)
+    l3 = tl.load(p_logit + 3 * stride_lv, mask=o_t + 3 < vocab_size, other=low)
     races = (l0 > low) | (l1 > low) | (l2 > low) | (l3 > low)
     best = tl.full((), low, tl.float64)
     token = tl.full((), BEHIND, tl.int64)
@@ -61,10 +61,10 @@ def _part_kernel(logits_ptr, context_ptr, key_ptr, race_ptr, token_ptr, stride_b
         lo, hi = key_words(key_ptr + i_b)
         s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, lo, hi, W)
         w0, w1, w2, w3 = quad_words(o_q.to(tl.uint32), s0, s1, s2, s3, lo, hi)
-        r0, t0 = _raced(l0, w0, o_t, temperature)
-        r1, t1 = _raced(l1, w1, o_t + 1, temperature)
-        r2, t2 = _raced(l2, w2, o_t + 2, temperature)
-        r3, t3 = _raced(l3, w3, o_t + 3, temperature)
+        r0, t0 = _race_value(l0, w0, o_t, temperature)
+        r1, t1 = _race_value(l1, w1, o_t + 1, temperature)
+        r2, t2 = _race_value(l2, w2, o_t + 2, temperature)
+        r3, t3 = _race_value(l3, w3, o_t + 3, temperature)
         r0, t0 = _better(r0, t0, r1, t1)
         r2, t2 = _better(r2, t2, r3, t3)
         r0, t0 = _better(r0, t0, r2, t2)
@@ -106,7 +106,7 @@ def race_winner(
         (batch, parts),
         {
             "logits_ptr": logits, "context_ptr": context, "key_ptr": key, "race_ptr": race, "token_ptr": token,
-            "stride_b": logits.stride(0), "stride_v": logits.stride(1), "stride_cb": context.stride(0),
+            "stride_lb": logits.stride(0), "stride_lv": logits.stride(1), "stride_cb": context.stride(0),
             "vocab_size": vocab_size,
             # a number would reach the kernel as float32
             "temperature_ptr": torch.full((1,), temperature, dtype=torch.float64, device=logits.device),

@@ -10,35 +10,35 @@ import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 
 MAX_WIDTH = 16384
 
 
 @triton.jit
-def _normalised(b_x, weight_ptr, o_e, m_e, width, eps, offset):
+def _normalise(b_x, weight_ptr, o_e, m_e, width, eps, offset):
     b_weight = tl.load(weight_ptr + o_e, mask=m_e, other=0.0).to(tl.float32) + offset  # [BLOCK_E]
     return b_x * tl.rsqrt(tl.sum(b_x * b_x, 0) / width + eps) * b_weight
 
 
 @triton.jit
 def _norm_kernel(x_ptr, weight_ptr, residual_ptr, sum_ptr, next_ptr, out_ptr, clear_ptr, width, clear, eps, offset,
-                 HAS_RESIDUAL: tl.constexpr, HAS_NEXT: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_E: tl.constexpr,
+                 HAS_RESIDUAL: tl.constexpr, HAS_NEXT: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_E: tl.constexpr,
                  BLOCK_C: tl.constexpr):  # fmt: skip
     """One row; the first program also clears `clear` counters."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_r = tl.program_id(0).to(tl.int64)
     o_e = tl.arange(0, BLOCK_E)
     m_e = o_e < width
     b_x = tl.load(x_ptr + i_r * width + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
-    b_out = _normalised(b_x, weight_ptr, o_e, m_e, width, eps, offset)
+    b_out = _normalise(b_x, weight_ptr, o_e, m_e, width, eps, offset)
     if HAS_RESIDUAL:
         b_out += tl.load(residual_ptr + i_r * width + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
     if HAS_NEXT:  # of the sum as whoever adds to it later reads it
         b_sum = b_out.to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + i_r * width + o_e, b_sum, mask=m_e)
-        b_out = _normalised(b_sum.to(tl.float32), next_ptr, o_e, m_e, width, eps, offset)
+        b_out = _normalise(b_sum.to(tl.float32), next_ptr, o_e, m_e, width, eps, offset)
     tl.store(out_ptr + i_r * width + o_e, b_out.to(out_ptr.dtype.element_ty), mask=m_e)
     if i_r == 0:
         for c in range(0, clear, BLOCK_C):
@@ -58,7 +58,7 @@ def _launch(x, weight, eps, offset, residual=None, following=None, clear=None): 
          "next_ptr": weight if following is None else following, "out_ptr": out,
          "clear_ptr": out if clear is None else clear, "width": width, "clear": 0 if clear is None else clear.numel(),
          "eps": eps, "offset": offset, "HAS_RESIDUAL": residual is not None, "HAS_NEXT": following is not None,
-         "OVERLAP": overlaps(x), "BLOCK_E": block, "BLOCK_C": 256},
+         "USE_PDL": uses_pdl(x), "BLOCK_E": block, "BLOCK_C": 256},
         num_warps=min(max(block // 512, 1), 16),
     )  # fmt: skip
     return total.to(x.dtype), out.to(x.dtype)

@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import cdiv, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import cdiv, check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 from caw.triton_kernels.prf import absorb_context, check_prf, key_words, quad_words
 
 BLOCK_QUADS = 256
@@ -21,15 +21,15 @@ def _draw(p_out, word, m_t):
 
 
 @triton.jit
-def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr, OVERLAP: tl.constexpr,
+def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr, USE_PDL: tl.constexpr,
                   BLOCK_Q: tl.constexpr):  # fmt: skip
     """4 * BLOCK_Q tokens of one row."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = key_words(key_ptr + i_b)
-    s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, low, high, W)
+    lo, hi = key_words(key_ptr + i_b)
+    s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, lo, hi, W)
     o_q = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    w0, w1, w2, w3 = quad_words(o_q.to(tl.uint32), s0, s1, s2, s3, low, high)
+    w0, w1, w2, w3 = quad_words(o_q.to(tl.uint32), s0, s1, s2, s3, lo, hi)
     p_out = out_ptr + i_b * vocab_size + 4 * o_q
     _draw(p_out, w0, 4 * o_q < vocab_size)
     _draw(p_out + 1, w1, 4 * o_q + 1 < vocab_size)
@@ -53,7 +53,7 @@ def sampling_noise(context: torch.Tensor, key: torch.Tensor, vocab_size: int) ->
         (batch, cdiv(vocab_size, 4 * BLOCK_QUADS)),
         {
             "context_ptr": context, "out_ptr": out, "stride_cb": context.stride(0), "key_ptr": key,
-            "vocab_size": vocab_size, "W": width, "OVERLAP": overlaps(context), "BLOCK_Q": BLOCK_QUADS,
+            "vocab_size": vocab_size, "W": width, "USE_PDL": uses_pdl(context), "BLOCK_Q": BLOCK_QUADS,
         },
         num_warps=4,
     )  # fmt: skip

@@ -14,6 +14,7 @@ finishes by itself, unless its tile is too large to.
 """
 
 import math
+from collections import namedtuple
 
 import torch
 import triton
@@ -25,12 +26,15 @@ from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check
 LOG2E = tl.constexpr(math.log2(math.e))
 MAX_CANDIDATES = 32
 MAX_DIM = 256
+# Arguments that kernels are given together. What must not specialise a kernel stands alone: do_not_specialize does not
+# reach the members of a tuple.
+KeysValues = namedtuple("KeysValues", "k_ptr v_ptr k_strides v_strides")
 
 
 @triton.jit
-def log2_scores(raw, scale, softcap, HAS_SOFTCAP: tl.constexpr):
-    """q . k -> base-2 scores. tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), never overflows."""
-    if HAS_SOFTCAP:
+def log2_scores(raw, scale, softcap):
+    """q . k -> base-2 scores; softcap may be None. tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), never overflows."""
+    if softcap is not None:
         x = raw * (scale / softcap)
         e = tl.exp(-2.0 * tl.abs(x))
         t = (1.0 - e) / (1.0 + e)
@@ -45,10 +49,10 @@ def _finite(x):
 
 
 @triton.jit
-def prefix_bounds(length, i_s, splits, window, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
-    """First and last + 1 position of part i_s of the prefix that a window leaves."""
+def prefix_bounds(length, i_s, splits, window, BLOCK_N: tl.constexpr):
+    """First and last + 1 position of part i_s of the prefix that a window (None: there is none) leaves."""
     first = length * 0
-    if HAS_WINDOW:
+    if window is not None:
         first = tl.maximum(length - window + 1, 0)
     chunk = tl.cdiv(tl.cdiv(length - first, splits), BLOCK_N) * BLOCK_N
     low = first + i_s * chunk
@@ -57,14 +61,13 @@ def prefix_bounds(length, i_s, splits, window, HAS_WINDOW: tl.constexpr, BLOCK_N
 
 @triton.jit
 def attend_prefix(
-    b_q, k_ptr, v_ptr, p_table, i_b, i_h, low, high, stride_kb, stride_kh, stride_kn, stride_kd,
-    stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
-    D: tl.constexpr, PAGE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, UPCAST: tl.constexpr,
+    b_q, cache, p_table, i_b, i_h, low, high, scale, softcap, D: tl.constexpr, PAGE: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Greatest base-2 score, sum of weights and weighted sum of values of queries b_q [BLOCK_M, BLOCK_D] over positions
-    low to high. i_b, i_h: int64. PAGE = 0: contiguous cache, else page size;
-    p_table: the sequence's pages."""
+    low to high. i_b, i_h: int64. PAGE = 0: contiguous cache, else page size; p_table: the sequence's pages."""
+    stride_kb, stride_kh, stride_kn, stride_kd = cache.k_strides
+    stride_vb, stride_vh, stride_vn, stride_vd = cache.v_strides
     o_n = tl.arange(0, BLOCK_N)
     o_d = tl.arange(0, BLOCK_D)
     m_d = o_d < D
@@ -78,20 +81,20 @@ def attend_prefix(
             position = start + o_n
             page = tl.load(p_table + position // PAGE, mask=m_n, other=0).to(tl.int64)
             place = position % PAGE
-            p_k = k_ptr + (page * stride_kb + i_h * stride_kh + place * stride_kn)[:, None]
-            p_v = v_ptr + (page * stride_vb + i_h * stride_vh + place * stride_vn)[:, None]
+            p_k = cache.k_ptr + (page * stride_kb + i_h * stride_kh + place * stride_kn)[:, None]
+            p_v = cache.v_ptr + (page * stride_vb + i_h * stride_vh + place * stride_vn)[:, None]
         else:
             # one 64-bit offset per block, 32-bit ones inside the tile
             begin = start + (i_b * 0)
-            p_k = k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
-            p_v = v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
+            p_k = cache.k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
+            p_v = cache.v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
         b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
         b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
         if UPCAST:
             b_k = b_k.to(tl.float32)
             b_v = b_v.to(tl.float32)
         raw = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        scores = tl.where(m_n[None, :], log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
+        scores = tl.where(m_n[None, :], log2_scores(raw, scale, softcap), float("-inf"))
         new_max = tl.maximum(b_max, tl.max(scores, 1))
         shift = _finite(new_max)
         weights = tl.exp2(scores - shift[:, None])
@@ -103,17 +106,11 @@ def attend_prefix(
     return b_max, b_sum, b_acc
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size"])
+@triton.jit(do_not_specialize=["group", "candidates", "splits", "size", "window"])
 def _split_kernel(
-    q_ptr, k_ptr, v_ptr, table_ptr, k_own_ptr, v_own_ptr, lengths_ptr, sinks_ptr, out_ptr, lse_ptr,
-    stride_qb, stride_qh, stride_qc, stride_qd,
-    stride_kb, stride_kh, stride_kn, stride_kd,
-    stride_vb, stride_vh, stride_vn, stride_vd,
-    stride_kob, stride_koh, stride_koc, stride_kod,
-    stride_vob, stride_voh, stride_voc, stride_vod,
-    stride_ob, stride_oh, stride_oc, stride_tb, kv_heads, group, candidates, splits, size, window, scale,
-    softcap, D: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
+    q_ptr, q_strides, cache, table_ptr, stride_tb, own, lengths_ptr, sinks_ptr, out_ptr, out_strides, lse_ptr,
+    kv_heads, group, candidates, splits, size, window, scale, softcap,
+    D: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head. PAGE = 0: contiguous cache, else page size.
@@ -121,6 +118,7 @@ def _split_kernel(
     Writes o_s float32 [splits, B * H * C, D] and e_s [splits, B * H * C], or if FUSED (one part) the output itself.
     """
     tl.static_assert(BLOCK_D >= D)
+    stride_qb, stride_qh, stride_qc, stride_qd = q_strides
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
     i_bh = tl.program_id(1)
     i_s = tl.program_id(2)
@@ -143,30 +141,32 @@ def _split_kernel(
 
     # a length past the cache is clamped: wrong at worst, never a wild access
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
-    low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
+    low, high = prefix_bounds(length, i_s, splits, window, BLOCK_N)
+    p_table = None if table_ptr is None else table_ptr + i_b * stride_tb
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, k_ptr, v_ptr, table_ptr + i_b * stride_tb, i_b, i_h, low, high,
-        stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
-        D, PAGE, HAS_SOFTCAP, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
+        b_q, cache, p_table, i_b, i_h, low, high, scale, softcap, D, PAGE, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
     )  # fmt: skip
 
     o_r = i_bh.to(tl.int64) * rows + o_m  # (b * H + h) * C + c: output rows of one KV head are neighbours
     if FUSED:
-        p_ko = k_own_ptr + i_b * stride_kob + i_h * stride_koh + o_c[:, None] * stride_koc + o_d[None, :] * stride_kod
-        p_vo = v_own_ptr + i_b * stride_vob + i_h * stride_voh + o_c[:, None] * stride_voc + o_d[None, :] * stride_vod
+        stride_kb, stride_kh, stride_kc, stride_kd = own.k_strides
+        stride_vb, stride_vh, stride_vc, stride_vd = own.v_strides
+        p_ko = own.k_ptr + i_b * stride_kb + i_h * stride_kh + o_c[:, None] * stride_kc + o_d[None, :] * stride_kd
+        p_vo = own.v_ptr + i_b * stride_vb + i_h * stride_vh + o_c[:, None] * stride_vc + o_d[None, :] * stride_vd
         b_ko = tl.load(p_ko, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
         b_vo = tl.load(p_vo, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
-        own = log2_scores(tl.sum(b_q.to(tl.float32) * b_ko, 1), scale, softcap, HAS_SOFTCAP)
-        top = tl.maximum(b_max, own)
-        if HAS_SINKS:
+        own_score = log2_scores(tl.sum(b_q.to(tl.float32) * b_ko, 1), scale, softcap)
+        top = tl.maximum(b_max, own_score)
+        if sinks_ptr is not None:
             sink = tl.load(sinks_ptr + o_h, mask=m_m, other=0.0).to(tl.float32) * LOG2E
             top = tl.maximum(top, sink)
         decay = tl.exp2(b_max - top)
-        own_weight = tl.exp2(own - top)
+        own_weight = tl.exp2(own_score - top)
         total = b_sum * decay + own_weight
-        if HAS_SINKS:
+        if sinks_ptr is not None:
             total += tl.exp2(sink - top)
         b_out = (b_acc * decay[:, None] + own_weight[:, None] * b_vo) / total[:, None]
+        stride_ob, stride_oh, stride_oc = out_strides
         p_out = out_ptr + i_b * stride_ob + o_h[:, None] * stride_oh + o_c[:, None] * stride_oc + o_d[None, :]
         tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
     else:
@@ -182,15 +182,14 @@ def _split_kernel(
 
 @triton.jit(do_not_specialize=["group", "candidates", "splits"])
 def _combine_kernel(
-    part_ptr, lse_ptr, q_ptr, k_own_ptr, v_own_ptr, sinks_ptr, out_ptr,
-    stride_qb, stride_qh, stride_qc, stride_qd,
-    stride_kob, stride_koh, stride_koc, stride_kod,
-    stride_vob, stride_voh, stride_voc, stride_vod,
-    stride_ob, stride_oh, stride_oc, heads, group, candidates, splits, scale, softcap,
-    D: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+    part_ptr, lse_ptr, q_ptr, q_strides, own, sinks_ptr, out_ptr, out_strides, heads, group, candidates, splits,
+    scale, softcap, D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One output row: the parts, the own token and the sink merged by logsumexp."""
+    stride_qb, stride_qh, stride_qc, stride_qd = q_strides
+    stride_kb, stride_kh, stride_kc, stride_kd = own.k_strides
+    stride_vb, stride_vh, stride_vc, stride_vd = own.v_strides
+    stride_ob, stride_oh, stride_oc = out_strides
     i_r = tl.program_id(0).to(tl.int64)
     count = tl.num_programs(0).to(tl.int64)
     i_c = i_r % candidates
@@ -203,8 +202,8 @@ def _combine_kernel(
 
     b_lse = tl.load(lse_ptr + o_s * count + i_r, mask=o_s < splits, other=float("-inf"))  # [BLOCK_S]
     p_q = q_ptr + i_b * stride_qb + i_h * stride_qh + i_c * stride_qc + o_d * stride_qd
-    p_ko = k_own_ptr + i_b * stride_kob + i_g * stride_koh + i_c * stride_koc + o_d * stride_kod
-    p_vo = v_own_ptr + i_b * stride_vob + i_g * stride_voh + i_c * stride_voc + o_d * stride_vod
+    p_ko = own.k_ptr + i_b * stride_kb + i_g * stride_kh + i_c * stride_kc + o_d * stride_kd
+    p_vo = own.v_ptr + i_b * stride_vb + i_g * stride_vh + i_c * stride_vc + o_d * stride_vd
     b_q = tl.load(p_q, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
     b_ko = tl.load(p_ko, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
     b_vo = tl.load(p_vo, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
@@ -212,29 +211,19 @@ def _combine_kernel(
     p_part = part_ptr + (o_s[:, None] * count + i_r) * D + o_d[None, :]
     b_part = tl.load(p_part, mask=m_s[:, None] & m_d[None, :], other=0.0)  # [BLOCK_S, BLOCK_D]
 
-    own = log2_scores(tl.sum(b_q * b_ko, 0), scale, softcap, HAS_SOFTCAP)
-    top = tl.maximum(tl.max(b_lse, 0), own)
-    if HAS_SINKS:
+    own_score = log2_scores(tl.sum(b_q * b_ko, 0), scale, softcap)
+    top = tl.maximum(tl.max(b_lse, 0), own_score)
+    if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + i_h).to(tl.float32) * LOG2E
         top = tl.maximum(top, sink)
     weights = tl.exp2(b_lse - top)
-    own_weight = tl.exp2(own - top)
+    own_weight = tl.exp2(own_score - top)
     total = tl.sum(weights, 0) + own_weight
-    if HAS_SINKS:
+    if sinks_ptr is not None:
         total += tl.exp2(sink - top)
     b_out = (tl.sum(weights[:, None] * b_part, 0) + own_weight * b_vo) / total
     p_out = out_ptr + i_b * stride_ob + i_h * stride_oh + i_c * stride_oc + o_d
     tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_d)
-
-
-def _strides(**tensors: torch.Tensor) -> dict[str, int]:
-    """Strides of tensors under the names kernels use: stride_ + the key + one letter of the value's dimensions."""
-    letters = {"q": "bhcd", "ko": "bhcd", "vo": "bhcd", "k": "bhnd", "v": "bhnd"}
-    return {
-        f"stride_{name}{letter}": tensor.stride(i)
-        for name, tensor in tensors.items()
-        for i, letter in enumerate(letters[name])
-    }
 
 
 def _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, paged: bool) -> None:
@@ -274,22 +263,20 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
     fused = splits == 1 and blocks.can_finish
     part = out if fused else q.new_empty((splits, count, dim), dtype=torch.float32)
     lse = q.new_empty((1,) if fused else (splits, count), dtype=torch.float32)
-    own = {"k_own_ptr": k_own, "v_own_ptr": v_own, "sinks_ptr": lse if sinks is None else sinks, "q_ptr": q}
-    numbers = {"group": group, "candidates": candidates, "splits": splits, "scale": scale, "softcap": softcap or 1.0,
-               "stride_ob": out.stride(0), "stride_oh": out.stride(1), "stride_oc": out.stride(2)}  # fmt: skip
-    flags = {"D": dim, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None}
+    shared = {
+        "q_ptr": q, "q_strides": q.stride(), "own": KeysValues(k_own, v_own, k_own.stride(), v_own.stride()),
+        "sinks_ptr": sinks, "out_strides": out.stride()[:3], "group": group, "candidates": candidates, "splits": splits,
+        "lse_ptr": lse, "scale": scale, "softcap": softcap, "D": dim, "BLOCK_D": blocks.block_d,
+    }  # fmt: skip
     launch(
         _split_kernel,
         (m_blocks, batch * kv_heads, splits),
         {
-            **own, **numbers, **flags,
-            **_strides(q=q, k=k_cache, v=v_cache, ko=k_own, vo=v_own),
-            "k_ptr": k_cache, "v_ptr": v_cache, "table_ptr": lengths if table is None else table,
-            "lengths_ptr": lengths, "out_ptr": part, "lse_ptr": lse,
-            "stride_tb": 0 if table is None else table.stride(0),
-            "kv_heads": kv_heads, "size": size, "FUSED": fused, "PAGE": page, "UPCAST": INTERPRETED,
-            "window": window or 0, "HAS_WINDOW": window is not None,
-            "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
+            **shared, "cache": KeysValues(k_cache, v_cache, k_cache.stride(), v_cache.stride()),
+            "table_ptr": table, "stride_tb": 0 if table is None else table.stride(0), "lengths_ptr": lengths,
+            "out_ptr": part, "kv_heads": kv_heads, "size": size, "window": window,
+            "FUSED": fused, "PAGE": page, "UPCAST": INTERPRETED,
+            "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n,
         },
         num_warps=blocks.num_warps,
         num_stages=blocks.num_stages,
@@ -299,13 +286,9 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
         launch(
             _combine_kernel,
             (count,),
-            {
-                **own, **numbers, **flags, **_strides(q=q, ko=k_own, vo=v_own),
-                "part_ptr": part, "lse_ptr": lse, "out_ptr": out, "heads": heads,
-                "BLOCK_S": block_s, "BLOCK_D": blocks.block_d,
-            },
+            {**shared, "part_ptr": part, "out_ptr": out, "heads": heads, "BLOCK_S": block_s},
             num_warps=8 if block_s * blocks.block_d > 8192 else 4,
-        )  # fmt: skip
+        )
     return out.to(q.dtype)
 
 

@@ -21,8 +21,7 @@ import triton.language as tl
 
 from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import LINE, ask_for, start_early
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, uses_pdl
 from caw.triton_kernels.packed_weights import (
     DENSE,
     FP8,
@@ -40,6 +39,7 @@ from caw.triton_kernels.packed_weights import (
     row_scales,
 )
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.pdl import LINE, pdl_sync, prefetch
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
@@ -51,7 +51,7 @@ FETCHED = tl.constexpr(8)  # 128-byte lines of each row: 1 KiB, some 10 MiB of a
 def _fetch(w_ptr, o_w, m_o, stride_w):
     """Ask for the first FETCHED cache lines of each row of weights."""
     o_k = tl.minimum(tl.arange(0, FETCHED) * (LINE // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)), stride_w - 1)
-    ask_for(w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :])
+    prefetch(w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :])
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
     stride_xm, stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
     PARTS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one."""
@@ -144,11 +144,11 @@ def _product_kernel(
     m_o = o_o < outputs
     o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
 
-    if OVERLAP:
+    if USE_PDL:
         _fetch(w_ptr, o_w, m_o, stride_w)
         if GATED:
             _fetch(w1_ptr, o_w, m_o, stride_w)
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
     if GATED:
         gate = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
@@ -182,6 +182,38 @@ def _product_kernel(
     if HAS_RESIDUAL:
         acc += tl.load(residual_ptr + p_out, mask=m_out, other=0.0).to(tl.float32)
     tl.store(out_ptr + p_out, acc.to(out_ptr.dtype.element_ty), mask=m_out)
+
+
+def _check(x, weights, biases, residual, gated: bool) -> None:
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("x", x, FLOATS, (None, None))
+    rows, size = x.shape
+    check(rows <= MAX_ROWS, f"x must have at most {MAX_ROWS} rows", rows, "use torch.nn.functional.linear")
+    check(size >= 1, "x must have at least 1 column", size, "leave the product out")
+    check(1 <= len(weights) <= MAX_PARTS, f"weights must be 1 to {MAX_PARTS} tensors", len(weights), "call it twice")
+    check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
+    check(all(w.shape[0] for w in weights), "weights must have at least 1 row", "none", "leave the product out")
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        _check_weight(f"weights[{i}]", weight, weights[0], gated, size, x)
+        if bias is not None:
+            check_tensor(f"biases[{i}]", bias, (x.dtype,), (weight.shape[0],), x)
+    if residual is not None:
+        width = weights[0].shape[0] if gated else sum(w.shape[0] for w in weights)
+        check_tensor("residual", residual, (x.dtype,), (rows, width), x)
+    given = {"x": x, "residual": residual, **{f"weights[{i}]": w for i, w in enumerate(weights)},
+             **{f"biases[{i}]": b for i, b in enumerate(biases)}}  # fmt: skip
+    for name, tensor in given.items():
+        whole = tensor is None or tensor.is_contiguous()
+        check(whole, f"{name} must be contiguous", "other strides", "call .contiguous()")
+
+
+def _check_weight(name: str, weight, first, gated: bool, size: int, x) -> None:
+    """A weight must be dense in x's dtype, or packed as the first one is."""
+    if isinstance(first, torch.Tensor) and first.dtype in BY_DTYPE:
+        check_tensor(name, weight, (first.dtype,), (first.shape[0] if gated else None, None), x)
+        check_packed(name, weight, size, x)
+    else:
+        check_tensor(name, weight, (x.dtype,), (first.shape[0] if gated else None, size), x)
 
 
 def product(
@@ -234,7 +266,7 @@ def product(
             "PARTS": len(weights), "GATED": gated, "GELU": gated and activation == GELU_TANH,
             "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
-            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "OVERLAP": overlaps(x),
+            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "USE_PDL": uses_pdl(x),
             "BLOCK_M": block_m, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
         },
         num_warps=blocks.num_warps,
@@ -260,38 +292,6 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, r
     if residual is None:
         return torch.nn.functional.linear(x, weight, bias)[:rows]
     return torch.addmm(residual, x, weight.t())[:rows]
-
-
-def _check(x, weights, biases, residual, gated: bool) -> None:
-    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
-    check_tensor("x", x, FLOATS, (None, None))
-    rows, size = x.shape
-    check(rows <= MAX_ROWS, f"x must have at most {MAX_ROWS} rows", rows, "use torch.nn.functional.linear")
-    check(size >= 1, "x must have at least 1 column", size, "leave the product out")
-    check(1 <= len(weights) <= MAX_PARTS, f"weights must be 1 to {MAX_PARTS} tensors", len(weights), "call it twice")
-    check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
-    check(all(w.shape[0] for w in weights), "weights must have at least 1 row", "none", "leave the product out")
-    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        _check_weight(f"weights[{i}]", weight, weights[0], gated, size, x)
-        if bias is not None:
-            check_tensor(f"biases[{i}]", bias, (x.dtype,), (weight.shape[0],), x)
-    if residual is not None:
-        width = weights[0].shape[0] if gated else sum(w.shape[0] for w in weights)
-        check_tensor("residual", residual, (x.dtype,), (rows, width), x)
-    given = {"x": x, "residual": residual, **{f"weights[{i}]": w for i, w in enumerate(weights)},
-             **{f"biases[{i}]": b for i, b in enumerate(biases)}}  # fmt: skip
-    for name, tensor in given.items():
-        whole = tensor is None or tensor.is_contiguous()
-        check(whole, f"{name} must be contiguous", "other strides", "call .contiguous()")
-
-
-def _check_weight(name: str, weight, first, gated: bool, size: int, x) -> None:
-    """A weight must be dense in x's dtype, or packed as the first one is."""
-    if isinstance(first, torch.Tensor) and first.dtype in BY_DTYPE:
-        check_tensor(name, weight, (first.dtype,), (first.shape[0] if gated else None, None), x)
-        check_packed(name, weight, size, x)
-    else:
-        check_tensor(name, weight, (x.dtype,), (first.shape[0] if gated else None, size), x)
 
 
 def small_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from caw.triton_kernels.block_sizes import topk_blocks
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, overlaps
-from caw.triton_kernels.overlap import start_early
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.pdl import pdl_sync
 
 MAX_K = 128
 MAX_VOCABULARY = 262_144
@@ -53,11 +53,11 @@ def _winner_slots(key, K: tl.constexpr, BITS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["row_count"])
 def _part_kernel(
-    logits_ptr, rows_ptr, keys_ptr, ids_ptr, max_ptr, sum_ptr, stride_r, stride_v, row_count, vocab_size,
-    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_V: tl.constexpr,
+    logits_ptr, rows_ptr, keys_ptr, ids_ptr, max_ptr, sum_ptr, stride_lr, stride_lv, row_count, vocab_size,
+    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """The K greatest of one block of one row (id -1 where it has fewer), its maximum and sum of exponentials."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_r = tl.program_id(0).to(tl.int64)
     i_b = tl.program_id(1)
     i_part = i_r * tl.num_programs(1) + i_b
@@ -69,7 +69,7 @@ def _part_kernel(
         limit = tl.where((row >= 0) & (row < row_count), vocab_size, 0)
     o_v = i_b * BLOCK_V + tl.arange(0, BLOCK_V)
     m_v = o_v < limit
-    p_x = logits_ptr + row * stride_r + o_v.to(tl.int64) * stride_v
+    p_x = logits_ptr + row * stride_lr + o_v.to(tl.int64) * stride_lv
     b_x = tl.load(p_x, mask=m_v, other=float("-inf")).to(tl.float32)  # [BLOCK_V]
     top = tl.max(b_x, 0)
     shift = tl.where(tl.abs(top) == float("inf"), 0.0, top)  # inf - inf is NaN
@@ -85,12 +85,12 @@ def _part_kernel(
 @triton.jit
 def _merge_kernel(
     logits_ptr, rows_ptr, keys_ptr, ids_ptr, max_ptr, sum_ptr, list_ptr,
-    out_values_ptr, out_ids_ptr, out_probs_ptr, out_lse_ptr, stride_r, stride_v, parts,
-    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, OVERLAP: tl.constexpr,
+    out_values_ptr, out_ids_ptr, out_probs_ptr, out_lse_ptr, stride_lr, stride_lv, parts,
+    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_PARTS: tl.constexpr, BLOCK_CANDIDATES: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One row: merge the blocks' winners, order them, and read the logits back so that every bit is the input's."""
-    start_early(OVERLAP)
+    pdl_sync(USE_PDL)
     i_r = tl.program_id(0).to(tl.int64)
     row = i_r
     if HAS_ROWS:
@@ -122,7 +122,7 @@ def _merge_kernel(
     rank = tl.sum((b_order[None, :] > b_order[:, None]).to(tl.int32), 1)
     real = b_order >= 0
     b_id = tl.where(real, 0x7FFFFFFF - (b_order & 0x7FFFFFFF), -1)
-    p_x = logits_ptr + row * stride_r + b_id * stride_v
+    p_x = logits_ptr + row * stride_lr + b_id * stride_lv
     b_x = tl.load(p_x, mask=m_k & real, other=float("-inf")).to(tl.float32)  # [BLOCK_K]
     b_prob = tl.where(b_x == float("-inf"), 0.0, tl.exp(b_x - lse))
     tl.store(out_values_ptr + i_r * K + rank, b_x, mask=m_k)
@@ -164,9 +164,9 @@ def topk_softmax(
     shared = {
         "logits_ptr": logits, "rows_ptr": order if rows is None else rows, "keys_ptr": keys.view(torch.uint32),
         "ids_ptr": ids, "max_ptr": greatest, "sum_ptr": total,
-        "stride_r": logits.stride(0), "stride_v": logits.stride(1),
+        "stride_lr": logits.stride(0), "stride_lv": logits.stride(1),
         "K": k, "BITS": KEY_BITS[logits.dtype], "HAS_ROWS": rows is not None,
-        "OVERLAP": overlaps(logits),
+        "USE_PDL": uses_pdl(logits),
     }  # fmt: skip
     launch(
         _part_kernel,

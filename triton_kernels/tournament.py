@@ -53,7 +53,7 @@ def _survey_kernel(
 
 
 @triton.jit
-def _hashed(context_ptr, stride_cv, token, W: tl.constexpr):
+def _hash(context_ptr, stride_cv, token, W: tl.constexpr):
     """The lower half of each n-gram's hash times the multiplier, uint32."""
     state = tl.full((), 1, tl.uint32)
     for j in tl.static_range(W):
@@ -84,7 +84,7 @@ def _bins_kernel(
             share = tl.div_rn(tl.full((), 1.0, tl.float32), whole)
             b_p = tl.where(kept, tl.exp(b_x - top), 0.0) * share
             b_s = tl.load(scores_ptr + i_b * stride_sb + o_v.to(tl.int64) * stride_sv, mask=kept, other=0.0)  # [BLOCK]
-            hashed = _hashed(context_ptr + i_b * stride_cb, stride_cv, o_v, W)
+            hashed = _hash(context_ptr + i_b * stride_cb, stride_cv, o_v, W)
             pattern = tl.load(table_ptr + (hashed & mask), mask=kept, other=0)  # [BLOCK]
             for g in range(0, group):
                 before = ((pattern >> (g * AT_ONCE)) & (BINS - 1)).to(tl.int32)
@@ -193,9 +193,9 @@ def tournament(
             num_warps=4,
             enable_fp_fusion=False,
         )  # fmt: skip
-        fought = {
+        arguments = {
             **place, "first_ptr": first, "bins_ptr": cells, "winners_ptr": winners, "stride_fb": first.stride(0),
             "layers": layers,
         }  # fmt: skip
-        launch(_layers_kernel, (batch,), fought, num_warps=8, enable_fp_fusion=False)
+        launch(_layers_kernel, (batch,), arguments, num_warps=8, enable_fp_fusion=False)
     return winners

@@ -18,144 +18,158 @@ LOW = tl.constexpr(float("-inf"))
 
 
 @triton.jit
+def _keys(p_x, start, vocab_size, BLOCK: tl.constexpr):
+    """Logits at `start` on and their keys in the order of the floats, those of -inf beyond the row: [BLOCK]."""
+    o_v = start + tl.arange(0, BLOCK)
+    b_x = tl.load(p_x + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
+    return b_x, ordered_key(b_x)
+
+
+@triton.jit
 def _powers(b_x, key, least, top):
     """exp(x - top) of what is left, float32."""
     return tl.where(key >= least, tl.exp(b_x - top), 0.0)
 
 
 @triton.jit
+def _top_k_key(p_x, top_k, vocab_size, BLOCK: tl.constexpr):
+    """The key of the k-th largest logit."""
+    found = tl.full((), 0, tl.uint32)
+    unit = tl.full((), 1 << 30, tl.uint32)
+    for _ in range(16):  # two bits at a reading: how many keys reach each of three trials
+        n1 = tl.full((), 0, tl.int32)
+        n2 = tl.full((), 0, tl.int32)
+        n3 = tl.full((), 0, tl.int32)
+        for start in range(0, vocab_size, BLOCK):
+            b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+            key = tl.where(start + tl.arange(0, BLOCK) < vocab_size, key, 0)
+            n1 += tl.sum((key >= found + unit).to(tl.int32), 0)
+            n2 += tl.sum((key >= found + 2 * unit).to(tl.int32), 0)
+            n3 += tl.sum((key >= found + 3 * unit).to(tl.int32), 0)
+        steps = (n1 >= top_k).to(tl.uint32) + (n2 >= top_k).to(tl.uint32) + (n3 >= top_k).to(tl.uint32)
+        found += steps * unit
+        unit = unit >> 2
+    return found
+
+
+@triton.jit
+def _top_p_key(p_x, one_minus_top_p, least, top, highest, vocab_size, BLOCK: tl.constexpr):
+    """The key at which the nucleus ends, and how many tokens of that key, those of smallest id, are outside."""
+    total = tl.full((), 0.0, tl.float64)
+    for start in range(0, vocab_size, BLOCK):
+        b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+        total += tl.sum(_powers(b_x, key, least, top).to(tl.float64), 0)
+    whole = total.to(tl.float32)
+    # the greatest key up to which the sum is at most 1 - top_p, and then what is equal to the one above it
+    gone = tl.full((), 0, tl.uint32)
+    below = tl.full((), 0.0, tl.float64)
+    unit = tl.full((), 1 << 30, tl.uint32)
+    for _ in range(16):
+        s1 = tl.full((), 0.0, tl.float64)
+        s2 = tl.full((), 0.0, tl.float64)
+        s3 = tl.full((), 0.0, tl.float64)
+        for start in range(0, vocab_size, BLOCK):
+            b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+            b_p = (_powers(b_x, key, least, top) / whole).to(tl.float64)
+            s1 += tl.sum(tl.where(key <= gone + unit, b_p, 0.0), 0)
+            s2 += tl.sum(tl.where(key <= gone + 2 * unit, b_p, 0.0), 0)
+            s3 += tl.sum(tl.where(key <= gone + 3 * unit, b_p, 0.0), 0)
+        # never the greatest
+        r1 = (s1.to(tl.float32) <= one_minus_top_p) & (gone + unit < highest)
+        r2 = (s2.to(tl.float32) <= one_minus_top_p) & (gone + 2 * unit < highest)
+        r3 = (s3.to(tl.float32) <= one_minus_top_p) & (gone + 3 * unit < highest)
+        below = tl.where(r3, s3, tl.where(r2, s2, tl.where(r1, s1, below)))
+        gone += (r1.to(tl.uint32) + r2.to(tl.uint32) + r3.to(tl.uint32)) * unit
+        unit = unit >> 2
+    border = highest
+    for start in range(0, vocab_size, BLOCK):
+        b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+        border = tl.minimum(border, tl.min(tl.where((key > gone) & (key >= least), key, highest), 0))
+    each = tl.full((), 0.0, tl.float64)
+    equal = tl.full((), 0, tl.int32)
+    for start in range(0, vocab_size, BLOCK):
+        b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+        same = (start + tl.arange(0, BLOCK) < vocab_size) & (key == border)
+        b_p = tl.where(same, tl.exp(b_x - top) / whole, 0.0)
+        each = tl.maximum(each, tl.max(b_p, 0).to(tl.float64))
+        equal += tl.sum(same.to(tl.int32), 0)
+    # the j-th of them goes while the sum including it is at most 1 - top_p; bisection, as the sum rises with j
+    fewer = tl.full((), 0, tl.int32)
+    step = tl.full((), 1 << 30, tl.int32)
+    for _ in range(31):
+        more = fewer + step
+        goes = (more < equal) & ((below + more.to(tl.float64) * each).to(tl.float32) <= one_minus_top_p)
+        fewer = tl.where(goes, more, fewer)
+        step = step // 2
+    return border, fewer
+
+
+@triton.jit
+def _min_p_key(p_x, min_p, least, fewer, top, highest, vocab_size, BLOCK: tl.constexpr):
+    """The key of the least likely token that is at least min_p times as likely as the likeliest."""
+    total = tl.full((), 0.0, tl.float64)
+    border_power = tl.full((), 0.0, tl.float32)
+    for start in range(0, vocab_size, BLOCK):
+        b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+        b_e = _powers(b_x, key, least, top)
+        total += tl.sum(b_e.to(tl.float64), 0)
+        border_power = tl.maximum(border_power, tl.max(tl.where(key == least, b_e, 0.0), 0))
+    whole = (total - fewer.to(tl.float64) * border_power.to(tl.float64)).to(tl.float32)
+    limit = min_p * tl.div_rn(tl.full((), 1.0, tl.float32), whole)
+    smallest = highest
+    for start in range(0, vocab_size, BLOCK):
+        b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+        likely = (key >= least) & ((_powers(b_x, key, least, top) / whole) >= limit)
+        smallest = tl.minimum(smallest, tl.min(tl.where(likely, key, highest), 0))
+    return smallest
+
+
+@triton.jit
 def _warp_kernel(
-    logits_ptr, wanted_ptr, heat_ptr, top_k_ptr, tail_ptr, floor_ptr, out_ptr, stride_b, stride_v, vocab_size,
-    BLOCK: tl.constexpr,
+    logits_ptr, wanted_ptr, temperature_ptr, top_k_ptr, one_minus_top_p_ptr, min_p_ptr, out_ptr,
+    stride_lb, stride_lv, vocab_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row; the result is written first as divided logits, then cut in place."""
     i_b = tl.program_id(0).to(tl.int64)
-    p_in = logits_ptr + i_b * stride_b
+    p_in = logits_ptr + i_b * stride_lb
     p_out = out_ptr + i_b * vocab_size
     wanted = tl.load(wanted_ptr + i_b).to(tl.int32) != 0
-    heat = tl.load(heat_ptr + i_b)
+    temperature = tl.load(temperature_ptr + i_b)
     top_k = tl.load(top_k_ptr + i_b)
-    tail = tl.load(tail_ptr + i_b)
-    floor = tl.load(floor_ptr + i_b)
-    heat = tl.where(wanted, heat, 1.0)
+    one_minus_top_p = tl.load(one_minus_top_p_ptr + i_b)
+    min_p = tl.load(min_p_ptr + i_b)
+    temperature = tl.where(wanted, temperature, 1.0)
     top = tl.full((), LOW, tl.float32)
     unordered = tl.full((), 0, tl.int32)
     for start in range(0, vocab_size, BLOCK):
         o_v = start + tl.arange(0, BLOCK)
         m_v = o_v < vocab_size
-        b_x = tl.load(p_in + o_v.to(tl.int64) * stride_v, mask=m_v, other=LOW)  # [BLOCK]
-        b_x = tl.where(heat == 1.0, b_x, tl.div_rn(b_x, tl.full([BLOCK], 0.0, tl.float32) + heat))
+        b_x = tl.load(p_in + o_v.to(tl.int64) * stride_lv, mask=m_v, other=LOW)  # [BLOCK]
+        b_x = tl.where(temperature == 1.0, b_x, tl.div_rn(b_x, tl.full([BLOCK], 0.0, tl.float32) + temperature))
         tl.store(p_out + o_v, b_x, mask=m_v)
         unordered += tl.sum((b_x != b_x).to(tl.int32), 0)
         top = tl.maximum(top, tl.max(tl.where(b_x != b_x, LOW, b_x), 0))
     tl.debug_barrier()  # the program reads what its other threads stored
     limited = (top_k >= 1) & (top_k < vocab_size)
     sound = wanted & (unordered == 0) & (tl.abs(top) < float("inf"))
-    if sound & (limited | (tail >= 0) | (floor > 0)):
-        one = tl.full((), 1, tl.uint32)
-        lowest = ordered_key(tl.full((), LOW, tl.float32)) + one  # the key above that of -inf
+    if sound & (limited | (one_minus_top_p >= 0) | (min_p > 0)):
         highest = ordered_key(top)
-        least = lowest
+        # what is left: keys from `least` on, of those equal to it all but `fewer` of smallest id
+        least = ordered_key(tl.full((), LOW, tl.float32)) + tl.full((), 1, tl.uint32)  # the key above that of -inf
+        fewer = tl.full((), 0, tl.int32)
         if limited:
-            found = tl.full((), 0, tl.uint32)
-            unit = tl.full((), 1 << 30, tl.uint32)
-            for _ in range(16):  # two bits at a reading: how many keys reach each of three trials
-                n1 = tl.full((), 0, tl.int32)
-                n2 = tl.full((), 0, tl.int32)
-                n3 = tl.full((), 0, tl.int32)
-                for start in range(0, vocab_size, BLOCK):
-                    o_v = start + tl.arange(0, BLOCK)
-                    key = ordered_key(tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW))  # [BLOCK]
-                    key = tl.where(o_v < vocab_size, key, 0)
-                    n1 += tl.sum((key >= found + unit).to(tl.int32), 0)
-                    n2 += tl.sum((key >= found + 2 * unit).to(tl.int32), 0)
-                    n3 += tl.sum((key >= found + 3 * unit).to(tl.int32), 0)
-                steps = (n1 >= top_k).to(tl.uint32) + (n2 >= top_k).to(tl.uint32) + (n3 >= top_k).to(tl.uint32)
-                found += steps * unit
-                unit = unit >> 2
-            least = tl.maximum(least, found)
-        fewer = tl.full((), 0, tl.int32)  # of the keys equal to `least`, how many of smallest id go
-        if tail >= 0:
-            total = tl.full((), 0.0, tl.float64)
-            for start in range(0, vocab_size, BLOCK):
-                o_v = start + tl.arange(0, BLOCK)
-                b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
-                total += tl.sum(_powers(b_x, ordered_key(b_x), least, top).to(tl.float64), 0)
-            whole = total.to(tl.float32)
-            # the greatest key up to which the sum is at most the tail, and then what is equal to the one above it
-            gone = tl.full((), 0, tl.uint32)
-            below = tl.full((), 0.0, tl.float64)
-            unit = tl.full((), 1 << 30, tl.uint32)
-            for _ in range(16):
-                s1 = tl.full((), 0.0, tl.float64)
-                s2 = tl.full((), 0.0, tl.float64)
-                s3 = tl.full((), 0.0, tl.float64)
-                for start in range(0, vocab_size, BLOCK):
-                    o_v = start + tl.arange(0, BLOCK)
-                    b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
-                    key = ordered_key(b_x)
-                    b_p = (_powers(b_x, key, least, top) / whole).to(tl.float64)
-                    s1 += tl.sum(tl.where(key <= gone + unit, b_p, 0.0), 0)
-                    s2 += tl.sum(tl.where(key <= gone + 2 * unit, b_p, 0.0), 0)
-                    s3 += tl.sum(tl.where(key <= gone + 3 * unit, b_p, 0.0), 0)
-                # never the greatest
-                r1 = (s1.to(tl.float32) <= tail) & (gone + unit < highest)
-                r2 = (s2.to(tl.float32) <= tail) & (gone + 2 * unit < highest)
-                r3 = (s3.to(tl.float32) <= tail) & (gone + 3 * unit < highest)
-                below = tl.where(r3, s3, tl.where(r2, s2, tl.where(r1, s1, below)))
-                gone += (r1.to(tl.uint32) + r2.to(tl.uint32) + r3.to(tl.uint32)) * unit
-                unit = unit >> 2
-            border = highest
-            for start in range(0, vocab_size, BLOCK):
-                o_v = start + tl.arange(0, BLOCK)
-                b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
-                key = ordered_key(b_x)
-                left = (key > gone) & (key >= least)
-                border = tl.minimum(border, tl.min(tl.where(left, key, highest), 0))
-            each = tl.full((), 0.0, tl.float64)
-            equal = tl.full((), 0, tl.int32)
-            for start in range(0, vocab_size, BLOCK):
-                o_v = start + tl.arange(0, BLOCK)
-                b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
-                same = (o_v < vocab_size) & (ordered_key(b_x) == border)
-                b_p = tl.where(same, tl.exp(b_x - top) / whole, 0.0)
-                each = tl.maximum(each, tl.max(b_p, 0).to(tl.float64))
-                equal += tl.sum(same.to(tl.int32), 0)
-            # the j-th of them goes while the sum including it is at most the tail; bisection, as the sum rises with j
-            step = tl.full((), 1 << 30, tl.int32)
-            for _ in range(31):
-                more = fewer + step
-                goes = (more < equal) & ((below + more.to(tl.float64) * each).to(tl.float32) <= tail)
-                fewer = tl.where(goes, more, fewer)
-                step = step // 2
-            least = border
-        if floor > 0:
-            total = tl.full((), 0.0, tl.float64)
-            border_power = tl.full((), 0.0, tl.float32)
-            for start in range(0, vocab_size, BLOCK):
-                o_v = start + tl.arange(0, BLOCK)
-                b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
-                key = ordered_key(b_x)
-                b_e = _powers(b_x, key, least, top)
-                total += tl.sum(b_e.to(tl.float64), 0)
-                border_power = tl.maximum(border_power, tl.max(tl.where(key == least, b_e, 0.0), 0))
-            whole = (total - fewer.to(tl.float64) * border_power.to(tl.float64)).to(tl.float32)
-            limit = floor * tl.div_rn(tl.full((), 1.0, tl.float32), whole)
-            smallest = highest
-            for start in range(0, vocab_size, BLOCK):
-                o_v = start + tl.arange(0, BLOCK)
-                b_x = tl.load(p_out + o_v, mask=o_v < vocab_size, other=LOW)  # [BLOCK]
-                key = ordered_key(b_x)
-                likely = (key >= least) & ((_powers(b_x, key, least, top) / whole) >= limit)
-                smallest = tl.minimum(smallest, tl.min(tl.where(likely, key, highest), 0))
+            least = tl.maximum(least, _top_k_key(p_out, top_k, vocab_size, BLOCK))
+        if one_minus_top_p >= 0:
+            least, fewer = _top_p_key(p_out, one_minus_top_p, least, top, highest, vocab_size, BLOCK)
+        if min_p > 0:
+            smallest = _min_p_key(p_out, min_p, least, fewer, top, highest, vocab_size, BLOCK)
             fewer = tl.where(smallest > least, 0, fewer)
             least = smallest
         seen = tl.full((), 0, tl.int32)
         for start in range(0, vocab_size, BLOCK):
             o_v = start + tl.arange(0, BLOCK)
             m_v = o_v < vocab_size
-            b_x = tl.load(p_out + o_v, mask=m_v, other=LOW)  # [BLOCK]
-            key = ordered_key(b_x)
+            b_x, key = _keys(p_out, start, vocab_size, BLOCK)
             same = (m_v & (key == least)).to(tl.int32)
             goes = (key < least) | ((key == least) & (seen + tl.cumsum(same, 0) <= fewer))
             seen += tl.sum(same, 0)
@@ -167,8 +181,8 @@ def warp_logits(
     wanted: torch.Tensor,
     temperatures: torch.Tensor,
     top_ks: torch.Tensor,
-    tails: torch.Tensor,
-    floors: torch.Tensor,
+    one_minus_top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
 ) -> torch.Tensor:
     """Warped logits float32 [B, V]; arguments as in `warp_logits_ref`, logits of any strides.
 
@@ -180,7 +194,7 @@ def warp_logits(
     check(1 <= vocab_size < 1 << 30, "logits must have 1 to 2**30 - 1 columns", vocab_size, "pass the logits")
     check_tensor("wanted", wanted, (torch.bool,), (batch,), logits)
     check_tensor("top_ks", top_ks, (torch.int64,), (batch,), logits)
-    numbers = {"temperatures": temperatures, "tails": tails, "floors": floors}
+    numbers = {"temperatures": temperatures, "one_minus_top_ps": one_minus_top_ps, "min_ps": min_ps}
     for name, tensor in numbers.items():
         check_tensor(name, tensor, (torch.float32,), (batch,), logits)
     for name, tensor in {"wanted": wanted, "top_ks": top_ks, **numbers}.items():
@@ -190,9 +204,9 @@ def warp_logits(
         _warp_kernel,
         (batch,),
         {
-            "logits_ptr": logits, "wanted_ptr": wanted, "heat_ptr": temperatures, "top_k_ptr": top_ks,
-            "tail_ptr": tails, "floor_ptr": floors, "out_ptr": out,
-            "stride_b": logits.stride(0), "stride_v": logits.stride(1), "vocab_size": vocab_size,
+            "logits_ptr": logits, "wanted_ptr": wanted, "temperature_ptr": temperatures, "top_k_ptr": top_ks,
+            "one_minus_top_p_ptr": one_minus_top_ps, "min_p_ptr": min_ps, "out_ptr": out,
+            "stride_lb": logits.stride(0), "stride_lv": logits.stride(1), "vocab_size": vocab_size,
             "BLOCK": min(BLOCK_V, next_power_of_2(vocab_size)),
         },
         num_warps=8,

@@ -10,24 +10,24 @@ def warp_logits_ref(
     wanted: torch.Tensor,
     temperatures: torch.Tensor,
     top_ks: torch.Tensor,
-    tails: torch.Tensor,
-    floors: torch.Tensor,
+    one_minus_top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
 ) -> torch.Tensor:
     """Logits float32 [B, V] over temperatures, -inf where top-k, top-p or min-p excludes the token.
 
     Args:
         logits: float32 [B, V]. wanted: bool [B], rows to warp; the others come back as they are.
         temperatures: float32 [B], above 0. top_ks: int64 [B]; 0, or V and more: all tokens.
-        tails: float32 [B], 1 - top_p; negative: all tokens. floors: float32 [B], min_p; 0: all tokens.
+        one_minus_top_ps: float32 [B]; negative: all tokens. min_ps: float32 [B]; 0: all tokens.
 
     Each stage sees what the one before has left. Tokens equal to the k-th largest stay. Top-p adds up probabilities
-    from the least likely token on, of equal logits from the smallest id, and excludes those up to a sum of `tails`,
-    never the last one. A row with NaN or +inf, or without a finite logit, is divided and not cut.
+    from the least likely token on, of equal logits from the smallest id, and excludes those up to a sum of
+    1 - top_p, never the last one. A row with NaN or +inf, or without a finite logit, is divided and not cut.
     """
     cooled = logits / temperatures[:, None]
     top = cooled.amax(dim=1)
     cut = wanted & top.isfinite() & (cooled == cooled).all(dim=1)
-    warped = _min_p(_top_p(_top_k(cooled, top_ks), tails), floors)
+    warped = _min_p(_top_p(_top_k(cooled, top_ks), one_minus_top_ps), min_ps)
     warped = torch.where(cut[:, None], warped, cooled)
     return torch.where(wanted[:, None], warped, logits)
 
@@ -40,13 +40,13 @@ def _top_k(logits: torch.Tensor, top_ks: torch.Tensor) -> torch.Tensor:
     return logits.masked_fill(limited[:, None] & (logits < least), -torch.inf)
 
 
-def _top_p(logits: torch.Tensor, tails: torch.Tensor) -> torch.Tensor:
+def _top_p(logits: torch.Tensor, one_minus_top_ps: torch.Tensor) -> torch.Tensor:
     ordered, ids = torch.sort(logits, dim=1, stable=True)
-    removed = ordered.softmax(dim=1).cumsum(dim=1) <= tails[:, None]
+    removed = ordered.softmax(dim=1).cumsum(dim=1) <= one_minus_top_ps[:, None]
     removed[:, -1:] = False
     return logits.masked_fill(removed.scatter(1, ids, removed), -torch.inf)
 
 
-def _min_p(logits: torch.Tensor, floors: torch.Tensor) -> torch.Tensor:
+def _min_p(logits: torch.Tensor, min_ps: torch.Tensor) -> torch.Tensor:
     probs = logits.softmax(dim=1)
-    return logits.masked_fill(probs < floors[:, None] * probs.amax(dim=1, keepdim=True), -torch.inf)
+    return logits.masked_fill(probs < min_ps[:, None] * probs.amax(dim=1, keepdim=True), -torch.inf)

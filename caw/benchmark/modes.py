@@ -110,7 +110,8 @@ def make_watermark(name: str, *, drawn: bool = False) -> Watermark:
     """The watermark of a mode; drawn: EXP races over the whole kept vocabulary."""
     if drawn and name == "exp":
         return EXP(KEY, strength="scale")
-    return watermark_class(name)(KEY, **WATERMARKS[name])
+    [mark] = watermark_class(name)(KEY, **WATERMARKS[name]).parts
+    return mark
 
 
 def ours(

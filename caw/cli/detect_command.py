@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from caw.cli.detect_output import Result
     from caw.cli.detect_receipts import Receipts
     from caw.detection import Detector
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 CHUNK = 64  # texts handed to the detector at once
 FPR = deployed.FPR
@@ -215,7 +215,7 @@ def detect(
         raise typer.Exit(BAD_LINES)
 
 
-def _task(marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, html: Path | None) -> Task:
+def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, as_json: bool, html: Path | None) -> Task:
     """Build the task from the options, with placeholders for weights that a model will provide."""
     from caw.detection import Detector
 
@@ -227,7 +227,7 @@ def _task(marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_jso
     return Task(detectors, given.get("fpr", FPR), as_json, regions, html)
 
 
-def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
+def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Signature]:
     """Return the watermarks to test for, by name."""
     if config is not None:
         given = [f"--{option}" for option, value in options.items() if value is not None]
@@ -349,7 +349,7 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
     return items, bad
 
 
-def check_made(items: Sequence[Item], marks: Sequence[Watermark], source: str | None) -> int:
+def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:
     """Report texts whose lines say that they have another mark than is tested, or another key, which may be meant;
     return how many have another mark.
     """

@@ -26,7 +26,7 @@ from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, watermark_class
 
 if TYPE_CHECKING:
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 Normalize = Annotated[
     str | None,
@@ -40,7 +40,7 @@ Normalize = Annotated[
 ]
 
 
-def read_key_list(path: Path) -> dict[str, Watermark]:
+def read_key_list(path: Path) -> dict[str, Signature]:
     """Read watermarks by name. Raise ValueError in one sentence, which never contains a key."""
     require("pyyaml", "--config")
     import yaml
@@ -55,7 +55,7 @@ def read_key_list(path: Path) -> dict[str, Watermark]:
     entries = loaded.get("watermarks") if isinstance(loaded, dict) else None
     if not isinstance(entries, list) or not entries:
         raise ValueError(f"{path} must contain a list `watermarks`, found none; see `caw detect --help`")
-    found: dict[str, Watermark] = {}
+    found: dict[str, Signature] = {}
     for number, entry in enumerate(entries, 1):
         name, watermark = _named_watermark(entry, f"{path}, watermark {number}")
         if name in found:
@@ -64,7 +64,7 @@ def read_key_list(path: Path) -> dict[str, Watermark]:
     return found
 
 
-def _named_watermark(entry: Any, where: str) -> tuple[str, Watermark]:
+def _named_watermark(entry: Any, where: str) -> tuple[str, Signature]:
     if not isinstance(entry, dict) or not all(isinstance(k, str) for k in entry):
         raise ValueError(f"{where} must be a mapping of names to values, got {type(entry).__name__}; indent it")
     values = dict(entry)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from caw.cli.options import WATERMARK_OPTIONS
-from caw.settings import DRAWING, gets_race
+from caw.settings import DRAWING, Sampling
 
 if TYPE_CHECKING:
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 # arguments of watermarks that no test reads; a detector tries sub-keys up to its own number
 UNREAD = {
@@ -35,7 +35,7 @@ class Made:
     @property
     def races(self) -> bool:
         """Whether a `caw.Recommended` marked it by the race."""
-        return gets_race(**self.drawing) if self.drawing else False
+        return Sampling(**self.drawing).races
 
     @property
     def has_variants(self) -> bool:
@@ -60,7 +60,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def drawn_of(made: Made | None, marks: Sequence[Watermark]) -> dict[str, Any] | None:
+def drawn_of(made: Made | None, marks: Sequence[Signature]) -> dict[str, Any] | None:
     """Return how a text was drawn that a race at full strength may have marked: its temperature, top_k, top_p and
     min_p; {} for a text without a race, None if nothing says it.
     """
@@ -70,17 +70,17 @@ def drawn_of(made: Made | None, marks: Sequence[Watermark]) -> dict[str, Any] | 
     return {name: value for name, value in made.drawing.items() if name != "do_sample"} if races else {}
 
 
-def unread(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int, str]:
+def unread(made: Iterable[Made | None], marks: Sequence[Signature]) -> tuple[int, str]:
     """Return (how many texts under the tested keys none of these tests reads, one sentence about them)."""
     from caw.watermarks.names import said_of
 
-    found: dict[str, tuple[int, Watermark, Watermark]] = {}
+    found: dict[str, tuple[int, Signature, Signature]] = {}
     for each in made:
         own = None if each is None else _watermark_of(each, marks)
         if each is None or own is None or each.has_variants:
             continue
         theirs = [part for mark in marks for part in mark.parts]
-        if any(_reads(test, own.part_of(each)) for test in theirs):
+        if any(_reads(test, own.part_for(each)) for test in theirs):
             continue
         mark = _tested(each, marks)
         assert mark is not None
@@ -97,7 +97,7 @@ def unread(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int
     )
 
 
-def replaced(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[int, str]:
+def replaced(made: Iterable[Made | None], marks: Sequence[Signature]) -> tuple[int, str]:
     """Return (how many texts under the tested keys were drawn with variants, one sentence about them)."""
     from caw.watermarks.names import REPLACED
 
@@ -106,7 +106,7 @@ def replaced(made: Iterable[Made | None], marks: Sequence[Watermark]) -> tuple[i
     return count, f"{said} marked them" if count else ""
 
 
-def of_other_keys(made: Iterable[Made | None], marks: Sequence[Watermark]) -> str:
+def of_other_keys(made: Iterable[Made | None], marks: Sequence[Signature]) -> str:
     """Return one sentence about texts whose lines name a key that is not tested, "" if there are none."""
     tested = [mark.key_id for mark in marks]
     strange = [each.key_id for each in made if each is not None and each.key_id not in tested]
@@ -117,12 +117,12 @@ def of_other_keys(made: Iterable[Made | None], marks: Sequence[Watermark]) -> st
     return f"{len(strange)} of the texts were marked with key {own}, tested is {tried}; give the key that marked them"
 
 
-def _tested(made: Made, marks: Sequence[Watermark]) -> Watermark | None:
+def _tested(made: Made, marks: Sequence[Signature]) -> Signature | None:
     """Return the tested watermark under the key of a text, None if there is none."""
     return next((mark for mark in marks if mark.key_id == made.key_id), None)
 
 
-def _watermark_of(made: Made, marks: Sequence[Watermark]) -> Watermark | None:
+def _watermark_of(made: Made, marks: Sequence[Signature]) -> Signature | None:
     """Return the watermark of a text under a tested key; None under another, and where it is not known here."""
     from caw.watermarks.names import watermark_from
 
@@ -136,7 +136,7 @@ def _watermark_of(made: Made, marks: Sequence[Watermark]) -> Watermark | None:
         return None
 
 
-def _reads(test: Watermark, part: Watermark) -> bool:
+def _reads(test: Signature, part: Signature) -> bool:
     """Whether a test for one watermark reads texts of another."""
     from caw.watermarks.names import said_of
 
@@ -144,21 +144,21 @@ def _reads(test: Watermark, part: Watermark) -> bool:
     return (one, test.window, test.secret) == (other, part.window, part.secret) and part.is_read_by(test)
 
 
-def _named(mark: Watermark, other: Watermark) -> str:
+def _named(mark: Signature, other: Signature) -> str:
     """Return a watermark's name, with what of it the other has otherwise."""
     own, theirs = _read(mark), _read(other)
     differing = {name: value for name, value in own.items() if name != "name" and theirs.get(name) != value}
     return own["name"] + (f" ({', '.join(f'{name} {value}' for name, value in differing.items())})" * bool(differing))
 
 
-def _read(mark: Watermark) -> dict[str, Any]:
+def _read(mark: Signature) -> dict[str, Any]:
     """Return what a test reads of a watermark, its sub-keys too."""
     from caw.watermarks.names import said_of
 
     return {name: value for name, value in said_of(mark).items() if name not in NAMED}
 
 
-def _options(mark: Watermark) -> str:
+def _options(mark: Signature) -> str:
     """Return the options of `caw detect` for a watermark."""
     name, usual = mark.name, type(mark)(1)
     given = [f"--watermark {name}"]

@@ -20,7 +20,7 @@ from caw.io.progress import doing
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
     from caw.models import ReaderWeights
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 READER, MODEL = "Weights from a model", "model:"
 
@@ -119,7 +119,7 @@ class ReaderSettings:
             raise ValueError("--chat requires a prompt, got none; give --prompt-file or --prompt-field")
 
     def as_told(
-        self, items: list[Item], marks: Sequence[Watermark], *, alike: bool
+        self, items: list[Item], marks: Sequence[Signature], *, alike: bool
     ) -> tuple[ReaderSettings, list[Item]]:
         """Return settings and texts with how the texts were drawn, where their lines say it and no option does.
 
@@ -146,9 +146,10 @@ class ReaderSettings:
             raise ValueError("texts that are read together must be drawn alike, got several ways; split the file")
         return self, [replace(item, drawn=own or None) for item, own in zip(items, drawn, strict=True)]
 
-    def load(self, marks: Sequence[Watermark]) -> ReaderWeights:
+    def load(self, marks: Sequence[Signature]) -> ReaderWeights:
         """Load the model; return it with what it knows. Raises what loading and `ReaderWeights` raise."""
         from caw.models import ReaderWeights, load_model
+        from caw.settings import Sampling
 
         assert self.model is not None
         drawn = {name.replace("-", "_"): value for name, value in self.drawn.items() if value is not None}
@@ -156,7 +157,7 @@ class ReaderSettings:
         chosen, remark = choose_policy(self.policy, self.of_policy, self.model, marked=not drawn)
         how = opt.build_policy(chosen, self.of_policy, self.model)
         for mark in marks:
-            mark.check_strength(how.max_strength)
+            mark.part_for(Sampling()).check_strength(how.max_strength)
         prompt = None if self.prompt_file is None else read_text(self.prompt_file)
         dtype, quantization = self.running["dtype"] or "auto", self.running["quantization"]
         device = prepare_place(self.model, self.running["device"], self.running["threads"], dtype, quantization)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from caw.detectable.receipts import Receipt
     from caw.detection import TokenWeights
     from caw.detection.text_weights import TextWeights
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 SAME = ("level", "watermark", "key_id", "weights", "test")  # what all receipts of one file share
 
@@ -38,7 +38,7 @@ class Receipts:
     def any(self) -> Receipt:
         return next(iter(self.by_digest.values()))
 
-    def check_with(self, marks: Mapping[str, Watermark], others: Mapping[str, Any]) -> None:
+    def check_with(self, marks: Mapping[str, Signature], others: Mapping[str, Any]) -> None:
         """Raise ValueError for tests of other than single texts, and for another watermark or key."""
         for option, value in others.items():
             if value is not None:
@@ -51,7 +51,7 @@ class Receipts:
             )
         self._check_subkeys(mark)
 
-    def mark_among(self, marks: Mapping[str, Watermark]) -> Watermark:
+    def mark_among(self, marks: Mapping[str, Signature]) -> Signature:
         """Return the watermark, among several by key id, that these receipts were tested for. Raise ValueError if there
         is none.
         """
@@ -64,7 +64,7 @@ class Receipts:
         self._check_subkeys(mark)
         return mark
 
-    def _check_subkeys(self, mark: Watermark) -> None:
+    def _check_subkeys(self, mark: Signature) -> None:
         """Raise ValueError for texts with more sub-keys than the test tries."""
         most, tried = max(each.subkeys or 1 for each in self.by_digest.values()), mark.family
         if most > tried:
@@ -174,7 +174,7 @@ def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[
 
 
 def repeat(
-    told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Watermark], tokenizer: Any, prefix: str,
+    told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Signature], tokenizer: Any, prefix: str,
     given: dict[str, Any], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
     """Repeat the tests of the receipts, each text under its own key, and print the results. Return how many texts have

@@ -17,7 +17,7 @@ from caw.io.show import format_p
 
 if TYPE_CHECKING:
     from caw.detection.many_keys import KeySearch, KeySearchResult
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 KEYS = "Keys of a service"
 FPR = 1e-3
@@ -30,7 +30,7 @@ Tenant = Annotated[
 ]
 
 
-def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]) -> dict[str, Watermark]:
+def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]) -> dict[str, Signature]:
     """Return the watermarks of a registry, or of one tenant, by key id.
 
     strangers: options, by name, that a registry replaces. Raises ValueError if one is given; ValueError, OSError or
@@ -47,7 +47,7 @@ def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]
 
 
 def test(
-    marks: Mapping[str, Watermark], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
+    marks: Mapping[str, Signature], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
     receipt: str | None, *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
     """Test texts under all keys, or under those that their receipts name. Return how many could not be tested.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from caw.detection import TokenWeights
     from caw.policies import Policy
     from caw.settings import Settings
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 
 # ---- options about texts that are tested before they are written
@@ -79,7 +79,7 @@ Weights = Annotated[str | None, panel(FOUND, "Token weights for the test, as for
 
 
 def check_detectable(
-    settings: Settings, mark: Watermark | None, family: Watermark | None, policy: Policy, weights: str | None
+    settings: Settings, mark: Signature | None, family: Signature | None, policy: Policy, weights: str | None
 ) -> TokenWeights | None:
     """Reject, before a model is loaded, texts that could never be detected. Return the token weights to test with.
 
@@ -96,7 +96,7 @@ def check_detectable(
     if len(mark.parts) > 1:
         raise ValueError("--weights are for one watermark, got recommended, which has two; give --watermark kgw")
     table = TokenWeights.load(weights)
-    table.check_for(mark)
+    table.check_for(mark.parts[0])
     return table
 
 
@@ -265,17 +265,17 @@ def generate(
         steered = [name for name, value in {"policy": policy, **of_policy}.items() if value is not None]
         if mark is None and steered:
             raise ValueError(f"--{steered[0]} is only for marked texts, got --watermark none; leave one of them out")
-        family = mark
+        texts = greedy_if_one_token(SamplingSettings(**of_sampling))
+        family = None if mark is None else mark.part_for(texts)
         if mark is not None and len(mark.parts) > 1:
-            texts = greedy_if_one_token(SamplingSettings(**of_sampling))
             kind = RACED if texts.races else COOL if texts.do_sample else GREEDY
             mark, policies, marking = recommended_of(mark, policy, of_policy, model, tested["detectable_at"], [kind])
-            family, how = mark.part_of(texts), policies[kind]
+            how = policies[kind]
         else:
-            races = mark is not None and mark.races_whole
+            races = family is not None and family.races_whole
             chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None, races=races)
             how = opt.build_policy(chosen, of_policy, model)
-            marking = "" if mark is None else what_marks(mark, how, remark)
+            marking = "" if family is None else what_marks(family, how, remark)
         if family is not None:
             family.check_strength(how.max_strength)
         elif mark_eos is not None:

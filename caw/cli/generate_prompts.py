@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from caw.models.arithmetic import Arithmetic
     from caw.policies import Policy
     from caw.settings import Settings
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 MESSAGES = "messages"  # field of a line that is a conversation
 
@@ -54,7 +54,7 @@ class RunSettings:
     """
 
     model: str
-    watermark: Watermark | None
+    watermark: Signature | None
     policy: Policy | None
     settings: Settings
     with_prompt: bool

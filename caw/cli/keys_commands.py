@@ -23,7 +23,7 @@ from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 DAY, MINUTE = 10, 16  # letters of a time, as far as there is room for it
 WIDE = 100  # letters of a line
@@ -230,12 +230,11 @@ def reseal(registry: RegistryUrl = None) -> None:
         print(f"{opened(registry).reseal()} secrets re-encrypted")
 
 
-def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Watermark:
+def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Signature:
     """Return the watermark of a new key under a placeholder key: one server marks with one, so that of the others.
 
     of_greedy: options of the policy that a `caw.Recommended` brings for greedy texts.
     """
-    from caw.policies.recommended import Recommended
     from caw.watermarks.names import watermark_from
 
     now = found.database.clock()
@@ -249,7 +248,7 @@ def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of
             raise ValueError("a marking key requires a watermark, got --watermark none; choose another")
         mark = made
     given = next((option for option, value in of_greedy.items() if value is not None), None)
-    if isinstance(mark, Recommended):
+    if len(mark.parts) > 1:
         return build_recommended(mark, None, of_greedy)
     if given is not None:
         raise ValueError(f"--{given} is only for watermark recommended, got watermark {mark.name}; leave it out")

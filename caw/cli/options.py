@@ -21,7 +21,7 @@ from caw.watermarks.names import WATERMARKS, watermark_class, watermark_name
 
 if TYPE_CHECKING:
     from caw.policies import Policy
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
@@ -211,7 +211,7 @@ def parse_speculate(text: str) -> str | int | None:
     return None if text == "none" else text
 
 
-def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> Watermark | None:
+def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> Signature | None:
     """Build the watermark from --watermark, --key and its own options; None for "none".
 
     Raises ValueError for an unknown name, a missing key, and another watermark's options.
@@ -267,7 +267,7 @@ def _refuse_strangers(
     return {names[option]: value for option, value in given.items()}
 
 
-def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
+def describe(thing: Signature | Policy | None) -> dict[str, Any] | None:
     """Return name and parameters for output lines, never the key; None for None."""
     if thing is None:
         return None

@@ -65,7 +65,7 @@ def choose_policy(
     return CAW, "" if "evaluator" in given or shipped_for(model) is not None else UNIVERSAL_SERVES
 
 
-def build_recommended(mark: Recommended, policy: str | None, options: Mapping[str, Any]) -> Recommended:
+def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any]) -> Recommended:
     """Return the watermark with the options of a policy that it takes: its target and its evaluator.
 
     Raises ValueError for a policy or the options of another.
@@ -117,10 +117,11 @@ def what_marks(mark: Watermark, policy: Policy, remark: str = "") -> str:
 
 def race_remark(mark: Watermark, policy: Policy) -> str:
     """Say that a policy makes a race distort that need not; "" where it does not. Raises ValueError for a target."""
-    from caw.decoding.full_race import check_untargeted, runs_full_race
+    from caw.policies.mark import Mark
 
-    check_untargeted(mark, policy)
-    return DISTORTS if mark.races_whole and not runs_full_race(mark, policy) else ""
+    pair = Mark(mark, policy)
+    pair.check_target()
+    return DISTORTS if mark.races_whole and not pair.races else ""
 
 
 def _named(name: str, settings: Mapping[str, Any]) -> str:

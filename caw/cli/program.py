@@ -8,6 +8,7 @@ import typer
 
 import caw
 from caw.cli.lazy_commands import CommandGroup, LazyCommand, installed_groups, lazy_group
+from caw.requirements import namesake
 
 COMMANDS = {
     "demo": LazyCommand("caw.cli.demo_command", "demo"),
@@ -73,6 +74,8 @@ def root(
     - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
     - caw detect --tokenizer smollm2-135m --text "..."
     """
+    if namesake():
+        typer.echo(f"caw: {namesake()}", err=True)
 
 
 for _name, _group in GROUPS.items():

@@ -68,7 +68,7 @@ def serve(
     with user_errors():
         require("fastapi", "`caw serve`")
         require("jinja2", "its page")
-        from caw.decoding.full_race import runs_full_race
+        from caw.policies.mark import Mark
         from caw.serve.contracts import LEVEL, MarkKey, MarkRules, SingleTenant, Tenant
         from caw.serve.receipt_files import JsonlReceipts, NoReceipts
         from caw.serve.settings import ServerSettings
@@ -87,9 +87,10 @@ def serve(
             how = None
             mark, _, marking = recommended_of(mark, policy, of_policy, model, rules["detectable_at"], [RACED, OTHERS])
         else:
-            chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=mark.races_whole)
+            [lone] = mark.parts
+            chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=lone.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
-            marking = what_marks(mark, how, remark or (serving.DRAWS if runs_full_race(mark, how) else ""))
+            marking = what_marks(lone, how, remark or (serving.DRAWS if Mark(lone, how).races else ""))
         serving.tell(marking)
         device = prepare_place(model, device, threads, dtype, quantization)
         log: ReceiptLog = NoReceipts() if receipts is None else JsonlReceipts(receipts)

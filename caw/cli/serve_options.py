@@ -16,7 +16,7 @@ from caw.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
     from caw.registry import Registry
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
 DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
@@ -146,7 +146,7 @@ def tell_sampling(model: Any, sampling: str) -> None:
 def watermark_of(
     found: Registry | None, name: str | None, key: str, options: dict[str, Any], policy: str | None,
     of_policy: dict[str, Any],
-) -> Watermark:  # fmt: skip
+) -> Signature:  # fmt: skip
     """Return the requested watermark, or that of the registry's active keys; if there are none, that of
     `choose_watermark`.
 

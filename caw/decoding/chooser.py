@@ -26,7 +26,6 @@ from caw.decoding.chooser_checks import (
     new_ids,
 )
 from caw.decoding.choosing import Choosing, texts_of
-from caw.decoding.full_race import check_beginning, check_factor, check_untargeted
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import plan_choice
 from caw.decoding.plan_defaults import checked
@@ -38,11 +37,11 @@ from caw.io.show import shown
 from caw.models.device import resolve_device
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 ROOM = 256  # tokens of a text that there is memory for at first
 BACKENDS = {None: ops.dispatched, "reference": ops.references}
@@ -99,7 +98,7 @@ class Chooser:
     @torch.no_grad()
     def __init__(
         self,
-        watermark: Watermark | None,
+        watermark: Signature | None,
         policy: Policy | None = None,
         *,
         vocab_size: int,
@@ -122,7 +121,7 @@ class Chooser:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
         self.device = resolve_device("cpu" if device is None else device)
-        self.marks = marks = Marks.of(watermark, policy, Facts(classes=False))
+        marks = Marks.of(watermark, policy, Facts(classes=False))
         if marks.race is not None and mark_eos is not None:
             raise ValueError(
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "
@@ -132,7 +131,8 @@ class Chooser:
         check_window(mark, policy)
         if tokenizer is not None and isinstance(policy, CapacityPolicy):
             policy = policy.serving(tokenizer)
-        check_untargeted(mark, policy)
+        self.marks = dataclasses.replace(marks, main=Mark(mark, policy))
+        self.marks.main.check_target()
         self._plan = plan_choice(
             ModelFacts(self.device, vocab_size, self.ends), mark, policy, Settings(mark_eos=mark_eos),
             Workload(rows, ROOM), kernels=BACKENDS[backend](), race=marks.race,
@@ -407,9 +407,8 @@ class Chooser:
             )
         settings.check_vocabulary(self.vocab_size)
         kind = self.marks.kind(settings)
-        watermark, policy = (self.watermark, self.policy) if kind is self.marks.main else kind
-        check_factor(watermark, policy, settings.strength_factor)
-        check_beginning(watermark, policy, sampled=settings.do_sample)
+        kind.check_factor(settings.strength_factor)
+        kind.check_beginning(sampled=settings.do_sample)
         mark = self.marks.under(settings.key, settings)
         self._plan.marks.of(mark, settings.key)
         return mark

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import torch
 
+from caw.decoding.full_race import FullRace, free_draws, full_race, winners
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
-from caw.decoding.races import FullRace, free_draws, full_race, winners
 from caw.decoding.request import Request
 from caw.decoding.row_marks import ladder_of_each, of_kind, seen_by
 from caw.decoding.sampling import GumbelNoise
@@ -175,10 +175,12 @@ class Choosing:
 
     def race_ladder(self, race: Watermark, rows: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
-        others = not self.plan.only_races and self.worth_doing(rows.laddered & self.texts.active)
-        otherwise = self.watermark_ladder(position) if others else None
+        others, otherwise = rows.whole, None
+        if not self.plan.only_races:
+            others = ~(rows.whole | (rows.strength == 0)) if self.plan.always_races else ~rows.whole
+            otherwise = self.watermark_ladder(position) if self.worth_doing(others & self.texts.active) else None
         winner = winners(self.plan, race, self.texts, position, rows.marked)
-        return rows.ladder(position.record.ids[:, 0], winner, otherwise)
+        return rows.ladder(position.record.ids[:, 0], winner, otherwise, others)
 
     # What the choice is made from -----------------------------------------------------------------------------------
 

@@ -1,73 +1,118 @@
-"""Which marks race at full strength (`caw.EXP(strength="scale")`), and what does not go together with that."""
+"""Races at full strength (`caw.EXP(strength="scale")`): one winner among all tokens that the sampler keeps.
+
+At strength 1 keyed noise takes the place of the sampling noise: over keys the token is drawn from the model's own
+distribution, all of it, where a ladder knows the 100 tokens of a record. Where the race decides alone the sampler draws
+nothing, and the token is its own original one. A context seen before is left to the sampler.
+"""
 
 from __future__ import annotations
 
-from caw.policies import FixedStrength, Policy
-from caw.policies.base import Mark
-from caw.watermarks import EXP, Watermark
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from caw.decoding.plan import Plan
+from caw.decoding.row_marks import of_kind, seen_by, winner_of_each, within
+from caw.decoding.texts import Texts
+from caw.ladder import Ladder
+from caw.record import Record
+from caw.watermarks import Position, Watermark
+
+BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
 
 
-def runs_full_race(watermark: Watermark | None, policy: Policy | None) -> bool:
-    """Tell whether the tokens that the policy (None = the plain watermark) marks race at full strength."""
-    policy = FixedStrength(1.0) if policy is None else policy
-    return may_race(watermark, policy) and policy.max_strength == 1
+@dataclass
+class FullRace:
+    """Tells which of B texts race at full strength for their next token.
 
-
-def may_race(watermark: Watermark | None, policy: Policy) -> bool:
-    """Tell whether a token of strength 1 races at full strength: policies that read capacities use the ladder."""
-    return watermark is not None and watermark.races_whole and not policy.reads_capacity
-
-
-def only_races(watermark: Watermark | None, policy: Policy) -> bool:
-    """Tell whether the policy gives every token strength 1, by its exact type: a subclass may decide otherwise."""
-    return runs_full_race(watermark, policy) and type(policy) is FixedStrength and policy.target is None
-
-
-def mark_that_races(watermark: Watermark | None, policy: Policy, other: Mark | None) -> Mark | None:
-    """Return the mark that races at full strength among the two of a batch, of which `other` may be None.
-
-    Raises ValueError for another that does not always race: a batch has one policy that decides strengths.
+    whole: bool [B], strength 1. marked: bool [B], of them those that are marked there.
+    decided: bool [B], of those the sampled rows whose original token nobody asks for: no noise is drawn for them.
+    strength: float32 [B], of the mark that races; NaN in rows of the other.
     """
-    if other is None:
-        return Mark(watermark, policy) if watermark is not None and may_race(watermark, policy) else None
-    if not only_races(*other) or may_race(watermark, policy):
-        raise ValueError(
-            "a batch of two marks has a race at full strength, caw.EXP(strength='scale') under FixedStrength(1.0), "
-            f"beside one that does not race, got {other.watermark.name} under {type(other.policy).__name__}; plan two"
+
+    whole: torch.Tensor
+    marked: torch.Tensor
+    decided: torch.Tensor
+    strength: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool
+    ) -> FullRace:
+        """unmarked: bool [B], contexts after which nothing is marked. sampled: bool [B]."""
+        whole = strength == 1
+        marked = whole & ~unmarked
+        decided = torch.zeros_like(marked) if original_asked else marked & sampled
+        return cls(whole, marked, decided, strength)
+
+    def ladder(
+        self, original: torch.Tensor, winner: torch.Tensor, otherwise: Ladder | None, others: torch.Tensor
+    ) -> Ladder:
+        """Build a ladder of the original token int64 [B] and, for strength 1 alone, the winner int64 [B].
+
+        otherwise: the ladder of the others (bool [B]), None = there are none.
+        """
+        original = torch.where(self.decided, winner, original)
+        second = torch.where(self.marked, winner, original)
+        counts = 1 + (second != original).long()
+        width = 2 if otherwise is None else otherwise.candidates.shape[1]
+        more = original[:, None].expand(-1, max(width - 2, 0))
+        candidates = torch.cat([original[:, None], second[:, None], more], dim=1)[:, :width]
+        needs = torch.full_like(candidates, torch.inf, dtype=torch.float32)
+        needs[:, 0], needs[:, 1:2] = -torch.inf, BELOW_ONE
+        if otherwise is None:
+            return Ladder(candidates, needs, counts, "scale", 1.0)
+        rows = others[:, None]
+        return dataclasses.replace(
+            otherwise,
+            candidates=torch.where(rows, otherwise.candidates, candidates),
+            needs=torch.where(rows, otherwise.needs, needs),
+            counts=torch.where(others, otherwise.counts, counts),
         )
-    return other
 
 
-def check_untargeted(watermark: Watermark | None, policy: Policy) -> None:
-    """Raise ValueError for a race at full strength with a target: any other strength would distort."""
-    if runs_full_race(watermark, policy) and policy.target is not None:
-        raise ValueError(
-            "a race at full strength marks every token and costs nothing, so it takes no target, got one in "
-            f"{type(policy).__name__}; leave target out, or give EXP strength='top_k'"
-        )
+def full_race(
+    plan: Plan, mark: Watermark, texts: Texts, strength: torch.Tensor, context: torch.Tensor,
+    repeats: torch.Tensor | None,
+) -> FullRace:  # fmt: skip
+    """Find the texts that race at full strength after contexts int64 [B, W].
+
+    strength: float32 [B]. repeats: contexts that the watermark whose ladder stands beside the race does not mark again.
+    """
+    repeats = texts.repeats(mark, context) if plan.mixed else repeats
+    unmarked = ~mark.markable(within(mark, context))
+    for left in (repeats, texts.in_beginning() if plan.begins_freely else None):
+        unmarked = unmarked if left is None else unmarked | left
+    # another mark's target and end tokens say nothing of a race
+    strength = torch.where(texts.rows.races, strength, torch.nan) if plan.mixed else strength
+    asked = not plan.mixed and (plan.loop is not None or (bool(plan.limits.ends) and not plan.mark_eos))
+    return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked)
 
 
-def check_beginning(watermark: Watermark | None, policy: Policy | None, *, sampled: bool) -> None:
-    """Raise ValueError for nats of a free beginning where there can be none."""
-    if not isinstance(watermark, EXP) or not watermark.free:
-        return
-    why = (
-        "a text that is not sampled" if not sampled
-        else "a policy that does not race at full strength" if not runs_full_race(watermark, policy)
-        else "this strength, format or payload" if not watermark.may_begin_freely
-        else ""
-    )  # fmt: skip
-    if why:
-        raise ValueError(
-            f"a free beginning needs sampled text and EXP(strength='scale') at full strength in its native format, got "
-            f"free={watermark.free:g} with {why}; leave free out"
-        )
+def winners(plan: Plan, race: Watermark, texts: Texts, position: Position, rows: torch.Tensor) -> torch.Tensor:
+    """Winners of the races in these rows (bool [B]), int64 [B]; in others any token."""
+    native = plan.kernels.native
+    if plan.captured:
+        return race.whole_winner(seen_by(race, position), native=native)
+    tokens, places = torch.zeros_like(texts.counts), rows.nonzero()[:, 0]
+    if places.numel():
+        position = seen_by(race, position if places.numel() == rows.shape[0] else position.take(places))
+        apart = race.native is None and plan.limits.keys
+        marks = of_kind(race, [texts.rows.marks[place] for place in places.tolist()]) if apart else [race]
+        tokens[places] = winner_of_each(marks, position, native=native)
+    return tokens
 
 
-def check_factor(watermark: Watermark | None, policy: Policy, factor: float) -> None:
-    """Raise ValueError for a text that would race at less than full strength; factor 0 leaves it unmarked."""
-    if runs_full_race(watermark, policy) and factor not in (0, 1):
-        raise ValueError(
-            f"a race at full strength has strength_factor 1, or 0 for an unmarked text, got {factor:g}; leave it out, "
-            "or give EXP strength='top_k'"
-        )
+def free_draws(
+    record: Record, mass: Record, warped: torch.Tensor, beginning: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what texts draw in their free beginnings, `Choosing.drawn_free`: of the tokens that lead a record of drawn
+    scores, under logits `warped` float32 [B, V] with the record `mass`.
+
+    beginning: bool [B]; a text whose mark is switched off, as within an exempt section, has not begun yet.
+    """
+    tokens = record.ids[:, 0]
+    nats = mass.logsumexp.double() - warped.gather(1, tokens[:, None])[:, 0].double()
+    return tokens, nats.clamp_min(0), beginning

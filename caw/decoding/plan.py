@@ -9,7 +9,6 @@ from functools import cached_property
 from caw import _ext, ops
 from caw.decoding.closed_loop import ClosedLoop, close_loop
 from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
-from caw.decoding.full_race import mark_that_races, only_races
 from caw.decoding.memory import decoding_needs, one_at_a_time, rows_that_fit
 from caw.decoding.plan_defaults import (
     NEVER,
@@ -24,13 +23,13 @@ from caw.decoding.plan_defaults import (
 )
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.request import Workload
-from caw.decoding.row_marks import RowMarks
+from caw.decoding.row_marks import RowMarks, mark_that_races
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.policies.base import Mark
 from caw.policies.gate import is_bounded
+from caw.policies.mark import Mark
 from caw.settings import Settings
 from caw.watermarks import Watermark
 
@@ -114,7 +113,7 @@ class Plan:
     @cached_property
     def always_races(self) -> bool:
         """Whether the strength of the race is a row's factor alone."""
-        return self.race is not None and only_races(*self.race)
+        return self.race is not None and self.race.always_races
 
     @cached_property
     def only_races(self) -> bool:
@@ -124,8 +123,8 @@ class Plan:
     @cached_property
     def begins_freely(self) -> bool:
         """Whether texts may have a free beginning."""
-        race = self.race
-        free = race is not None and race.policy.max_strength == 1 and race.watermark.beginning > 0
+        mark = self.race if self.race is not None and self.race.races else None
+        free = mark is not None and mark.watermark is not None and mark.watermark.beginning > 0
         return free and self.limits.samples
 
     @cached_property
@@ -155,7 +154,7 @@ def plan_choice(
         settings=settings,
         watermark=watermark,
         policy=checked(policy),
-        race=mark_that_races(watermark, policy, race),
+        race=mark_that_races(Mark(watermark, policy), race),
         kernels=kernels,
         loop=close_loop(policy.target, watermark, facts.vocab_size, facts.device),
         limits=limits,

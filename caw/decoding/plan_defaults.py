@@ -9,12 +9,12 @@ import torch
 from caw import ops
 from caw.decoding.forward.fused_layers import DTYPES, fusible
 from caw.decoding.forward.prefill_attention import compiled_prefill
-from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import RowLimits
 from caw.models.facts import ModelFacts
 from caw.models.parts import ModelParts
-from caw.policies import CapacityPolicy, Policy
+from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import check_declared
+from caw.policies.mark import Mark
 from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Settings
 from caw.watermarks import Watermark
 
@@ -79,7 +79,7 @@ def marks_eos(asked: bool | None, watermark: Watermark | None, policy: Policy | 
     """
     if asked is not None:
         return asked
-    return runs_full_race(watermark, policy) or (watermark is not None and watermark.marks_ends)
+    return Mark(watermark, policy or FixedStrength(1.0)).races or (watermark is not None and watermark.marks_ends)
 
 
 def cache_places(longest: int, device: torch.device, compiled: bool) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,6 @@ class Accepted:
             f"{len(self.refused)} of {total} prompts are left out, the rest goes on; the first: {first}",
             PromptWarning,
         )
-
-    def changed(self, change: Callable[[RowSettings], RowSettings]) -> Accepted:
-        """Return the same prompts with other settings of each text."""
-        return replace(self, requests=[replace(request, row=change(request.row)) for request in self.requests])
 
     @property
     def ids(self) -> list[Sequence[int]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.sampling import stream_id
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,25 @@ import torch
 
 from caw.decoding.row_settings import RowKey
 from caw.ladder import Ladder
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.watermarks import Position, Watermark
 
 MOST_KEYS = 64  # that a `RowMarks` remembers beside the watermark's own
+
+
+def mark_that_races(main: Mark, other: Mark | None) -> Mark | None:
+    """Return the mark that races at full strength among the two of a batch, of which `other` may be None.
+
+    Raises ValueError for another that does not always race: a batch has one policy that decides strengths.
+    """
+    if other is None:
+        return main if main.may_race else None
+    if not other.always_races or main.may_race:
+        raise ValueError(
+            "a batch of two marks has a race at full strength, caw.EXP(strength='scale') under FixedStrength(1.0), "
+            f"beside one that does not race, got {other.watermark!r} under {type(other.policy).__name__}; plan two"
+        )
+    return other
 
 
 class RowMarks:
@@ -54,11 +69,10 @@ class RowMarks:
         """
         if mark is None:
             return self.under(key)
-        if all(mark.watermark.with_key(own.key) != own for own in self._planned):
-            raise ValueError(
-                f"a text must be marked as its decoder was planned for, got {mark.watermark!r}; plan for that mark"
-            )
-        return mark.watermark
+        found = mark.watermark
+        if found is None or all(found.with_key(own.key) != own for own in self._planned):
+            raise ValueError(f"a text must be marked as its decoder was planned for, got {found!r}; plan for that mark")
+        return found
 
 
 def within(mark: Watermark, context: torch.Tensor) -> torch.Tensor:

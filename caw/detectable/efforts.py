@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from caw.decoding.full_race import runs_full_race
 from caw.decoding.row_settings import MAX_MARGIN
 from caw.detectable.trial import DETECTED_SHARE, check_markable, check_reach
 from caw.detection.detector import Detector
@@ -17,10 +16,11 @@ from caw.detection.weights import TokenWeights
 from caw.io.show import shown
 from caw.policies import FixedStrength, Policy
 from caw.policies.base import MAX_STRENGTH
+from caw.policies.mark import Mark
 from caw.policies.target import Target, read_target
 from caw.record import RECORD_SIZE
 from caw.settings import OF_DETECTABLE, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 USUAL = Settings()
 
@@ -44,8 +44,8 @@ def steered(policy: Policy, detector: Detector, watermark: Watermark | None = No
     Weights from a model do not steer: during generation the model has not read what follows a token. Marking then stops
     by the test without weights, and the detector's own test decides in the end. A race at full strength has no target.
     """
-    mark = watermark or detector.watermark
-    if policy.target is not None or runs_full_race(mark, policy):
+    mark = watermark or detector.mark
+    if policy.target is not None or Mark(mark, policy).races:
         return policy
     made = copy.copy(policy)  # its evaluator is not read again
     table = detector.weights if isinstance(detector.weights, TokenWeights) else None
@@ -72,7 +72,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
     greatest, base = greatest_factor(watermark, policy), edit_margin(watermark, policy, settings.edits)
     first = [Effort(0.0, 0.0)] if unmarked else []
     count = settings.max_attempts - len(first)
-    if runs_full_race(watermark, policy):
+    if Mark(watermark, policy).races:
         return first + [Effort(1.0, 0.0)] * (count if watermark.beginning and settings.do_sample else 1)
     weakest = 1 - min(settings.best_of, count)
     numbers = range(weakest, weakest + count)
@@ -83,7 +83,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
 
 def check_candidates(policy: Policy, watermark: Watermark, best_of: int) -> None:
     """Raise ValueError for candidates of several strengths where there is one strength."""
-    if best_of > 1 and runs_full_race(watermark, policy):
+    if best_of > 1 and Mark(watermark, policy).races:
         raise ValueError(
             f"a race at full strength has one strength, so best_of must be 1, got {best_of}; leave it out, or give EXP "
             "strength='top_k'"
@@ -108,7 +108,7 @@ def greatest_factor(watermark: Watermark, policy: Policy) -> float:
 
     A race at full strength has no other strength that does not distort: 1.
     """
-    if runs_full_race(watermark, policy):
+    if Mark(watermark, policy).races:
         return 1.0
     most = RECORD_SIZE / (policy.max_strength * watermark.full) if watermark.rule == "top_k" else math.inf
     return max(1.0, min(math.floor(most * 1000) / 1000 if most < MAX_STRENGTH else most, MAX_STRENGTH))
@@ -129,7 +129,7 @@ def edit_margin(watermark: Watermark, policy: Policy, edits: float) -> float:
     return min(max(0.0, (needed + chance) / left**0.5 - needed), MAX_MARGIN)
 
 
-def check_early(settings: Settings, watermark: Watermark | None, policy: Policy | None) -> None:
+def check_early(settings: Settings, watermark: Signature | None, policy: Policy | None) -> None:
     """Raise ValueError if no text could be detected, and for options that have no effect without tests.
 
     policy: None = the plain watermark.
@@ -139,10 +139,10 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     if settings.detectable_at is None:
         return
     mark = check_markable(watermark)
-    check_strong(policy or FixedStrength(), mark)
-    check_candidates(policy or FixedStrength(), mark, settings.best_of)
+    part = mark.part_for(settings)
+    check_strong(policy or FixedStrength(), part)
+    check_candidates(policy or FixedStrength(), part, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        part = mark.part_of(settings)
         check_reach(part, level_of(settings.detectable_at, mark, part), settings.max_new_tokens)
 
 

@@ -17,7 +17,7 @@ from caw.detection.detector import Detector
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 def plan_attempts(
@@ -31,7 +31,7 @@ def plan_attempts(
     stops: StopStrings,
     detector: Detector | None,
     kept: PromptCache | None,
-    reader: Watermark | None = None,
+    reader: Signature | None = None,
 ) -> Attempts:
     """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
 

@@ -16,7 +16,7 @@ from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
 from caw.io.show import is_p, shown
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 DRAWS, DETECTED_SHARE = 50, 0.9  # texts with words deleted, and the share of them that must be found
 
@@ -38,7 +38,7 @@ class Trial:
         mark: the watermark of the call, which may have fewer sub-keys; None = the detector's.
     """
 
-    def __init__(self, detector: Detector, edits: float = 0.0, mark: Watermark | None = None) -> None:
+    def __init__(self, detector: Detector, edits: float = 0.0, mark: Signature | None = None) -> None:
         self.detector, self.edits, self.mark = detector, edits, mark or detector.watermark
         self._by_key: dict[Any, Detector] = {None: detector}
 
@@ -49,9 +49,9 @@ class Trial:
             self._by_key[key] = replace(self.detector, watermark=mark)
         return self._by_key[key]
 
-    def marking(self, row: RowSettings) -> Watermark:
+    def marking(self, row: RowSettings) -> Signature:
         """Return what marks a text: the mark of the call, or its part that the text gets."""
-        return self.mark.part_of(row)
+        return self.mark.part_for(row)
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""
@@ -77,7 +77,7 @@ def _why_not(result: DetectionResult) -> str:
 
 
 def make_trial(
-    settings: Settings, detector: Detector | None, watermark: Watermark | None, tokenizer: Any, most_tokens: int
+    settings: Settings, detector: Detector | None, watermark: Signature | None, tokenizer: Any, most_tokens: int
 ) -> Trial:
     """Build the test of a call's settings; watermark: one that knows the model's vocabulary.
 
@@ -109,19 +109,19 @@ def make_trial(
         raise ValueError(
             f"detector must try the {needed} sub-keys of the watermark that marks, got {tried}; use that watermark"
         )
-    part = watermark.part_of(settings)
+    part = watermark.part_for(settings)
     check_reach(part, level_of(level, theirs, part), most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer
     return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits, watermark)
 
 
-def beyond_reach(watermark: Watermark, level: float, most_tokens: int) -> int:
+def beyond_reach(watermark: Signature, level: float, most_tokens: int) -> int:
     """Return the minimum length of a detectable text at this level if `most_tokens` is less; otherwise 0."""
     fewest = fewest_for(watermark, level)
     return fewest if fewest > most_tokens else 0
 
 
-def check_reach(watermark: Watermark, level: float, most_tokens: int) -> None:
+def check_reach(watermark: Signature, level: float, most_tokens: int) -> None:
     """Raise ValueError if no text of up to `most_tokens` tokens can reach the level."""
     if fewest := beyond_reach(watermark, level, most_tokens):
         raise ValueError(
@@ -130,7 +130,7 @@ def check_reach(watermark: Watermark, level: float, most_tokens: int) -> None:
         )
 
 
-def check_markable(watermark: Watermark | None) -> Watermark:
+def check_markable(watermark: Signature | None) -> Signature:
     """Return the watermark. ValueError if there is none, or if it carries more than one bit."""
     if watermark is None:
         raise ValueError("detectable_at requires a watermark, got None; give one, or leave detectable_at out")

@@ -36,7 +36,7 @@ from caw.detection.token_scores import Mode, Scored, chunks, score_texts
 from caw.detection.weights import TokenWeights, level_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.io.show import kind_of
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Detector:
     """
 
     tokenizer: Any
-    watermark: Watermark
+    watermark: Signature
     fpr: float = 1e-3
     mode: Mode = "exact"
     mid_p: bool = False
@@ -77,7 +77,7 @@ class Detector:
     regions: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.watermark, Watermark):
+        if not isinstance(self.watermark, Signature):
             raise TypeError(
                 f"watermark must be a Recommended, KGW, Unigram, EXP or SynthID, got {kind_of(self.watermark)}; "
                 "pass the one that marked the text, e.g. caw.KGW(key=...)"
@@ -118,6 +118,12 @@ class Detector:
             if not several or self.weights.are_for(part):
                 self.weights.check_for(part)
         self.weights.check_tokenizer(self.tokenizer)
+
+    @property
+    def mark(self) -> Watermark:
+        """The watermark of a test for one."""
+        [mark] = self.watermark.parts
+        return mark
 
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
         """Return one result for a str or a flat list of ids; a list of results, in order, for a list of them ([] for
@@ -177,7 +183,7 @@ class Detector:
     def score(self, texts: Sequence[np.ndarray]) -> Iterator[Scored]:
         """Return the values and the counted flags of every token, of texts given as int64 arrays [n]."""
         for chunk in chunks(texts):
-            values, counted, _, _ = score_texts(self.watermark, chunk, self.mode)
+            values, counted, _, _ = score_texts(self.mark, chunk, self.mode)
             ends = np.cumsum([len(text) for text in chunk])
             for text, end in zip(chunk, ends, strict=True):
                 part = slice(end - len(text), end)
@@ -212,14 +218,14 @@ class Detector:
 
     def _read(self, text: np.ndarray) -> DetectionResult:
         """Return the result of a text that may carry a payload."""
-        reading, counted = read_text(self.watermark, text)
+        reading, counted = read_text(self.mark, text)
         own = reading.values.astype(object)
         own[~counted] = None
         repeated = len(text) - int(counted.sum())
         result = self._result(text, tuple(own.tolist()), reading.score, reading.z_score, reading.p_value, repeated)
         if not result.is_watermarked:
             return result
-        if size := fitting_size(self.watermark, text, reading.p_value):
+        if size := fitting_size(self.mark, text, reading.p_value):
             remark = f"payload of another size: read it with payload_bits={size}"
             return replace(result, message=f"{result.message}, {remark}")
         message = f"{result.message}, payload {reading.message}"
@@ -228,18 +234,18 @@ class Detector:
     def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
         if self.watermark.family > 1:
             return [detect_subkeys(self, text) for text in texts]
-        values, counted, repeated, owner = score_texts(self.watermark, texts, self.mode)
+        values, counted, repeated, owner = score_texts(self.mark, texts, self.mode)
         if isinstance(self.weights, TextWeights):
-            levels = np.concatenate(self.weights.text_levels(texts, self.watermark))
+            levels = np.concatenate(self.weights.text_levels(texts, self.mark))
             counted &= levels > 0
-            scores, nulls = level_tails(self.weights, self.watermark, values, levels, owner, counted, len(texts))
+            scores, nulls = level_tails(self.weights, self.mark, values, levels, owner, counted, len(texts))
         else:
             # bincount adds in order: a text's sum does not depend on the texts around it
             scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))
         counts = np.bincount(owner[counted], minlength=len(texts))
         repeats = np.bincount(owner[repeated], minlength=len(texts)).tolist()
         if self.weights is None:
-            nulls = tails(self.watermark, scores, counts, self.mode, self.mid_p)
+            nulls = tails(self.mark, scores, counts, self.mode, self.mid_p)
         per_token = values.astype(object)
         per_token[~counted] = None
         everything = per_token.tolist()
@@ -248,7 +254,7 @@ class Detector:
         out = []
         for text, end, score, z, p, again in rows:
             part = slice(end - len(text), end)
-            found = search(values[part], counted[part], self.watermark, self.fpr) if self.regions else None
+            found = search(values[part], counted[part], self.mark, self.fpr) if self.regions else None
             out.append(self._result(text, tuple(everything[part]), score, z, p, again, found))
         return out
 
@@ -321,7 +327,7 @@ class Detector:
 def detect(
     text_or_ids: Any,
     tokenizer: Any,
-    watermark: Watermark,
+    watermark: Signature,
     fpr: float = 1e-3,
     mode: Mode = "exact",
     *,

@@ -12,7 +12,7 @@ from caw.detection.family import part_of
 from caw.detection.result import DetectionResult
 from caw.io.show import visible
 from caw.io.token_texts import token_texts
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 INCOMPLETE = "\ufffd"  # what decoders show of a letter whose bytes are not all there
 # tokens that are tried together for a whole letter. A text may have such signs itself, of three bytes each, and no end:
@@ -33,7 +33,7 @@ class Stretch:
     lean: float | None
 
 
-def stretches(result: DetectionResult, watermark: Watermark, tokenizer: Any) -> Iterator[Stretch]:
+def stretches(result: DetectionResult, watermark: Signature, tokenizer: Any) -> Iterator[Stretch]:
     """Yield the text of a result, from its first token to its last.
 
     tokenizer: decodes the ids; without one that can (None too) they are shown as numbers.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from caw.policies import Target
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 
 def family_wise(p_values: np.ndarray, n: int | np.ndarray) -> np.ndarray:
@@ -22,7 +22,7 @@ def alone(fpr: float, n: int) -> float:
     return fpr if n == 1 else float(-np.expm1(np.log1p(-fpr) / n))
 
 
-def level_of(fpr: float, tried: Watermark, mark: Watermark) -> float:
+def level_of(fpr: float, tried: Signature, mark: Signature) -> float:
     """Return the level by the sub-keys of `mark` that a text must have for `fpr` in a test for `tried`, which may try
     more of them.
     """
@@ -30,18 +30,18 @@ def level_of(fpr: float, tried: Watermark, mark: Watermark) -> float:
     return fpr if n == own else float(family_wise(np.float64(alone(fpr, n)), own))
 
 
-def lone_target(target: Target, mark: Watermark) -> Target:
+def lone_target(target: Target, mark: Signature) -> Target:
     """Return the target of the sub-key that marks, whose evidence alone is seen while a text is made."""
     return replace(target, p_value=alone(target.p_value, mark.family))
 
 
-def tests_of(watermark: Watermark) -> str:
+def tests_of(watermark: Signature) -> str:
     """Say what is tried for a text of a watermark with several sub-keys or parts."""
     if len(watermark.parts) > 1:
         return " and ".join(part.name for part in watermark.parts)
     return f"{watermark.family} sub-keys"
 
 
-def part_of(watermark: Watermark, family: str | None) -> Watermark:
-    """Return the part of a watermark that a result names (`DetectionResult.family`); None = it has one."""
-    return next((part for part in watermark.parts if part.name == family), watermark)
+def part_of(watermark: Signature, family: str | None) -> Watermark:
+    """Return the part of a watermark that a result names (`DetectionResult.family`); None = the first."""
+    return next((part for part in watermark.parts if part.name == family), watermark.parts[0])

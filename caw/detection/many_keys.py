@@ -28,7 +28,7 @@ from caw.detection.statistics import tails
 from caw.detection.subkeys import sums_of
 from caw.io.show import is_p, kind_of
 from caw.op_indices import SELFHASH
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw.watermarks.scheme import Formatted
 
 
@@ -98,7 +98,7 @@ class KeySearch:
     """
 
     def __init__(
-        self, tokenizer: Any, watermarks: Mapping[str, Watermark], fpr: float = 1e-3, *, normalize: Any = (),
+        self, tokenizer: Any, watermarks: Mapping[str, Signature], fpr: float = 1e-3, *, normalize: Any = (),
         prefix: Any = "",
     ) -> None:  # fmt: skip
         if not isinstance(watermarks, Mapping):
@@ -111,7 +111,7 @@ class KeySearch:
         require_number("fpr", fpr, 0, 1, closed=False)
         self.names, self.watermarks, self.fpr = tuple(watermarks), tuple(watermarks.values()), float(fpr)
         for name, mark in watermarks.items():
-            if not isinstance(mark, Watermark):
+            if not isinstance(mark, Signature):
                 raise TypeError(
                     f"watermark {name!r} must be a Recommended, KGW, Unigram, EXP or SynthID, got "
                     f"{kind_of(mark)}; give it with its key"
@@ -188,7 +188,7 @@ class KeySearch:
         return KeySearchResult(np.ones(len(self.names)), 1.0, "", (), {}, None, 0, self.fpr, complaint, complaint)
 
 
-def _grouped(watermarks: Sequence[Watermark]) -> tuple[list[_Alike], list[int]]:
+def _grouped(watermarks: Sequence[Signature]) -> tuple[list[_Alike], list[int]]:
     """Return groups of the watermarks' parts for the compiled operator, and the indices of the watermarks that it does
     not support.
     """
@@ -212,7 +212,7 @@ def _group(parts: Sequence[tuple[int, Formatted]]) -> _Alike:
 
 
 def detect_keys(
-    text_or_ids: Any, tokenizer: Any, watermarks: Mapping[str, Watermark], fpr: float = 1e-3, *, normalize: Any = (),
+    text_or_ids: Any, tokenizer: Any, watermarks: Mapping[str, Signature], fpr: float = 1e-3, *, normalize: Any = (),
     prefix: Any = "",
 ) -> Any:  # fmt: skip
     """Test texts under many keys at once, exactly corrected for their number.

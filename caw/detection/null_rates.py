@@ -169,13 +169,13 @@ def _once_under_a_key(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same for a watermark with a single key."""
     # what another system counts, and mid-p values, promise no uniform law that could be checked
-    values, evidence, counted = score_stream(detector.watermark, ids, "exact")
+    values, evidence, counted = score_stream(detector.mark, ids, "exact")
     assert evidence is not None
     owner = np.repeat(np.arange(len(ids)), [len(text) for text in ids])
     counted = counted & first_occurrences(np.zeros_like(owner), evidence, counted)
     weights, levels = detector.weights, None
     if isinstance(weights, TextWeights):
-        levels = np.concatenate(weights.text_levels(ids, detector.watermark))
+        levels = np.concatenate(weights.text_levels(ids, detector.mark))
         counted &= levels > 0
     counts = np.bincount(owner[counted], minlength=len(ids))
     scores = np.bincount(owner[counted], weights=values[counted], minlength=len(ids))
@@ -184,12 +184,12 @@ def _once_under_a_key(
     def tail(more: float) -> np.ndarray:
         """Return P(score >= the texts' scores, and `more`)."""
         if levels is None:
-            return tails(detector.watermark, scores[some] + more, counts[some]).p_values
+            return tails(detector.mark, scores[some] + more, counts[some]).p_values
         assert isinstance(weights, TextWeights)
-        found = level_tails(weights, detector.watermark, values, levels, owner, counted, len(ids), more)[1]
+        found = level_tails(weights, detector.mark, values, levels, owner, counted, len(ids), more)[1]
         return found.p_values[some]
 
-    p, step = tail(0.0), _step(detector.watermark)
+    p, step = tail(0.0), _step(detector.mark)
     randomised = p if not step else tail(step) + rng.random(len(p)) * (p - tail(step))
     found = np.full((2, len(ids)), np.nan)
     found[:, some] = p, randomised

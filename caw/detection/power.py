@@ -97,7 +97,7 @@ def power_table(
         counted = float(np.mean([r.num_scored for r in results])) if results else float("nan")
         for fpr in rates:
             known = results and mean == mean
-            expected = expected_power(detector.watermark, mean, counted, fpr) if known else float("nan")
+            expected = expected_power(detector.mark, mean, counted, fpr) if known else float("nan")
             found = sum(r.p_value <= fpr for r in results)
             rows.append(PowerRow(length, fpr, expected, *_interval(found, len(results)), len(results)))
     return rows
@@ -105,9 +105,11 @@ def power_table(
 
 def _expects(detector: Detector) -> bool:
     """Return whether `expected_power` applies: the exact test of green lists or of sums of Exponential(1)."""
-    watermark = detector.watermark
+    if detector.watermark.family > 1:
+        return False
+    watermark = detector.mark
     plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
-    plain = plain and not detector.regions and watermark.family == 1
+    plain = plain and not detector.regions
     race = watermark.null == "gamma" and watermark.null_moments == (1.0, 1.0)
     return plain and (isinstance(watermark, GreenList) or race)
 

@@ -20,7 +20,7 @@ from scipy import special
 
 from caw.detection.family import alone
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
-from caw.watermarks import EXP, SynthID, Watermark
+from caw.watermarks import EXP, Signature, SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
 
@@ -137,7 +137,7 @@ def dual_tails(alpha: float, scores: np.ndarray, counts: np.ndarray, mode: str =
     return Tails(z, np.where(counts > 0, p, 1.0))
 
 
-def fewest_for(watermark: Watermark, fpr: float) -> int:
+def fewest_for(watermark: Signature, fpr: float) -> int:
     """Return the minimum number of pieces of evidence with which a text could be called marked at `fpr`."""
     if len(watermark.parts) > 1:
         return min(fewest_for(part, alone(fpr, len(watermark.parts))) for part in watermark.parts)

@@ -31,7 +31,7 @@ from caw.policies import Policy
 from caw.policies.names import POLICIES, make_policy
 from caw.policies.recommended import Facts, mark_of
 from caw.settings import Sampling
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, reads_alike, watermark_from
 
@@ -45,7 +45,7 @@ class Profile:
     """A way to mark. watermark: with its key, not in its repr. policy: None = the plain watermark's, or a rule's."""
 
     name: str
-    watermark: Watermark = field(repr=False)
+    watermark: Signature = field(repr=False)
     policy: Policy | None
 
 
@@ -129,7 +129,7 @@ def _profile(name: str, said: Any, keys: Any) -> Profile:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _watermark(key: Any, said: Any) -> Watermark:
+def _watermark(key: Any, said: Any) -> Signature:
     """The watermark that a profile tells of, under a key; a registry's key has one of its own."""
     if isinstance(key, int | str):
         key = {"literal": key}
@@ -159,7 +159,7 @@ def _secret(key: Mapping[str, Any]) -> int | str:
     return parse_key(secret)
 
 
-def _of_registry(url: str, tenant: str) -> Watermark:
+def _of_registry(url: str, tenant: str) -> Signature:
     """The watermark of a tenant's key that marks now."""
     from caw.registry import open_registry
     from caw.registry.marking_keys import current

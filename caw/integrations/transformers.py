@@ -21,7 +21,7 @@ from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.policies import Policy
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 
 FOLDER = str(Path(__file__).parent / "hub")  # for custom_generate=, in the layout of the hub
 # decoding that does not take the token which the logits say; each with what turns it off
@@ -68,7 +68,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
     def __init__(
         self,
         model: Any,
-        watermark: Watermark,
+        watermark: Signature,
         policy: Policy | None = None,
         *,
         settings: RowSettings | Sequence[RowSettings] | None = None,
@@ -167,7 +167,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
 
 def generate(
     model: Any,
-    watermark: Watermark | None = None,
+    watermark: Signature | None = None,
     policy: Policy | None = None,
     *,
     streamer: Any = None,

@@ -49,8 +49,8 @@ def ladder_step_fake(
 
 
 def decision_step_fake(*args: Any, **carried: Any) -> tuple[torch.Tensor, ...]:
-    pending, strength, active = args[7], args[8], args[17]
-    kinds = [pending] * 4 + [strength] * 2 + [active] * 3
+    (tokens, strength, _), active = args[7], args[15]
+    kinds = [tokens] * 4 + [strength] * 2 + [active] * 3
     return tuple(torch.empty_like(kind) for kind in kinds)
 
 

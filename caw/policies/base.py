@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ import torch
 from caw.checks import require_number
 from caw.policies.target import Target, read_target
 from caw.record import Record
-from caw.watermarks import Watermark
 
 MAX_STRENGTH = 100.0
 
@@ -63,13 +61,6 @@ class Policy(ABC):
     @abstractmethod
     def strength(self, signals: Signals) -> torch.Tensor:
         """Return the strength of each token, float32 [B] in [0, max_strength]."""
-
-
-class Mark(NamedTuple):
-    """What marks a text, under its own key, and how strongly."""
-
-    watermark: Watermark
-    policy: Policy
 
 
 def check_declared(policy: Policy) -> None:

@@ -16,20 +16,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, TypeVar
-
-import torch
+from typing import Any, ClassVar, TypeVar
 
 from caw.checks import require_int, require_number
 from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
 from caw.evaluator.network import UNIVERSAL, shipped_for
 from caw.io.show import shown
-from caw.ladder import Ladder, Rule
-from caw.policies.base import MAX_STRENGTH, Mark
+from caw.policies.base import MAX_STRENGTH
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.fixed import FixedStrength
+from caw.policies.mark import Mark
 from caw.settings import Sampling, greedy_if_one_token
-from caw.watermarks import EXP, KGW, Position, TokenScores, Watermark
+from caw.watermarks import EXP, KGW, Signature, Watermark
 from caw.watermarks.keys import derive_key
 
 DRAWN = b"caw/recommended/drawn"
@@ -51,7 +49,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Recommended(Watermark):
+class Recommended(Signature):
     """The rule to use if nothing speaks for another: which watermark marks a text, and under which policy.
 
     A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
@@ -101,7 +99,7 @@ class Recommended(Watermark):
 
         Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
         """
-        watermark = self.part_of(sampling)
+        watermark = self.part_for(sampling)
         if watermark is self.drawn:
             return Mark(watermark, FixedStrength(1.0))
         target = self.level_of_each(self.target if facts.level is None else min(facts.level, self.target))
@@ -109,7 +107,7 @@ class Recommended(Watermark):
         policy = FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
         return Mark(watermark, policy)
 
-    def part_of(self, sampling: Sampling) -> EXP | KGW:
+    def part_for(self, sampling: Sampling) -> EXP | KGW:
         return self.drawn if sampling.races else self.greedy
 
     def evaluator_for(self, facts: Facts) -> str | None:
@@ -125,47 +123,20 @@ class Recommended(Watermark):
         """The p-value that a text must have in its own family to have `level` in both: 1 - (1 - level)^(1/2)."""
         return -math.expm1(math.log1p(-level) / len(self.parts))
 
-    @property
-    def window(self) -> int:
-        """W of the family that reads more."""
-        return max(part.window for part in self.parts)
-
-    @property
-    def rule(self) -> Rule:
-        return self.greedy.rule
-
-    @property
-    def full(self) -> float:
-        return self.greedy.full
-
-    @property
-    def family(self) -> int:
-        return sum(part.family for part in self.parts)
-
     def under_subkey(self, number: int) -> Watermark:
         """The watermark of one part: 0 is the race, 1 the green list."""
         require_int("number", number, 0, len(self.parts) - 1)
         return self.parts[number]
 
-    def ladder(self, position: Position, max_strength: float) -> Ladder:
-        self._of_one_family()
-
-    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
-        self._of_one_family()
-
-    def _of_one_family(self) -> NoReturn:
-        raise ValueError(
-            "tokens are marked and scored in one family, got a Recommended, which has two; give its .drawn or .greedy"
-        )
-
 
 def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Mark:
-    """Return what marks a text that is chosen like this: a caller's watermark and policy, or what a rule says.
+    """Return what marks a text that is chosen like this: a caller's watermark and policy (None = the plain watermark),
+    or what a rule says.
 
     Raises ValueError for a policy beside a rule.
     """
     if not isinstance(watermark, Recommended):
-        return Mark(watermark, policy)
+        return Mark(watermark, FixedStrength(1.0) if policy is None else policy)
     if policy is not None:
         raise ValueError(
             f"a Recommended brings its own policies, got {type(policy).__name__} as well; leave policy out, or give "
@@ -220,4 +191,4 @@ class Marks:
         if self.race is None:
             return None
         given = self.given if key is None else self.given.with_key(key)
-        return Mark(given.part_of(sampling), self.kind(sampling).policy)
+        return Mark(given.part_for(sampling), self.kind(sampling).policy)

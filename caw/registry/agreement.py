@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from caw.registry.opening import Registry
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw.watermarks.names import reads_alike, watermark_from
 
 
-def watermark_for(found: Registry, mark: Watermark, *, asked: bool) -> tuple[Watermark, list[str]]:
+def watermark_for(found: Registry, mark: Signature, *, asked: bool) -> tuple[Signature, list[str]]:
     """Return the watermark of a server of this registry, and what to tell its operator.
 
     asked: whether the operator asked for `mark`; otherwise it is used only where no key marks now.

@@ -109,7 +109,7 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"{parsed.drivername} requires the package {error.name}, which is not installed; install it, or for "
-                "PostgreSQL run `pip install 'caw[postgres]'` and use postgresql+psycopg://..."
+                "PostgreSQL run `pip install 'caw-watermark[postgres]'` and use postgresql+psycopg://..."
             ) from None
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("the registry must be durable, got an in-memory database; name a file: sqlite:///keys.db")

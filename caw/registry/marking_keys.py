@@ -22,7 +22,7 @@ from caw.registry.names import require_moments, require_name
 from caw.serve.contracts import MarkKey
 
 if TYPE_CHECKING:  # PyTorch takes a second, and only new keys and those that read need it
-    from caw.watermarks import Watermark
+    from caw.watermarks import Signature
 
 BYTES = 8  # of a secret
 TRIES = 8  # of a random key whose id is taken
@@ -77,7 +77,7 @@ class MarkingKeys:
 
     def create(
         self, tenant: str, *, key: int | str | bytes | None = None, not_before: datetime | None = None,
-        not_after: datetime | None = None, public: bool = False, watermark: Watermark | None = None,
+        not_after: datetime | None = None, public: bool = False, watermark: Signature | None = None,
     ) -> MarkingKey:  # fmt: skip
         """Create a key of a tenant, who is created if new.
 
@@ -153,7 +153,7 @@ class MarkingKeys:
             opened.append(OpenedKey(_shown(row), MarkKey(row.id, int.from_bytes(secret, "big"), row.watermark)))
         return opened
 
-    def watermarks(self, tenant: str | None = None) -> dict[str, Watermark]:
+    def watermarks(self, tenant: str | None = None) -> dict[str, Signature]:
         """Return, by key id, all watermarks that may have marked a text of a tenant, or of all tenants, including old
         and revoked ones.
 
@@ -186,7 +186,7 @@ class MarkingKeys:
 
     def _add(
         self, connection: sa.Connection, tenant: str, key: int | str | bytes | None,
-        window: tuple[datetime, datetime | None], public: bool, mark: Watermark,
+        window: tuple[datetime, datetime | None], public: bool, mark: Signature,
     ) -> MarkingKey:  # fmt: skip
         begin, end = window
         if end is not None and end <= begin:
@@ -205,7 +205,7 @@ class MarkingKeys:
         [made] = self._rows(connection, TABLE.c.id == id)
         return made
 
-    def _unused(self, connection: sa.Connection, key: int | str | bytes | None, mark: Watermark) -> tuple[int, str]:
+    def _unused(self, connection: sa.Connection, key: int | str | bytes | None, mark: Signature) -> tuple[int, str]:
         """Return (a secret, its id) with an id new to the registry: ids have 32 bits, so two keys may share one."""
         from caw.watermarks.keys import key_id, normalize_key
 

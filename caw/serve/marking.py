@@ -11,7 +11,7 @@ from caw.policies.target import Target, read_target
 from caw.serve.contracts import Tenant
 from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 
 # of a text's tokens, those whose whole context the server knows: with fewer, texts of 150 tokens that are put together
 # from answers as short are no longer found (docs/serve.md, "Short answers")
@@ -107,7 +107,7 @@ def marking_of(
     )
 
 
-def fewest_marked(watermark: Watermark) -> int:
+def fewest_marked(watermark: Signature) -> int:
     """Return the minimum tokens of a text that may be called marked, of which `WHOLE` have a whole context.
 
     A context is the last W tokens, and the server knows only those that it generated. The first W tokens of a text are

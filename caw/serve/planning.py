@@ -7,8 +7,7 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments, known_of, warn_of_no_evaluator
-from caw.decoding.full_race import check_beginning, runs_full_race
+from caw.arguments import check_arguments, warn_of_no_evaluator
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
@@ -21,18 +20,20 @@ from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable
 from caw.detection.detector import Detector
 from caw.detection.family import level_of
+from caw.evaluator.token_classes import reads_classes
 from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
 from caw.policies import Policy
-from caw.policies.base import MAX_STRENGTH, Mark
-from caw.policies.recommended import Marks
+from caw.policies.base import MAX_STRENGTH
+from caw.policies.mark import Mark
+from caw.policies.recommended import Facts, Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
 from caw.serve.requests import MAX_TOP_K
 from caw.serve.settings import ServerSettings
 from caw.settings import Sampling, Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw.watermarks.names import reads_alike, watermark_from
 
 CACHED = 64  # levels whose tests are cached: one for each level of a tenant and number of its keys
@@ -56,7 +57,7 @@ class Planned:
         self,
         model: Any,
         tokenizer: Any,
-        watermark: Watermark,
+        watermark: Signature,
         policy: Policy | None,
         settings: ServerSettings,
         *,
@@ -74,12 +75,12 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.detectable_at
-        marks = Marks.of(self.watermark, policy, known_of(facts, tokenizer, level))
+        marks = Marks.of(self.watermark, policy, Facts(facts.name, reads_classes(tokenizer), level))
         main, policy = marks.main
+        assert main is not None
         warn_of_no_evaluator(self.watermark, marks.main)
         policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
-        check_beginning(main, policy, sampled=True)
-        self.full_race = runs_full_race(main, policy)
+        Mark(main, policy).check_beginning(sampled=True)
         if level is not None:
             check_strong(policy, main)
             policy = steered(policy, Detector(tokenizer, self.watermark, level), main)
@@ -103,7 +104,7 @@ class Planned:
         )  # fmt: skip
         return make_plan(self.facts, *self.marks.main, own, work, race=self.marks.race)
 
-    def mark_of(self, key: MarkKey) -> Watermark:
+    def mark_of(self, key: MarkKey) -> Signature:
         """Return the watermark of a key, whether or not this server marks with it."""
         if not key.watermark:
             return self.watermark.with_key(key.key)
@@ -120,14 +121,14 @@ class Planned:
 
     def check_factor(self, marking: Marking) -> None:
         """Raise ApiError where a tenant's texts would need another strength than a race at full strength has."""
-        if self.full_race and marking.factor not in (0, 1):
+        if self.marks.main.races and marking.factor not in (0, 1):
             raise ApiError(500, "this server's race has one strength, this API key's rules another; ask its operator")
 
     def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
         if not marking.strict or marking.detectable_at is None:
             return
-        part = self.watermark.part_of(sampling)
+        part = self.watermark.part_for(sampling)
         if fewest := beyond_reach(part, level_of(marking.detectable_at, self.watermark, part), most):
             said = (
                 f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
@@ -166,6 +167,7 @@ class Planned:
         own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
         settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
         mark, policy = self.marks.kind(row)
+        assert mark is not None
         tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
         return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
 

@@ -160,7 +160,7 @@ class Service:
 
     def _about(self, asked: Asked, tenant: Tenant, marking: Marking) -> tuple[str, ...]:
         """Return what a text and its continuation must have in common."""
-        kind = self.planned.marks.kind(self._sampling(asked)).watermark.name  # the marks of a rule have two keys
+        kind = self.planned.watermark.part_for(self._sampling(asked)).name  # the marks of a rule have two keys
         return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, kind)
 
     def _sampling(self, asked: Asked) -> Sampling:

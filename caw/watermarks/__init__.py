@@ -4,7 +4,7 @@ from caw.lazy import lazy_names
 
 TYPE_CHECKING = False  # typing's own name costs an import
 if TYPE_CHECKING:
-    from caw.watermarks.base import Position, TokenScores, Watermark
+    from caw.watermarks.base import Position, Signature, TokenScores, Watermark
     from caw.watermarks.exp import EXP
     from caw.watermarks.kgw import KGW
     from caw.watermarks.synthid import SynthID
@@ -13,7 +13,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            **dict.fromkeys(("Position", "TokenScores", "Watermark"), "caw.watermarks.base"),
+            **dict.fromkeys(("Position", "Signature", "TokenScores", "Watermark"), "caw.watermarks.base"),
             "EXP": "caw.watermarks.exp",
             "KGW": "caw.watermarks.kgw",
             "SynthID": "caw.watermarks.synthid",
@@ -21,4 +21,4 @@ else:
         },
     )
 
-__all__ = ["EXP", "KGW", "Position", "SynthID", "TokenScores", "Unigram", "Watermark"]
+__all__ = ["EXP", "KGW", "Position", "Signature", "SynthID", "TokenScores", "Unigram", "Watermark"]

@@ -24,6 +24,7 @@ from caw.watermarks.payload import PayloadCode, PayloadScores
 
 MISSING = -1
 W = TypeVar("W", bound="Watermark")
+S = TypeVar("S", bound="Signature")
 
 
 @dataclass
@@ -104,18 +105,14 @@ def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Watermark(ABC):
-    """Base of all watermarks. Frozen and compared by value; its key never appears in repr.
-
-    Which tokens are green and what a token scores depend on key, context and token alone, in integer arithmetic: the
-    same on every device and in every batch, for marking and scoring. Only the logarithms of races are floats. Ties
-    between tokens go to the smaller id.
+class Signature(ABC):
+    """What a detector looks for under one key: a watermark, or the parts of a rule. Frozen and compared by value; its
+    key never appears in repr.
     """
 
     key: int | str | bytes = field(repr=False)
 
-    name: ClassVar[str] = "watermark"
-    null: ClassVar[Literal["binomial", "gamma"]] = "binomial"
+    name: ClassVar[str] = "signature"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", keys.normalize_key(self.key))
@@ -139,8 +136,94 @@ class Watermark(ABC):
 
     @property
     @abstractmethod
+    def parts(self) -> tuple[Watermark, ...]:
+        """The watermarks of which one marks a text; a detector tests for all of them, each with an equal share."""
+
+    @abstractmethod
+    def part_for(self, sampling: Any) -> Watermark:
+        """Return the part that marks a text which is chosen like this (`caw.settings.Sampling`)."""
+
+    @property
+    def window(self) -> int:
+        """W: the number of tokens in a context; of the part that reads more."""
+        return max(part.window for part in self.parts)
+
+    @property
+    def family(self) -> int:
+        """Number of sub-keys that a detector tries, one of which marked the text (`under_subkey`)."""
+        return sum(part.family for part in self.parts)
+
+    @abstractmethod
+    def under_subkey(self, number: int) -> Watermark:
+        """The watermark under sub-key `number` in [0, family) alone; 0 is the key itself."""
+
+    def is_read_by(self, other: Signature) -> bool:
+        """Whether a detector of `other`, under the same key, tries every sub-key that this one may mark with."""
+        return self.family <= other.family
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the format belongs to another system."""
+        return False
+
+    def with_vocabulary(self: S, vocab_size: int) -> S:
+        """Return this watermark for a model of `vocab_size` logits; the same object if the format does not depend on
+        it.
+        """
+        return self
+
+    def with_key(self: S, key: Any) -> S:
+        """Return the same watermark under another key. TypeError or ValueError for an invalid key."""
+        return dataclasses.replace(self, key=key)
+
+    def check_readable(self) -> None:
+        """Raise ValueError if texts cannot be scored with the parameters given."""
+        return
+
+    def check_ids(self, greatest: int) -> None:
+        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the given vocabulary."""
+        return
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Raise TypeError or ValueError naming the argument for parameters out of range."""
+
+    @property
+    def code(self) -> PayloadCode | None:
+        """The code of the payload, or None. Texts with a payload are read by `payload_scores`."""
+        return None
+
+
+@dataclass(frozen=True)
+class Watermark(Signature):
+    """Base of all watermarks.
+
+    Which tokens are green and what a token scores depend on key, context and token alone, in integer arithmetic: the
+    same on every device and in every batch, for marking and scoring. Only the logarithms of races are floats. Ties
+    between tokens go to the smaller id.
+    """
+
+    name: ClassVar[str] = "watermark"
+    null: ClassVar[Literal["binomial", "gamma"]] = "binomial"
+
+    @property
+    @abstractmethod
     def window(self) -> int:
         """W: the number of tokens in its context."""
+
+    @property
+    def family(self) -> int:
+        return 1
+
+    @property
+    def parts(self) -> tuple[Watermark, ...]:
+        return (self,)
+
+    def part_for(self, sampling: Any) -> Watermark:
+        return self
+
+    def under_subkey(self, number: int) -> Watermark:
+        return self
 
     @property
     @abstractmethod
@@ -173,31 +256,9 @@ class Watermark(ABC):
         return MISSING
 
     @property
-    def family(self) -> int:
-        """Number of sub-keys that a detector tries, one of which marked the text (`under_subkey`)."""
-        return 1
-
-    def under_subkey(self, number: int) -> Watermark:
-        """The watermark under sub-key `number` in [0, family) alone; 0 is the key itself."""
-        return self
-
-    @property
     def beginning(self) -> float:
         """Nats of surprisal after which the key begins to draw in a text that is drawn; 0 = at its first token."""
         return 0.0
-
-    @property
-    def parts(self) -> tuple[Watermark, ...]:
-        """The watermarks of which one marks a text; a detector tests for all of them, each with an equal share."""
-        return (self,)
-
-    def part_of(self, sampling: Any) -> Watermark:
-        """Return the part that marks a text which is chosen like this (`caw.settings.Sampling`)."""
-        return self
-
-    def is_read_by(self, other: Watermark) -> bool:
-        """Whether a detector of `other`, under the same key, tries every sub-key that this one may mark with."""
-        return self.family <= other.family
 
     @property
     def races_whole(self) -> bool:
@@ -219,11 +280,6 @@ class Watermark(ABC):
     def native(self) -> Native | None:
         """Parameters of the compiled ops; None if only PyTorch code supports the format."""
         return None
-
-    @property
-    def foreign(self) -> bool:
-        """Whether the format belongs to another system."""
-        return False
 
     @property
     def marks_ends(self) -> bool:
@@ -252,28 +308,6 @@ class Watermark(ABC):
     def null_third(self) -> float:
         """Third central moment of an unmarked token's score. Here that of a race, Exponential(1)."""
         return 2.0
-
-    def with_vocabulary(self, vocab_size: int) -> Watermark:
-        """Return this watermark for a model of `vocab_size` logits; the same object if the format does not depend on
-        it.
-        """
-        return self
-
-    def with_key(self: W, key: Any) -> W:
-        """Return the same watermark under another key. TypeError or ValueError for an invalid key."""
-        return dataclasses.replace(self, key=key)
-
-    def check_readable(self) -> None:
-        """Raise ValueError if texts cannot be scored with the parameters given."""
-        return
-
-    def check_ids(self, greatest: int) -> None:
-        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the given vocabulary."""
-        return
-
-    @abstractmethod
-    def validate(self) -> None:
-        """Raise TypeError or ValueError naming the argument for parameters out of range."""
 
     @abstractmethod
     def ladder(self, position: Position, max_strength: float) -> Ladder:
@@ -337,11 +371,6 @@ class Watermark(ABC):
     def contexts(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the contexts int64 [n, W] of every token of one text int64 [n]."""
         return contexts_of(ids, self.window)
-
-    @property
-    def code(self) -> PayloadCode | None:
-        """The code of the payload, or None. Texts with a payload are read by `payload_scores`."""
-        return None
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
         """Score every token of one text (int64 [n]) under each symbol of the code."""

@@ -14,7 +14,7 @@ from caw import prf
 from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
 from caw.ladder import Ladder, Rule, reweight_ladder
-from caw.watermarks.base import Position, Watermark
+from caw.watermarks.base import Position, Signature, Watermark
 from caw.watermarks.scheme import Formatted, Scheme
 
 MAX_DELTA = 1e4
@@ -177,7 +177,7 @@ class FormattedList(Formatted, GreenList):
         alone: dict[str, Any] = {"subkeys": 1, "subkey": number}
         return dataclasses.replace(self, **alone)
 
-    def is_read_by(self, other: Watermark) -> bool:
+    def is_read_by(self, other: Signature) -> bool:
         return isinstance(other, FormattedList) and set(self.tried) <= set(other.tried)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # PyTorch takes a second to import
-    from caw.watermarks.base import Watermark
+    from caw.watermarks.base import Signature
 
 
 REPLACED = "variants are replaced by free beginnings, got variants"
@@ -32,10 +32,10 @@ WATERMARKS = {
 }
 
 
-def watermark_class(name: str) -> type[Watermark]:
+def watermark_class(name: str) -> type[Signature]:
     """Return the class of a name in WATERMARKS."""
     entry = WATERMARKS[name]
-    found: type[Watermark] = getattr(importlib.import_module(entry.module), entry.class_name)
+    found: type[Signature] = getattr(importlib.import_module(entry.module), entry.class_name)
     return found
 
 
@@ -44,19 +44,19 @@ def watermark_arguments(name: str) -> list[str]:
     return [field.name for field in fields(watermark_class(name)) if field.init and field.name != "key"]
 
 
-def watermark_name(watermark: Watermark) -> str:
+def watermark_name(watermark: Signature) -> str:
     """Return the name of a watermark's class. KeyError for an unlisted class."""
     return {entry.class_name: name for name, entry in WATERMARKS.items()}[type(watermark).__name__]
 
 
-def said_of(watermark: Watermark) -> dict[str, Any]:
+def said_of(watermark: Signature) -> dict[str, Any]:
     """Describe a watermark without its key, for JSON: its "name" and its arguments that are not None."""
     name = watermark_name(watermark)
     values = {argument: getattr(watermark, argument) for argument in watermark_arguments(name)}
     return {"name": name, **{argument: value for argument, value in values.items() if value is not None}}
 
 
-def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark:
+def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Signature:
     """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
     else.
     """
@@ -65,7 +65,7 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Watermark
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 
-def reads_alike(one: Watermark, other: Watermark) -> bool:
+def reads_alike(one: Signature, other: Signature) -> bool:
     """Return whether a detector would run the same test for both, given equal keys: they differ at most in strength.
 
     They differ in strength at most, and the detector tries as many sub-keys or more.

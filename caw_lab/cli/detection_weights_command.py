@@ -126,7 +126,8 @@ def detection_weights(
                 raise ValueError(
                     "one of --input with --config, --like and --positions is required, got none; give marked texts"
                 )
-            lines = read_marked_lines(input, field, {mark.key_id: mark for mark in read_key_list(config).values()})
+            alone = [mark.parts[0] for mark in read_key_list(config).values() if len(mark.parts) == 1]
+            lines = read_marked_lines(input, field, {mark.key_id: mark for mark in alone})
             bad = lines.bad
             if reader is not None:
                 made = learned(reader, lines, about, device, dtype, quantization)

@@ -124,7 +124,14 @@ def tune_command(
             network, tokenizer = load_model(model, device=on, dtype=dtype, quantization=quantization)
         ids = encode(network, tokenizer, [entry.prompt for entry in entries[:max_prompts]], chat=chat)
         tuner = Tuner(
-            network, tokenizer, ids, policy.serving(tokenizer).network, settings, mark, fpr, tokens or max_new_tokens
+            network,
+            tokenizer,
+            ids,
+            policy.serving(tokenizer).network,
+            settings,
+            None if mark is None else mark.part_for(settings),
+            fpr,
+            tokens or max_new_tokens,
         )
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
         _show(tuned, fpr, tuner.tokens)

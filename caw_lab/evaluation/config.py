@@ -23,7 +23,7 @@ from caw.policies import Policy
 from caw.policies.names import POLICIES, make_policy
 from caw.policies.target import read_target
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw.watermarks.keys import key_text
 from caw.watermarks.names import WATERMARKS, watermark_class
 from caw_lab.evaluation.tasks import Task
@@ -62,7 +62,7 @@ class WatermarkSpec:
     kind: str
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    def build(self, key: int, overrides: Mapping[str, Any] | None = None) -> Watermark:
+    def build(self, key: int, overrides: Mapping[str, Any] | None = None) -> Signature:
         return watermark_class(self.kind)(key=key, **{**self.parameters, **(overrides or {})})
 
 
@@ -173,7 +173,7 @@ class Config:
         root = f"key:{key_text(secret)}" if secret else f"seed:{self.seed}"
         return int.from_bytes(hashlib.sha256(f"caw/evaluate/{root}/{number}".encode()).digest()[:8], "big")
 
-    def watermark(self, plan: CellPlan) -> Watermark:
+    def watermark(self, plan: CellPlan) -> Signature:
         """Return the watermark of a marked cell, with the strength that its policy sets."""
         assert plan.watermark is not None and plan.policy is not None and plan.key is not None
         spec = self.watermarks[plan.watermark]
@@ -262,9 +262,8 @@ class Config:
                 self._check_task(plan)
                 continue
             try:
-                mark, parameters = self.watermark(plan), self.policy_parameters(plan)
-                spec = self.policies[plan.policy]
-                self.settings(plan)
+                parameters, spec = self.policy_parameters(plan), self.policies[plan.policy]
+                mark = self.watermark(plan).part_for(self.settings(plan))
                 if spec.found.get(WEIGHTS) and self.models[plan.model].weights is None:
                     raise ValueError(f"found.weights needs the weights of model {plan.model}, got none; name its table")
                 if spec.kind == "capacity":

@@ -32,7 +32,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     parameters = config.policy_parameters(plan)
     if parameters.get("evaluator"):
         parameters["evaluator"] = Path(str(parameters["evaluator"])).name
-    marked_ends = marks_eos(settings.mark_eos, config.watermark(plan), config.policy(plan))
+    marked_ends = marks_eos(settings.mark_eos, config.watermark(plan).part_for(settings), config.policy(plan))
     return {
         **made,
         "generation": {**made["generation"], "mark_eos": marked_ends, **tested(config, plan)},

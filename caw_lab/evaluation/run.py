@@ -26,7 +26,7 @@ from caw.models.facts import vocabulary_size
 from caw.models.fingerprint import state_sha256
 from caw.policies import CapacityPolicy, Policy
 from caw.settings import Settings
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw_lab.evaluation import provenance
 from caw_lab.evaluation.config import CellPlan, Config, choose_plans
 from caw_lab.evaluation.manifest import planned_manifest
@@ -184,7 +184,7 @@ class Runner:
         plan: CellPlan,
         todo: Sequence[Question],
         loaded: Loaded,
-        mark: Watermark | None,
+        mark: Signature | None,
         policy: Policy | None,
         bar: Bar,
         prompts: PromptCache | None,
@@ -218,7 +218,7 @@ class Runner:
             self.loaded = Loaded(name, model, tokenizer, provenance.weights_sha256(spec.source, model))
         return self.loaded
 
-    def manifest(self, plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Policy | None) -> dict[str, Any]:
+    def manifest(self, plan: CellPlan, loaded: Loaded, mark: Signature | None, policy: Policy | None) -> dict[str, Any]:
         """Return what every text of a cell shares and depends on. All its processes and runs agree on it; it has no
         key.
         """

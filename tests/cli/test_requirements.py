@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli.running import assert_refused, run
 
-from caw.requirements import PACKAGES
+from caw.requirements import PACKAGES, namesake
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -101,5 +101,14 @@ def test_said_before_anything_is_done(case: str, folder: Path, model: str, monke
     monkeypatch.setitem(sys.modules, PACKAGES[package][0], None)
     result = run(*(model if argument == "MODEL" else argument for argument in arguments))
     assert_refused(result, f"caw: {package} is required for ")
-    assert f"pip install 'caw[{PACKAGES[package][1]}]'" in result.stderr
+    assert f"pip install 'caw-watermark[{PACKAGES[package][1]}]'" in result.stderr
     assert contents(folder) == before
+
+
+def test_a_namesake_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another project publishes a distribution "caw"; installed beside this one, its files replace ours."""
+    assert not namesake() and run("keys", "--help").stderr == ""
+    (tmp_path / "caw-0.8.0.dist-info").mkdir()
+    (tmp_path / "caw-0.8.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: caw\nVersion: 0.8.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "pip uninstall caw" in namesake() and namesake() in run("keys", "--help").stderr

@@ -16,7 +16,7 @@ from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.trace import SequenceTrace
 from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.settings import Settings
 
 

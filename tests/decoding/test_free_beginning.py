@@ -15,10 +15,10 @@ from decoding.running import run
 from scipy import stats
 
 import caw
-from caw.decoding.full_race import check_beginning
 from caw.decoding.request import Request
 from caw.decoding.row_settings import may_begin_freely
 from caw.defaults import FREE_NATS, FREE_TOKENS
+from caw.policies.mark import Mark
 
 RACE = caw.EXP(key=11, strength="scale", context_width=3)
 SAMPLED: dict[str, Any] = {"do_sample": True, "temperature": 1.3, "top_p": 0.95}
@@ -232,6 +232,6 @@ def test_nats_that_cannot_be(free: Any, error: str) -> None:
 )
 def test_a_beginning_that_cannot_act_is_refused(mark: caw.EXP, policy: Any, sampled: bool, why: str) -> None:
     with pytest.raises(ValueError, match=rf"a free beginning needs sampled text .*free=2 .*{why}"):
-        check_beginning(mark, policy, sampled=sampled)
+        Mark(mark, policy).check_beginning(sampled=sampled)
     assert dataclasses.replace(mark, free=None).beginning in (0.0, FREE_NATS)
-    check_beginning(dataclasses.replace(mark, free=None), policy, sampled=sampled)
+    Mark(dataclasses.replace(mark, free=None), policy).check_beginning(sampled=sampled)

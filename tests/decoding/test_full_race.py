@@ -15,7 +15,7 @@ from tiny import tiny_tokenizer
 
 import caw
 from caw import ops
-from caw.decoding.full_race import only_races, runs_full_race
+from caw.policies.mark import Mark
 from caw.record import Record
 from caw.watermarks import Position
 
@@ -125,11 +125,11 @@ def test_policies_that_leave_tokens_alone_leave_them_to_the_sampler(llama: Any) 
 
 def test_only_what_may_race_races() -> None:
     fixed = caw.FixedStrength(1.0)
-    assert runs_full_race(RACE, fixed) and runs_full_race(RACE, None) and only_races(RACE, fixed)
-    assert runs_full_race(RACE, caw.EntropyThreshold(1.0)) and not only_races(RACE, caw.EntropyThreshold(1.0))
+    assert Mark(RACE, fixed).races and Mark(RACE, fixed).always_races
+    assert Mark(RACE, caw.EntropyThreshold(1.0)).races and not Mark(RACE, caw.EntropyThreshold(1.0)).always_races
     for mark, policy in ((caw.EXP(key=1), fixed), (caw.KGW(key=1), fixed), (None, fixed),
                          (RACE, caw.FixedStrength(0.5)), (RACE, caw.FixedStrength(2.0))):  # fmt: skip
-        assert not runs_full_race(mark, policy)
+        assert not Mark(mark, policy).races
 
 
 def test_what_a_full_race_does_not_take_is_refused(llama: Any) -> None:

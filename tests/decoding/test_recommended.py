@@ -16,7 +16,7 @@ import caw
 from caw import ops
 from caw.decoding.row_settings import RowSettings
 from caw.detection import Detector
-from caw.policies.base import Mark
+from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 
 MARK = caw.Recommended(11, target=1e-3)
@@ -42,7 +42,7 @@ def both(rows: list[RowSettings]) -> dict[str, Any]:
 
 def alone(model: Any, ids: list[int], row: RowSettings, policy: Any, **options: Any) -> list[int]:
     """The text of one row by itself, marked by its family alone."""
-    mark = (MARK if row.key is None else MARK.with_key(row.key)).part_of(row)
+    mark = (MARK if row.key is None else MARK.with_key(row.key)).part_for(row)
     policy = caw.FixedStrength(1.0) if row.races else policy
     own = dataclasses.replace(row, key=None)
     return run(model, [ids], mark, policy, rows=[own], max_new_tokens=30, **options).tokens[0]

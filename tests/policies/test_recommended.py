@@ -51,6 +51,6 @@ def test_without_classes_of_tokens_there_is_none_and_texts_are_marked_at_strengt
 
 
 def test_a_policy_beside_it_is_refused() -> None:
-    assert mark_of(MARK.greedy, None, GREEDY, Facts()) == (MARK.greedy, None)
+    assert mark_of(MARK.greedy, None, GREEDY, Facts()) == (MARK.greedy, caw.FixedStrength(1.0))
     with pytest.raises(ValueError, match="a Recommended brings its own policies, got FixedStrength as well; leave"):
         mark_of(MARK, caw.FixedStrength(1.0), GREEDY, Facts())

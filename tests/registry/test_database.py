@@ -42,7 +42,7 @@ def test_tables_of_another_form_are_refused(registry: Registry, masters: MasterK
 
 
 def test_passwords_and_values_stay_out_of_messages(masters: MasterKeys) -> None:
-    pytest.importorskip("psycopg", reason="needs psycopg; pip install 'caw[postgres]'")
+    pytest.importorskip("psycopg", reason="needs psycopg; pip install 'caw-watermark[postgres]'")
     with pytest.raises(OSError, match="cannot be used") as caught:
         open_registry("postgresql+psycopg://me:hunter2@127.0.0.1:1/db", masters)
     assert "hunter2" not in str(caught.value) and caught.value.__suppress_context__

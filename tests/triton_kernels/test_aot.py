@@ -123,10 +123,10 @@ step = [shapes.layer(1, 2, 576, 9, 3, 1536, 64, shapes.BF16), shapes.topk(2, 491
         shapes.ladder(shapes.GREEN, 1), shapes.ladder(shapes.RACE_TOP_K, 4), shapes.commit(2, 1, 3, 64, shapes.BF16, 2),
         shapes.decision(1, 128, 3, 0, 0, 2, classes=11)]
 for launch in (launch for part in step for launch in aot.record(part.call)):
-    if "OVERLAP" not in launch.arguments:  # of configurations, but of no step
+    if "USE_PDL" not in launch.arguments:  # of configurations, but of no step
         print(launch.kernel.__name__)
         continue
-    assert launch.options.get("launch_pdl", False) == launch.arguments["OVERLAP"]
+    assert launch.options.get("launch_pdl", False) == launch.arguments["USE_PDL"]
     options = {k: v for k, v in launch.options.items()}
     ptx = triton.compile(aot.source(launch), target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
     start, wait, fetch = (ptx.find(word) for word in

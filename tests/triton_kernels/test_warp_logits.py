@@ -38,5 +38,5 @@ def test_bad_arguments_are_refused_before_a_launch(device):
         warp_logits(logits.double(), *given)
     with pytest.raises(ValueError, match="columns, got 0"):
         warp_logits(logits[:, :0], *given)
-    with pytest.raises(ValueError, match=r"tails must have shape \[2\]"):
+    with pytest.raises(ValueError, match=r"one_minus_top_ps must have shape \[2\]"):
         warp_logits(logits, *given[:3], given[3][:1], given[4])

@@ -8,7 +8,6 @@ import pickle
 from typing import Any
 
 import pytest
-import torch
 
 import caw
 from caw.settings import Sampling
@@ -25,7 +24,9 @@ def test_each_family_has_a_key_of_its_own(key: int) -> None:
     assert int.from_bytes(hashed[:8], "big") == GOLDEN[key]
     assert mark.drawn == caw.EXP(GOLDEN[key], strength="scale", context_width=2) and mark.greedy == caw.KGW(key)
     assert (
-        mark.parts == (mark.drawn, mark.greedy) == tuple(mark.part_of(Sampling(do_sample=own)) for own in (True, False))
+        mark.parts
+        == (mark.drawn, mark.greedy)
+        == tuple(mark.part_for(Sampling(do_sample=own)) for own in (True, False))
     )
     assert mark.drawn.secret != mark.greedy.secret == key
     assert mark.drawn.beginning == math.log(64), "drawn texts begin freely"
@@ -66,8 +67,3 @@ def test_a_detector_may_have_another_target() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         caw.Recommended(**{"key": 1, **options})
-
-
-def test_tokens_are_scored_in_one_family() -> None:
-    with pytest.raises(ValueError, match=r"which has two; give its .drawn or .greedy"):
-        caw.Recommended(1).score_tokens(torch.tensor([1, 2, 3]))

@@ -168,7 +168,7 @@ class FusedStep(FixedStep):
         width = ladder.candidates.shape[1] if carried is None else carried.tokens.shape[1]
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
             [probs for probs, _ in window], [ids for _, ids in window], network, table, ladder.candidates, ladder.needs,
-            ladder.counts, state.pending, state.pending_strength, state.pending_capacity, factors, given, logsumexp,
+            ladder.counts, [state.pending, state.pending_strength, state.pending_capacity], factors, given, logsumexp,
             texts.padded_tokens, texts.counts, texts.budgets, texts.rows.ends, texts.active, ring.integers, ring.floats,
             ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(ladder.rule),
             ladder.full, None if self.packed is None else self.packed.carried,

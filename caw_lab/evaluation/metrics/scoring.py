@@ -15,7 +15,7 @@ import numpy as np
 from caw.detection import Detector, TokenWeights
 from caw.io.progress import watched
 from caw.models import load_tokenizer
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw_lab.evaluation.answers import Answer, CellAnswers, current_scores
 from caw_lab.evaluation.config import CellPlan, Config, ModelSpec
 from caw_lab.evaluation.metrics.detectability import score_texts
@@ -151,10 +151,11 @@ class Scorer:
         return self.config.models[max(found, key=len)] if found else None
 
 
-def takes_weights(mark: Watermark) -> bool:
+def takes_weights(mark: Signature) -> bool:
     """Return whether detection of this watermark supports token weights."""
     try:
-        TokenWeights(ONE).check_for(mark)
+        for part in mark.parts:
+            TokenWeights(ONE).check_for(part)
     except ValueError:
         return False
     return mark.code is None
