@@ -146,7 +146,7 @@ def step_cases() -> dict[str, Variants]:
     for name, watermark in WATERMARKS.items():
         at = Position(record, record.values, scores, torch.randint(0, 999, (1, watermark.window)))
         cases[f"ladder {name}"] = {
-            "compiled": lambda w=watermark, at=at: w.native_ladder(at, 1.0),
+            "compiled": lambda w=watermark, at=at: w.candidates(at, 1.0, native=True),
             "reference": lambda w=watermark, at=at: w.ladder(at, 1.0),
         }
     return cases
@@ -223,7 +223,7 @@ def foreign_step_cases() -> dict[str, Variants]:
 
         def record_and_ladder(x: Any = scores, ids: Any = ids, native: Any = native) -> Any:
             record = Record.from_logits(x)
-            return native.native_ladder(Position(record, record.values, x, ids[:, -1:]), 1.0)
+            return native.candidates(Position(record, record.values, x, ids[:, -1:]), 1.0, native=True)
 
         cases[f"one token, native lefthash V={vocab_size}, top-K included"] = {
             "compiled": record_and_ladder,
@@ -273,7 +273,7 @@ def score_cases(tokens: int = 100_000) -> dict[str, Variants]:
         args = (ids, watermark.window, torch.full_like(ids, native.signed_key), native.scheme, native.threshold)
         cases[f"score {tokens} tokens, {name}"] = {
             "compiled": lambda args=args: ops.score_tokens(*args),
-            "reference": lambda w=watermark: w.score_tokens_ref(ids),
+            "reference": lambda w=watermark: w.scheme.score_ref(ids),
         }
     return cases
 

@@ -132,6 +132,31 @@ def reweight_ladder(
     return Ladder(candidates, needs, 1 + reached.long(), "reweight", delta)
 
 
+def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for
+    none.
+    """
+    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
+    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
+    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
+
+
+def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the green token (bool [B, V]) with the greatest score (float32 [B, V]), ties to the smaller id; -1 for
+    none.
+    """
+    masked = torch.where(green, scores, -torch.inf)
+    best = masked.max(dim=1, keepdim=True).values
+    token = (green & (masked == best)).int().argmax(dim=1)
+    return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
+
+
+def may_win_beyond(values: torch.Tensor, delta: float, max_strength: float) -> torch.Tensor:
+    """Whether a token just below a record (float32 [B, K], the greatest first) could win if it were green, bool [B]."""
+    last = values[:, -1]
+    return (last > -torch.inf) & (last + torch.full_like(last, max_strength) * delta >= values[:, 0])
+
+
 class Carried(NamedTuple):
     """Which tokens of B ladders a forward carries, in which order.
 
@@ -245,6 +270,29 @@ def race_ladder_scale(ids: torch.Tensor, start: torch.Tensor, slope: torch.Tenso
     need32 = torch.cat(needs, dim=1)
     is_rung = need32 < torch.inf
     return _compact(ids.gather(1, index), need32, is_rung, "scale", 1.0)
+
+
+def race_ladder_ref(
+    values: torch.Tensor, ids: torch.Tensor, race: torch.Tensor, full: float, max_strength: float, scale: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `caw.ladder.Ladder` has them.
+
+    Args:
+        values: float32 [B, K], ids: int64 [B, K]: record of the logits the choice is made from.
+        race: float64 [B, K], race values of ids; -inf = not in the race.
+        full: top_k, or 1 for a race by scale. max_strength: as in `ladder`. scale: which of the two.
+
+    M is `race_width`; columns from counts on repeat the original token. Ties go to the smaller id.
+    """
+    if not scale:
+        found = race_ladder_top_k(ids, race, int(full), max_strength)
+        return found.candidates.contiguous(), found.needs.contiguous(), found.counts
+    start = values.double()
+    slope = torch.where(race > -torch.inf, race - start, -torch.inf)
+    found = race_ladder_scale(ids, start, slope, max_strength)
+    missing = ids.shape[1] - found.candidates.shape[1]
+    candidates = torch.cat([found.candidates, ids[:, :1].expand(-1, missing)], dim=1)
+    return candidates, torch.nn.functional.pad(found.needs, (0, missing), value=torch.inf), found.counts
 
 
 def layer_ladder(winners: torch.Tensor, full: float) -> Ladder:

@@ -99,6 +99,21 @@ def vocabulary_words(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch
     return stacked.flatten(1)[:, :vocab_size]
 
 
+def anchored_seeds(key: Key, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the smallest word of each of `tokens` [..., N] behind a single token of its context [..., W >= 1]."""
+    return torch.stack([context_words(key, x.unsqueeze(-1), tokens) for x in contexts.unbind(-1)]).amin(dim=0)
+
+
+def anchored_vocabulary_seeds(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Compute `anchored_seeds` of every token id below `vocab_size`, int64 [B, V]."""
+    return torch.stack([vocabulary_words(key, x[:, None], vocab_size) for x in contexts.unbind(1)]).amin(dim=0)
+
+
+def seeded_words(key: Key, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the words of tokens behind the context (seed, token)."""
+    return token_word(key, absorb_context(key, [seeds, tokens]), tokens)
+
+
 def pick(words: Words, index: Any) -> Any:
     """Return words[index] for an index 0..3, elementwise."""
     if isinstance(index, torch.Tensor):
@@ -130,7 +145,12 @@ def gumbel(word: Any) -> Any:
 
 def green(word: Any, gamma: float) -> Any:
     """Return whether a word is in the green list: (word >> 8) < floor(gamma * 2^24)."""
-    return (word >> (32 - UNIFORM_BITS)) < green_threshold(gamma)
+    return below(word, green_threshold(gamma))
+
+
+def below(word: Any, threshold: int) -> Any:
+    """Return whether the 24 high bits of a word are below the threshold."""
+    return (word >> (32 - UNIFORM_BITS)) < threshold
 
 
 def green_threshold(gamma: float) -> int:

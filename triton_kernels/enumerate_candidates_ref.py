@@ -43,27 +43,14 @@ def enumerate_candidates_ref(
         noise = prf.gumbel(prf.context_words(key[:, None], context, ids))
         raced = torch.where(values > -torch.inf, race.double() + noise, -torch.inf)
         return race_ladder_ref(values, ids, raced, full, max_strength, scheme == RACE_SCALE)
-    token, logit = _green_of_record(values, ids, context, key, threshold, scheme == SELFHASH)
-    limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
-    beyond = (values[:, -1] > -torch.inf) & (values[:, -1] + limit * full >= values[:, 0])
-    wanted = (token < 0) & beyond
+    secret = key[:, None]
+    if scheme == SELFHASH:
+        words = prf.seeded_words(secret, prf.anchored_seeds(secret, context, ids), ids)
+    else:
+        words = prf.context_words(secret, context, ids)
+    token, logit = ladders.first_green(ids, values, prf.below(words, threshold) & (values > -torch.inf))
+    wanted = (token < 0) & ladders.may_win_beyond(values, full, max_strength)
     scanned, scanned_logit = green_argmax_ref(scores, context, key, threshold, scheme == SELFHASH, wanted)
     token, logit = torch.where(wanted, scanned, token), torch.where(wanted, scanned_logit, logit)
     rungs = ladders.reweight_ladder(ids[:, 0], values[:, 0], token, logit, full, max_strength)
     return rungs.candidates, rungs.needs, rungs.counts
-
-
-def _green_of_record(
-    values: torch.Tensor, ids: torch.Tensor, context: torch.Tensor, key: torch.Tensor, threshold: int, selfhash: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first green token of each record and its logit; -1 and -inf where there is none."""
-    secret = key[:, None]
-    if selfhash:
-        pairs = [prf.context_words(secret, column[:, None], ids) for column in context.unbind(1)]
-        words = prf.token_word(secret, prf.absorb_context(secret, [torch.stack(pairs).amin(dim=0), ids]), ids)
-    else:
-        words = prf.context_words(secret, context, ids)
-    green = ((words >> 8) < threshold) & (values > -torch.inf)
-    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
-    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
-    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)

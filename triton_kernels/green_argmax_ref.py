@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from caw import prf
+from caw.ladder import greatest_green
 
 
 def green_argmax_ref(
@@ -28,16 +29,9 @@ def green_argmax_ref(
     """
     secret, vocab_size = key[:, None], scores.shape[1]
     if selfhash:
-        per_token = [prf.vocabulary_words(secret, column[:, None], vocab_size) for column in context.unbind(1)]
-        seeds = torch.stack(per_token).amin(dim=0)
-        tokens = torch.arange(vocab_size, device=scores.device).expand_as(seeds)
-        words = prf.token_word(secret, prf.absorb_context(secret, [seeds, tokens]), tokens)
+        seeds = prf.anchored_vocabulary_seeds(secret, context, vocab_size)
+        words = prf.seeded_words(secret, seeds, torch.arange(vocab_size, device=scores.device))
     else:
         words = prf.vocabulary_words(secret, context, vocab_size)
-    green = ((words >> 8) < threshold).expand(scores.shape)
-    if wanted is not None:
-        green = green & wanted[:, None]
-    masked = torch.where(green, scores.float(), -torch.inf)
-    best = masked.max(dim=1, keepdim=True).values
-    token = (green & (masked == best)).int().argmax(dim=1)
-    return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
+    green = prf.below(words, threshold).expand(scores.shape)
+    return greatest_green(scores.float(), green if wanted is None else green & wanted[:, None])

@@ -10,6 +10,7 @@ can hold it. Elsewhere a few numbers are read back to leave out work that would 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from caw.decoding.full_race import FullRace, free_draws, full_race, winners
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.request import Request
-from caw.decoding.row_marks import ladder_of_each, of_kind, seen_by
+from caw.decoding.row_marks import ladder_of_each, of_kind, placed_on, seen_by
 from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -58,9 +59,9 @@ class Choosing:
         self.plan, self.texts, device = plan, texts, texts.counts.device
         self.watermark, self.race = plan.watermark, None if plan.race is None else plan.race.watermark
         if plan.captured:
-            self.watermark = None if self.watermark is None else self.watermark.placed(device)
+            self.watermark = None if self.watermark is None else placed_on(device, self.watermark)
             if self.race is not None:
-                self.race = self.race.placed(device) if plan.mixed else self.watermark
+                self.race = placed_on(device, self.race) if plan.mixed else self.watermark
         self.noise = GumbelNoise.on(device, native=plan.kernels.native)
         self.evaluator = _evaluator_on(device, plan.policy)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
@@ -165,13 +166,12 @@ class Choosing:
         """Build the watermark's candidates at this position."""
         plan, watermark = self.plan, self.watermark
         assert watermark is not None
-        position = seen_by(watermark, position)
+        position, native = seen_by(watermark, position), plan.kernels.native
         if plan.captured:
-            return watermark.fixed_ladder(position, plan.max_strength)
-        if watermark.native is not None and plan.kernels.native:
-            return watermark.native_ladder(position, plan.max_strength)
-        marks = of_kind(watermark, self.texts.rows.marks) if plan.limits.keys else [watermark]
-        return ladder_of_each(marks, position, plan.max_strength)
+            return watermark.candidates(dataclasses.replace(position, fixed=True), plan.max_strength, native=True)
+        if (native and watermark.native is not None) or not plan.limits.keys:
+            return watermark.candidates(position, plan.max_strength, native=native)
+        return ladder_of_each(of_kind(watermark, self.texts.rows.marks), position, plan.max_strength)
 
     def race_ladder(self, race: Watermark, rows: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""

@@ -97,7 +97,7 @@ def needed_of_host(
     if watermark is None or watermark.native is not None:
         return ""
     name = getattr(watermark, "format", watermark.name)
-    if not watermark.fixed_on(device):
+    if watermark.placed(device) is None:
         missing = " without this library's CUDA extension" if watermark.foreign else ""
         return f"ladders of {name!r}{missing}, which are made on the host"
     if limits.keys:

@@ -75,6 +75,13 @@ class RowMarks:
         return found
 
 
+def placed_on(device: torch.device, mark: Watermark) -> Watermark:
+    """Return a watermark for fixed ladders; the plan captures no other."""
+    placed = mark.placed(device)
+    assert placed is not None
+    return placed
+
+
 def within(mark: Watermark, context: torch.Tensor) -> torch.Tensor:
     """Return the part of contexts int64 [B, W] that a watermark reads."""
     return context if context.shape[1] == mark.window else context[:, context.shape[1] - mark.window :].contiguous()

@@ -11,6 +11,7 @@ import torch
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.sampling import noise_key
 from caw.record import Rows
+from caw.settings import Drawn
 from caw.watermarks import Watermark
 
 NO_TOKEN = -1
@@ -23,7 +24,7 @@ class RowTensors(Rows):
     sampled: bool [B]. races: bool [B], rows whose watermark races at full strength where its policy lets it.
     noise_keys: int64 [B], of the sampling noise.
     temperatures: float32 [B]. top_ks: int64 [B], 0 = all tokens. tails: float32 [B], 1 - top_p; -1 = nothing is cut.
-    floors: float32 [B], min_p, 0 = nothing is cut. minima: int64 [B], new tokens before an end token may come.
+    floors: float32 [B], of min-p, 0 = nothing is cut. minima: int64 [B], new tokens before an end token may come.
     ends: int64 [B, M], tokens that end the text; a row with fewer repeats its first one, a row with none has -1.
     factors: float32 [B], factors of strengths. margins: float64 [B], added to the z that a target needs.
     keys: int64 [B], the 64 bits of the native key; 0 where the format has none.
@@ -112,12 +113,13 @@ def _numbers(row: RowSettings, ends: Sequence[int], mark: Watermark | None, widt
     }
     if not row.do_sample:
         return numbers
-    return numbers | {
-        "sampled": True,
-        "noise_keys": noise_key(row.known_seed),
-        "temperatures": row.temperature,
-        "top_ks": row.top_k,
-        "tails": 1 - row.top_p if row.top_p < 1 else -1.0,
-        "floors": row.min_p,
-        "beginnings": mark.beginning if mark and row.begins else 0.0,
-    }
+    cuts = dict(zip(("temperatures", "top_ks", "tails", "floors"), Drawn.of(row).cuts, strict=True))
+    return (
+        numbers
+        | cuts
+        | {
+            "sampled": True,
+            "noise_keys": noise_key(row.known_seed),
+            "beginnings": mark.beginning if mark and row.begins else 0.0,
+        }
+    )

@@ -23,7 +23,6 @@ from caw.detection.weights import level_tails
 from caw.io.files import write_text
 from caw.io.show import format_p, is_p, visible
 from caw.watermarks import SynthID
-from caw.watermarks.green_list import GreenList
 
 POINTS = 240  # of the curve
 FEW_POINTS = 24  # where a tail takes a tenth of a second: weighted means of many bits
@@ -119,7 +118,7 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
     else:
         sums = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])[ends]
         counts = np.concatenate([[0], np.cumsum(counted)])[ends]
-        if isinstance(mark, GreenList):
+        if mark.null == "binomial":
             sums = np.rint(sums)
         p_values = tails(mark, sums, counts, detector.mode, detector.mid_p).p_values
     if mark.code is not None:  # the tokens are scored under the payload that fits them best

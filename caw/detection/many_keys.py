@@ -28,8 +28,7 @@ from caw.detection.statistics import tails
 from caw.detection.subkeys import sums_of
 from caw.io.show import is_p, kind_of
 from caw.op_indices import SELFHASH
-from caw.watermarks import Signature
-from caw.watermarks.scheme import Formatted
+from caw.watermarks import Signature, Watermark
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class _Alike:
     sub-keys of each.
     """
 
-    first: Formatted
+    first: Watermark
     places: np.ndarray
     keys: torch.Tensor = field(repr=False)
 
@@ -192,11 +191,11 @@ def _grouped(watermarks: Sequence[Signature]) -> tuple[list[_Alike], list[int]]:
     """Return groups of the watermarks' parts for the compiled operator, and the indices of the watermarks that it does
     not support.
     """
-    groups: dict[Any, list[tuple[int, Formatted]]] = {}
+    groups: dict[Any, list[tuple[int, Watermark]]] = {}
     others: list[int] = []
     for place, mark in enumerate(watermarks):
         for part in mark.parts:
-            if isinstance(part, Formatted) and part.native is not None and part.native.scheme != SELFHASH:
+            if part.native is not None and part.native.scheme != SELFHASH:
                 # what a detector reads: how strongly a text was marked makes no other test
                 alike = (type(part), part.window, part.native.scheme, part.native.threshold, part.family)
                 groups.setdefault(alike, []).append((place, part))
@@ -205,7 +204,7 @@ def _grouped(watermarks: Sequence[Signature]) -> tuple[list[_Alike], list[int]]:
     return [_group(parts) for parts in groups.values()], others
 
 
-def _group(parts: Sequence[tuple[int, Formatted]]) -> _Alike:
+def _group(parts: Sequence[tuple[int, Watermark]]) -> _Alike:
     natives = [part.under_subkey(number).native for _, part in parts for number in range(part.family)]
     keys = torch.tensor([native.signed_key for native in natives if native is not None], dtype=torch.int64)
     return _Alike(parts[0][1], np.array([place for place, _ in parts]), keys)

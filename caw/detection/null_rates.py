@@ -27,7 +27,6 @@ from caw.detection.weights import level_tails
 from caw.io.figures import save_figure
 from caw.requirements import require
 from caw.watermarks import SynthID, Watermark
-from caw.watermarks.green_list import GreenList
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 
@@ -198,7 +197,7 @@ def _once_under_a_key(
 
 def _step(watermark: Watermark) -> float:
     """Return the step between neighbouring scores; 0 if they are (almost) continuous."""
-    if isinstance(watermark, GreenList):
+    if watermark.null == "binomial":
         return 1.0
     if isinstance(watermark, SynthID) and watermark.reading == "mean":
         return 1 / watermark.depth

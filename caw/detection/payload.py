@@ -24,8 +24,10 @@ from scipy import special
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.watermarks import Watermark
+from caw.watermarks.formats.symbols import Symbols
 from caw.watermarks.green_list import GreenList
 from caw.watermarks.payload import PayloadCode
+from caw.watermarks.scheme import Formatted
 
 SIZES = (8, 16, 24, 32)  # the greatest of each number of bytes
 FAR = 1e-3  # times the p-value of the size asked for: where another reading is below, the text was written with that
@@ -51,7 +53,8 @@ class PayloadReading:
 
 def payload_evidence(watermark: Watermark, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (values float64 [n, r], positions int64 [n], evidence int64 [n, E]) of one text int64 [n]."""
-    scores = watermark.payload_scores(torch.from_numpy(ids))
+    assert isinstance(watermark, Formatted) and isinstance(watermark.scheme, Symbols)
+    scores = watermark.scheme.payload_scores(torch.from_numpy(ids))
     return scores.values.numpy(), scores.positions.numpy(), scores.evidence.numpy()
 
 

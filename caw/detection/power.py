@@ -18,7 +18,6 @@ from scipy import special
 from caw.detection.detector import Detector
 from caw.detection.statistics import tails
 from caw.watermarks import Watermark
-from caw.watermarks.green_list import GreenList
 
 LENGTHS = (25, 50, 100, 200, 400, 800)
 RATES = (1e-3, 1e-5)
@@ -56,7 +55,7 @@ def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float
     n = round(counted)
     if n < 1:
         return 0.0
-    if isinstance(watermark, GreenList):
+    if watermark.null == "binomial":
         hits = np.arange(n + 1)
         p = tails(watermark, hits, np.full(n + 1, n)).p_values
         enough = hits[p <= fpr]
@@ -111,7 +110,7 @@ def _expects(detector: Detector) -> bool:
     plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
     plain = plain and not detector.regions
     race = watermark.null == "gamma" and watermark.null_moments == (1.0, 1.0)
-    return plain and (isinstance(watermark, GreenList) or race)
+    return plain and (watermark.null == "binomial" or race)
 
 
 def _mean_score(ids: Sequence[np.ndarray], detector: Detector) -> float:

@@ -89,10 +89,10 @@ def tails(
 
     Raises ValueError for mid_p with SynthID's weighted means.
     """
-    if isinstance(watermark, GreenList):
-        if mode == "compat" and watermark.compat_tail == "normal":
+    if watermark.null == "binomial":
+        if mode == "compat" and isinstance(watermark, GreenList) and watermark.foreign:
             return normal_tails(scores, counts, watermark.gamma)
-        return binomial_tails(scores, counts, watermark.green_fraction, mid_p)
+        return binomial_tails(scores, counts, watermark.null_moments[0], mid_p)
     if isinstance(watermark, SynthID):
         return synthid_tails(watermark, scores, counts, mid_p)
     if isinstance(watermark, EXP) and len(watermark.scheme.shares) > 1:
@@ -141,12 +141,12 @@ def fewest_for(watermark: Signature, fpr: float) -> int:
     """Return the minimum number of pieces of evidence with which a text could be called marked at `fpr`."""
     if len(watermark.parts) > 1:
         return min(fewest_for(part, alone(fpr, len(watermark.parts))) for part in watermark.parts)
-    fpr = alone(fpr, watermark.family)
-    if isinstance(watermark, GreenList):
+    fpr, (part,) = alone(fpr, watermark.family), watermark.parts
+    if part.null == "binomial":
         # all green: p = fraction ** n
-        return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.green_fraction) - 1e-9)))
-    if isinstance(watermark, SynthID):
-        return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.bit_fraction) / watermark.depth - 1e-9)))
+        return max(1, int(np.ceil(np.log(fpr) / np.log(part.null_moments[0]) - 1e-9)))
+    if isinstance(part, SynthID):
+        return max(1, int(np.ceil(np.log(fpr) / np.log(part.bit_fraction) / part.depth - 1e-9)))
     return 1
 
 

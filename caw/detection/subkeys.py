@@ -27,13 +27,12 @@ from caw.detection.weights import level_sum
 from caw.op_indices import SELFHASH
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import FormattedList
-from caw.watermarks.scheme import Formatted
 
 if TYPE_CHECKING:
     from caw.detection.detector import Detector
 
 
-def sums_of(watermark: Formatted, ids: np.ndarray, keys: torch.Tensor) -> tuple[np.ndarray, int]:
+def sums_of(watermark: Watermark, ids: np.ndarray, keys: torch.Tensor) -> tuple[np.ndarray, int]:
     """(scores float64 [m] of one text int64 [n] under each of the keys int64 [m], how many tokens count).
 
     For watermarks where contexts say what counts, whatever the key.

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from caw.watermarks import EXP, Watermark
-from caw.watermarks.green_list import GreenList
 
 MOST = 15  # levels 0..15: rounding them costs less than a thousandth of the information
 
@@ -63,7 +62,7 @@ class TextWeights(ABC):
 
 def check_weighable(watermark: Watermark) -> None:
     """Raise ValueError unless the exact tail of a weighted sum of this watermark's scores is known."""
-    if not isinstance(watermark, GreenList) and watermark.null != "gamma":
+    if watermark.null == "bits":
         raise ValueError(f"weights support KGW, Unigram and EXP, got {watermark.name}; leave them out")
     if isinstance(watermark, EXP) and len(watermark.scheme.shares) > 1:
         raise ValueError(f"weights support formats with one key, got {watermark.format!r}; leave them out")

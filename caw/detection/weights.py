@@ -28,7 +28,6 @@ from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.io.files import write_whole
 from caw.io.vocabulary import Vocabulary
 from caw.watermarks import Watermark
-from caw.watermarks.green_list import GreenList
 
 FOLDER = Path(__file__).with_name("tables")
 VERSION = "1"
@@ -191,7 +190,7 @@ def weighted_tails(
     scores = np.bincount(owner, weights=values * levels, minlength=texts) + more
     trials = np.bincount(owner * (MOST + 1) + levels, minlength=texts * (MOST + 1)).reshape(texts, MOST + 1)
     steps = np.arange(MOST + 1)
-    fraction = watermark.green_fraction if isinstance(watermark, GreenList) else None
+    fraction = watermark.null_moments[0] if watermark.null == "binomial" else None
     mean, variance = (1.0, 1.0) if fraction is None else (fraction, fraction * (1 - fraction))
     spread = np.sqrt(variance * (trials * steps**2).sum(axis=1))
     z = (scores - mean * (trials * steps).sum(axis=1)) / np.where(spread > 0, spread, 1)

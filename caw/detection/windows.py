@@ -22,7 +22,6 @@ import numpy as np
 from caw.detection.statistics import tails
 from caw.detection.weighted import weighted_binomial_bound
 from caw.watermarks import SynthID, Watermark
-from caw.watermarks.green_list import GreenList
 
 SHORTEST = 16
 STEPS_PER_LENGTH = 4
@@ -63,7 +62,7 @@ def window_p_values(windows: np.ndarray, values: np.ndarray, counted: np.ndarray
     number = np.concatenate([[0], np.cumsum(counted)])
     scores = total[windows[:, 1]] - total[windows[:, 0]]
     counts = number[windows[:, 1]] - number[windows[:, 0]]
-    if isinstance(watermark, GreenList):
+    if watermark.null == "binomial":
         scores = np.rint(scores)
     if isinstance(watermark, SynthID) and np.ptp(watermark.layer_weights) > 0:
         return _bounded(windows, scores, counts, watermark)

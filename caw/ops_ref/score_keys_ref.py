@@ -31,5 +31,5 @@ def score_keys_ref(
         if scheme >= RACE_TOP_K:
             sums.append(-torch.log1p(-prf.uniform(words)).sum(1))
         else:
-            sums.append(((words >> (32 - prf.UNIFORM_BITS)) < threshold).sum(1).double())
+            sums.append(prf.below(words, threshold).sum(1).double())
     return torch.cat(sums) if sums else keys.new_empty(0, dtype=torch.float64)

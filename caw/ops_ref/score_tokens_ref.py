@@ -26,13 +26,11 @@ def score_tokens_ref(
     contexts = padded.unfold(0, window, 1)[: tokens.shape[0]] if window else tokens.new_empty(tokens.shape[0], 0)
     keys, ids, seeds = key[:, None], tokens[:, None], tokens.new_empty(0)
     if scheme == SELFHASH:
-        pairs = [prf.context_words(keys, x[:, None], ids) for x in contexts.unbind(1)]
-        anchors = torch.stack(pairs).amin(dim=0)
-        seeds = anchors[:, 0]
-        words = prf.token_word(keys, prf.absorb_context(keys, [anchors, ids]), ids)
+        anchors = prf.anchored_seeds(keys, contexts, ids)
+        seeds, words = anchors[:, 0], prf.seeded_words(keys, anchors, ids)
     else:
         words = prf.context_words(keys, contexts, ids)
     words = words[:, 0]
     if scheme >= RACE_TOP_K:  # both races
         return -torch.log1p(-prf.uniform(words)), seeds
-    return ((words >> (32 - prf.UNIFORM_BITS)) < threshold).double(), seeds
+    return prf.below(words, threshold).double(), seeds

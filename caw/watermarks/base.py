@@ -12,17 +12,21 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 
 from caw import ops
-from caw.ladder import Ladder, Rule, rungs
+from caw.ladder import Ladder, Rule, race_width
+from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import keys
-from caw.watermarks.payload import PayloadCode, PayloadScores
+
+if TYPE_CHECKING:  # which read watermarks
+    from caw.watermarks.payload import PayloadCode
 
 MISSING = -1
+Null: TypeAlias = Literal["binomial", "gamma", "bits"]
 W = TypeVar("W", bound="Watermark")
 S = TypeVar("S", bound="Signature")
 
@@ -41,6 +45,8 @@ class Position:
         its tokens come first.
     warped: float32 [B, V], `scores` without the noise; None = no noise.
     keys: int64 [B], the 64 bits of each row's native key; None = all rows use the watermark's key.
+    fixed: whether a ladder must run the same operations whatever the numbers are and read nothing back, so that a CUDA
+        graph can capture it.
     """
 
     record: Record
@@ -49,6 +55,7 @@ class Position:
     context: torch.Tensor
     warped: torch.Tensor | None = None
     keys: torch.Tensor | None = None
+    fixed: bool = False
 
     def take(self, rows: torch.Tensor) -> Position:
         """Return the positions of only these rows (int64 [R])."""
@@ -56,7 +63,8 @@ class Position:
         if warped is not None:
             warped = scores if warped is self.scores else warped[rows]
         keys = None if keys is None else keys[rows]
-        return Position(self.record.take(rows), self.race_values[rows], scores, self.context[rows], warped, keys)
+        record = self.record.take(rows)
+        return Position(record, self.race_values[rows], scores, self.context[rows], warped, keys, self.fixed)
 
 
 @dataclass
@@ -78,9 +86,26 @@ class TokenScores:
     compat_evidence: torch.Tensor | None = None
 
 
+def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
+    """Return the contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 =
+    missing.
+    """
+    padded = torch.cat([ids.new_full((window,), MISSING), ids])
+    return padded.unfold(0, window, 1)[: ids.shape[0]] if window else ids.new_empty(ids.shape[0], 0)
+
+
+def native_scores(values: torch.Tensor, seeds: torch.Tensor, ids: torch.Tensor, *, races: bool) -> TokenScores:
+    """Return the scores of tokens int64 [n] whose words depend on seeds int64 [n, E] besides the token.
+
+    A race tests a context once, as vLLM counts too; a list tests each token behind it.
+    """
+    evidence = seeds if races else torch.cat([seeds, ids[:, None]], dim=1)
+    return TokenScores(values, evidence, torch.ones_like(ids, dtype=torch.bool), None, evidence if races else None)
+
+
 @dataclass(frozen=True)
 class Native:
-    """Parameters of the compiled ops for a watermark in the native format.
+    """Parameters of the compiled ops for a watermark in the native format; its compiled forms follow from them.
 
     scheme: 0 green list of a context (an empty one too), 1 selfhash green list, 2 race by top_k, 3 race by scale.
     key: the 64-bit key of the keyed function. threshold: a word is green iff (word >> 8) < threshold; 0 for races.
@@ -95,13 +120,23 @@ class Native:
         """The same 64 bits as torch's int64."""
         return keys.signed(self.key)
 
+    def ladder(self, position: Position, rule: Rule, full: float, max_strength: float) -> Ladder:
+        """Compute the ladder with the op `enumerate_candidates`."""
+        at, keys = position.record, position.keys
+        if keys is None:
+            keys = torch.full_like(at.ids[:, 0], self.signed_key)
+        candidates, needs, counts = ops.enumerate_candidates(
+            at.values, at.ids, position.race_values, position.scores, position.context, keys,
+            self.scheme, self.threshold, full, max_strength,
+        )  # fmt: skip
+        return Ladder(candidates, needs, counts, rule, full)
 
-def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
-    """Return the contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 =
-    missing.
-    """
-    padded = torch.cat([ids.new_full((window,), MISSING), ids])
-    return padded.unfold(0, window, 1)[: ids.shape[0]] if window else ids.new_empty(ids.shape[0], 0)
+    def scores(self, ids: torch.Tensor, window: int, keys: torch.Tensor | None = None) -> TokenScores:
+        """Score every token of one text int64 [n] with the op `score_tokens`; keys: int64 [n], None = this key."""
+        keys = torch.full_like(ids, self.signed_key) if keys is None else keys
+        values, seeds = ops.score_tokens(ids, window, keys, self.scheme, self.threshold)
+        contexts = seeds[:, None] if self.scheme == SELFHASH else contexts_of(ids, window)
+        return native_scores(values, contexts, ids, races=self.scheme in (RACE_TOP_K, RACE_SCALE))
 
 
 @dataclass(frozen=True)
@@ -190,7 +225,7 @@ class Signature(ABC):
 
     @property
     def code(self) -> PayloadCode | None:
-        """The code of the payload, or None. Texts with a payload are read by `payload_scores`."""
+        """The code of the payload, or None."""
         return None
 
 
@@ -201,10 +236,13 @@ class Watermark(Signature):
     Which tokens are green and what a token scores depend on key, context and token alone, in integer arithmetic: the
     same on every device and in every batch, for marking and scoring. Only the logarithms of races are floats. Ties
     between tokens go to the smaller id.
+
+    null: what an unmarked token scores: 0 or 1, a sum of Exponential(1) numbers, or a mean of bits; `null_moments` says
+    how likely a 1 is.
     """
 
     name: ClassVar[str] = "watermark"
-    null: ClassVar[Literal["binomial", "gamma"]] = "binomial"
+    null: ClassVar[Null] = "gamma"
 
     @property
     @abstractmethod
@@ -292,12 +330,7 @@ class Watermark(Signature):
     @property
     def reads_prompt(self) -> bool:
         """Whether the context of the first generated tokens includes the prompt's last tokens."""
-        return False
-
-    @property
-    def compat_tail(self) -> Literal["exact", "normal"]:
-        """The tail that mode "compat" reports as p-value, as the format's own detector does."""
-        return "exact"
+        return self.foreign and self.window > 0
 
     @property
     def null_moments(self) -> tuple[float, float]:
@@ -314,21 +347,17 @@ class Watermark(Signature):
         """Return the tokens that some strength in [0, max_strength] would choose at this position, and where each takes
         over.
 
-        Candidate 0 is the original token, which strength 0 chooses. The result is deterministic.
+        Candidate 0 is the original token, which strength 0 chooses. The result is deterministic. Fixed ladders are
+        asked of watermarks with a kernel or `placed` alone.
         """
 
-    def native_ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Compute `ladder` with the op `enumerate_candidates`; candidates, counts and reached needs are equal."""
-        at, native = position.record, self.native
-        assert native is not None
-        keys = position.keys
-        if keys is None:
-            keys = torch.full_like(at.ids[:, 0], native.signed_key)
-        candidates, needs, counts = ops.enumerate_candidates(
-            at.values, at.ids, position.race_values, position.scores, position.context, keys,
-            native.scheme, native.threshold, self.full, max_strength,
-        )  # fmt: skip
-        return Ladder(candidates, needs, counts, self.rule, self.full)
+    def candidates(self, position: Position, max_strength: float, *, native: bool) -> Ladder:
+        """Return `ladder`, by a kernel if there is one and native is true; candidates, counts and reached needs are
+        equal.
+        """
+        if native and self.native is not None:
+            return self.native.ladder(position, self.rule, self.full, max_strength)
+        return self.ladder(position, max_strength)
 
     def reads_below(self, max_strength: float) -> float:
         """Return how far below the greatest score a ladder reads `Position.scores`: nats, inf = all of it.
@@ -339,26 +368,17 @@ class Watermark(Signature):
             return math.inf
         return 0.0 if self.rule != "reweight" else max_strength * self.full
 
-    def fixed_on(self, device: torch.device) -> bool:
-        """Return whether `fixed_ladder` of a `placed` watermark runs on the device alone, so that a CUDA graph can
-        capture it.
+    def placed(self: W, device: torch.device) -> W | None:
+        """Return this watermark with the tensors that its ladders read on the device, to be asked for fixed ladders
+        (`Position.fixed`); None if some part of them would run elsewhere.
         """
-        return self.native is not None
-
-    def placed(self: W, device: torch.device) -> W:
-        """Return this watermark with the tensors that its ladders read on the device; the same object if it has
-        none.
-        """
-        return self
-
-    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Compute `ladder`, `rungs(max_strength)` columns wide, by operations that do not depend on the data."""
-        return self.native_ladder(position, max_strength)
+        return self if self.native is not None else None
 
     def rungs(self, max_strength: float) -> int:
         """Return M, the width of fixed ladders."""
-        assert self.native is not None
-        return rungs(RECORD_SIZE, self.native.scheme, self.full, max_strength)
+        if self.rule != "top_k":
+            return self.max_candidates
+        return race_width(RECORD_SIZE, self.full, max_strength, scale=False)
 
     @abstractmethod
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
@@ -371,10 +391,6 @@ class Watermark(Signature):
     def contexts(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the contexts int64 [n, W] of every token of one text int64 [n]."""
         return contexts_of(ids, self.window)
-
-    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
-        """Score every token of one text (int64 [n]) under each symbol of the code."""
-        raise NotImplementedError(f"{self.name} carries no payload")
 
     def check_strength(self, max_strength: float) -> None:
         """Raise ValueError if the ladder cannot support strengths up to `max_strength`, or if the payload is

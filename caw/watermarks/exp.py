@@ -6,7 +6,7 @@ float64 because F^(1/p) underflows. Strength either shortens the list of racing 
 scales the noise ("scale"). A token's score is -log(1 - F), Gamma(1, 1) distributed on unmarked text.
 
 Formats of other systems: "markllm" is MarkLLM's EXP (`formats.uniforms`), "vllm-dual" is vLLM's dual-key Gumbel
-watermark (`formats.native.DualKeyRace`).
+watermark (`formats.dual_key`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import torch
 from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import FREE_NATS, TOP_K_EXP
-from caw.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k, race_width
+from caw.ladder import Ladder, Rule, race_ladder_ref
 from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
 from caw.watermarks.base import Position
-from caw.watermarks.formats.foreign import require_vocab_size
-from caw.watermarks.formats.native import DualKeyRace, Race
+from caw.watermarks.formats.dual_key import DualKeyRace
+from caw.watermarks.formats.symbols import SymbolRace
 from caw.watermarks.formats.uniforms import GeneratorRace
 from caw.watermarks.payload import MAX_BITS, make_payload
-from caw.watermarks.scheme import Formatted, RaceScheme, require_format
+from caw.watermarks.race import Race, RaceScheme
+from caw.watermarks.scheme import Formatted
 
-FORMATS = ("native", "vllm-dual", "markllm")
+FORMATS = ("vllm-dual", "markllm")
 MAX_WIDTH = 64
 MAX_FREE = 1e4  # nats
 PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
@@ -80,11 +81,9 @@ class EXP(Formatted):
     payload_bits: int = 0
 
     name: ClassVar[str] = "exp"
-    null: ClassVar[Literal["binomial", "gamma"]] = "gamma"
 
     def validate(self) -> None:
-        require_format(self.format, FORMATS)
-        require_vocab_size(self.vocab_size)
+        self.require_format(*FORMATS)
         require_bool("deduplicate", self.deduplicate)
         require_number("alpha", self.alpha, 0, 1, closed=True)
         require_number("temperature", self.temperature, 0, 1e4, closed=False)
@@ -98,13 +97,15 @@ class EXP(Formatted):
 
     @cached_property
     def scheme(self) -> RaceScheme:
-        payload = make_payload(self.payload, self.payload_bits, PAYLOAD_SYMBOLS, self.format)
+        payload = make_payload(self.payload, self.payload_bits, PAYLOAD_SYMBOLS, self.format, self.secret)
         if self.format == "vllm-dual":
             return DualKeyRace(self.secret, self.context_width, self.alpha)
         if self.format == "markllm":
             return GeneratorRace(self.format, self.secret, self.context_width, self.vocab_size)
+        if payload:
+            return SymbolRace(self.context_width, payload)
         number = RACE_TOP_K if self.strength == "top_k" else RACE_SCALE
-        return Race(self.secret, self.context_width, number if self.temperature == 1 else None, payload)
+        return Race(self.secret, self.context_width, number if self.temperature == 1 else None)
 
     @property
     def may_begin_freely(self) -> bool:
@@ -148,12 +149,9 @@ class EXP(Formatted):
         The race leaves the sampling noise out, so that at strength 1 it is the watermark's own.
         """
         record, race = position.record, self._race(position)
-        if self.strength == "top_k":
-            ladder = race_ladder_top_k(record.ids, race, self.top_k, max_strength)
-        else:
-            start = record.values.double()
-            slope = torch.where(race > -torch.inf, race - start, -torch.inf)
-            ladder = race_ladder_scale(record.ids, start, slope, max_strength)
+        op = ops.race_ladder if position.fixed else race_ladder_ref
+        found = op(record.values, record.ids, race, self.full, max_strength, self.races_whole)
+        ladder = Ladder(found[0], found[1], found[2], self.rule, self.full)
         return ladder.only_original(~self.scheme.marks(position.context))
 
     @property
@@ -167,17 +165,6 @@ class EXP(Formatted):
         warped, keys = position.warped, None if self.native is None else position.keys
         assert warped is not None
         return self.scheme.winner(warped, position.context, self.temperature, keys, native)
-
-    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
-        if self.native is not None:
-            return super().fixed_ladder(position, max_strength)
-        at, race = position.record, self._race(position)
-        found = ops.race_ladder(at.values, at.ids, race, self.full, max_strength, self.strength == "scale")
-        ladder = Ladder(found[0], found[1], found[2], self.rule, self.full)
-        return ladder.only_original(~self.scheme.marks(position.context))
-
-    def rungs(self, max_strength: float) -> int:
-        return race_width(RECORD_SIZE, self.full, max_strength, scale=self.strength == "scale")
 
     def _race(self, position: Position) -> torch.Tensor:
         """Race values of the record, float64 [B, K]."""

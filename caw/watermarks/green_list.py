@@ -1,20 +1,20 @@
-"""Base of KGW and Unigram: keyed green lists and their two-rung ladder."""
+"""Green lists, whatever they are seeded by: their two-rung ladder, their null, their formats and sub-keys."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
 from caw import prf
 from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
-from caw.ladder import Ladder, Rule, reweight_ladder
-from caw.watermarks.base import Position, Signature, Watermark
+from caw.ladder import Ladder, Rule, first_green, greatest_green, may_win_beyond, reweight_ladder
+from caw.watermarks.base import Null, Position, Signature, TokenScores, Watermark, native_scores
 from caw.watermarks.scheme import Formatted, Scheme
 
 MAX_DELTA = 1e4
@@ -22,71 +22,37 @@ MAX_SUBKEYS = 1024
 L = TypeVar("L", bound="FormattedList")
 
 
-class KeyedLists(ABC):
-    """Token lists derived from a key and contexts."""
-
-    @abstractmethod
-    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return whether tokens int64 [B, N] are green after contexts int64 [B, W], bool [B, N]."""
-
-    @abstractmethod
-    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """Return the green lists after contexts int64 [B, W], bool [B, V]."""
-
-    def likeliest_green(
-        self, position: Position, delta: float, max_strength: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the most likely green token of each row, int64 [B], and its logit, float32 [B]; -1 and -inf if there
-        is none.
-
-        The vocabulary is scanned only if the record has no green token and one beyond it could still be chosen.
-        """
-        token, logit, wanted = self._of_record(position, delta, max_strength)
-        rows = wanted.nonzero()[:, 0]
-        if rows.numel():
-            scores = position.scores[rows].float()
-            green = self.green_vocabulary(position.context[rows], scores.shape[1])
-            token[rows], logit[rows] = greatest_green(scores, green)
-        return token, logit
-
-    def _of_record(
-        self, position: Position, delta: float, max_strength: float
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the first green token of each record and its logit, and whether one beyond it is needed, bool [B]."""
-        record = position.record
-        green = self.green_tokens(position.context, record.ids) & (record.values > -torch.inf)
-        token, logit = first_green(record.ids, record.values, green)
-        # whether a token just below the record could still win if it were green
-        last = record.values[:, -1]
-        reachable = (last > -torch.inf) & (last + torch.full_like(last, max_strength) * delta >= record.values[:, 0])
-        return token, logit, (token < 0) & reachable
-
-
-def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for
+def likeliest_green(
+    lists: GreenList | GreenScheme, position: Position, delta: float, max_strength: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the most likely green token of each row, int64 [B], and its logit, float32 [B]; -1 and -inf if there is
     none.
-    """
-    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
-    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
-    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
 
-
-def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the green token (bool [B, V]) with the greatest score (float32 [B, V]), ties to the smaller id; -1 for
-    none.
+    The vocabulary is scanned only where the record has no green token and one beyond it could still be chosen.
     """
-    masked = torch.where(green, scores, -torch.inf)
-    best = masked.max(dim=1, keepdim=True).values
-    token = (green & (masked == best)).int().argmax(dim=1)
-    return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
+    record, context = position.record, position.context
+    green = lists.green_tokens(context, record.ids) & (record.values > -torch.inf)
+    token, logit = first_green(record.ids, record.values, green)
+    wanted = (token < 0) & may_win_beyond(record.values, delta, max_strength)
+    if position.fixed:
+        scores = position.scores.float()
+        beyond, its = greatest_green(scores, lists.green_wanted(context, scores.shape[1], wanted))
+        return torch.where(wanted, beyond, token), torch.where(wanted, its, logit)
+    rows = wanted.nonzero()[:, 0]
+    if rows.numel():
+        scores = position.scores[rows].float()
+        token[rows], logit[rows] = greatest_green(scores, lists.green_vocabulary(context[rows], scores.shape[1]))
+    return token, logit
 
 
 @dataclass(frozen=True)
-class GreenList(KeyedLists, Watermark):
+class GreenList(Watermark):
     """A watermark that adds delta to the logits of green tokens."""
 
     gamma: float = GAMMA
     delta: float = DELTA
+
+    null: ClassVar[Null] = "binomial"
 
     @property
     def rule(self) -> Rule:
@@ -110,23 +76,41 @@ class GreenList(KeyedLists, Watermark):
         f = self.green_fraction
         return f * (1 - f) * (1 - 2 * f)
 
-    def rungs(self, max_strength: float) -> int:
-        return 2
-
     def validate(self) -> None:
         require_number("gamma", self.gamma, 0, 1, closed=False)
         require_number("delta", self.delta, 0, MAX_DELTA, closed=True)
         if not 0 < prf.green_threshold(self.gamma) < 1 << prf.UNIFORM_BITS:
             raise ValueError(f"gamma must leave both lists non-empty in steps of 2**-24, got {self.gamma!r}; use 0.25")
 
+    @abstractmethod
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return whether tokens int64 [B, N] are green after contexts int64 [B, W], bool [B, N]."""
+
+    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """Return the green lists after contexts int64 [B, W], bool [B, V]."""
+        return self.green_tokens(context, torch.arange(vocab_size, device=context.device).expand(len(context), -1))
+
+    def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
+        """Return `green_vocabulary` of the rows that are wanted (bool [B]); other rows are undefined."""
+        return self.green_vocabulary(context, vocab_size)
+
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         """Return the original token and the most likely green one. Kirchenbauer et al. 2023, Algorithm 2."""
         ids, values = position.record.ids, position.record.values
-        token, logit = self.likeliest_green(position, self.full, max_strength)
+        token, logit = self.likeliest_green(position, max_strength)
         return reweight_ladder(ids[:, 0], values[:, 0], token, logit, self.full, max_strength)
 
+    def likeliest_green(self, position: Position, max_strength: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the function of that name for these lists."""
+        return likeliest_green(self, position, self.full, max_strength)
 
-class GreenScheme(KeyedLists, Scheme):
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        """Score every token as green or not; a token after a context is evidence once."""
+        contexts = self.contexts(ids)
+        return native_scores(self.green_tokens(contexts, ids[:, None])[:, 0].double(), contexts, ids, races=False)
+
+
+class GreenScheme(Scheme):
     """A scheme of green lists.
 
     width: the context's width as the format counts it, which may include the candidate.
@@ -139,19 +123,23 @@ class GreenScheme(KeyedLists, Scheme):
     def fraction(self) -> float:
         """Probability that a token is green under the null hypothesis."""
 
-    def likeliest_green_fixed(
-        self, position: Position, delta: float, max_strength: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute `likeliest_green` without reading anything back."""
-        token, logit, wanted = self._of_record(position, delta, max_strength)
-        scores = position.scores.float()
-        green = self.green_wanted(position.context, scores.shape[1], wanted)
-        beyond, its = greatest_green(scores, green)
-        return torch.where(wanted, beyond, token), torch.where(wanted, its, logit)
+    @abstractmethod
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """As `GreenList.green_tokens`."""
+
+    @abstractmethod
+    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """As `GreenList.green_vocabulary`."""
 
     def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
-        """Return `green_vocabulary` of the rows that are wanted (bool [B]); other rows are undefined."""
+        """As `GreenList.green_wanted`."""
         return self.green_vocabulary(context, vocab_size)
+
+    def likeliest_green(
+        self, position: Position, delta: float, max_strength: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the function of that name for these lists."""
+        return likeliest_green(self, position, delta, max_strength)
 
 
 class FormattedList(Formatted, GreenList):
@@ -210,14 +198,5 @@ class FormattedList(Formatted, GreenList):
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
         return self.scheme.green_vocabulary(context, vocab_size)
 
-    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
-        if self.native is not None:
-            return super().fixed_ladder(position, max_strength)
-        token, logit = self.scheme.likeliest_green_fixed(position, self.full, max_strength)
-        ids, values = position.record.ids, position.record.values
-        return reweight_ladder(ids[:, 0], values[:, 0], token, logit, self.full, max_strength)
-
-    def likeliest_green(
-        self, position: Position, delta: float, max_strength: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.scheme.likeliest_green(position, delta, max_strength)
+    def likeliest_green(self, position: Position, max_strength: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.scheme.likeliest_green(position, self.full, max_strength)

@@ -13,7 +13,6 @@ byte split into symbols of log2(r) bits, high ones first. Blocks are that small 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -125,68 +124,32 @@ class PayloadScores:
     evidence: torch.Tensor
 
 
-class Payload:
-    """The payload of a native scheme: each context has a symbol, which picks one of r lists or race keys.
+class Bits:
+    """A message in a code, under a user's key; a message of None is for readers, who know only the code."""
 
-    code: of the payload. This class has none: its only symbol is 0.
-    """
-
-    code: PayloadCode | None = None
-    r = 1
-
-    def derive(self, secret: int) -> tuple[int, ...]:
-        """Return the keys derived from the user's key: at most one, the last of its scheme's keys."""
-        return ()
-
-    def race_keys(self, secret: int) -> tuple[int, ...]:
-        """Return the race key of each of the r symbols."""
-        return (secret,)
-
-    def positions(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
-        """Return the index of the symbol that the token after contexts int64 [B, W] carries, int64 [B]."""
-        return context.new_zeros(context.shape[0])
-
-    def symbols(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
-        """Return the symbols in [0, r), int64 [B]. ValueError if only the number of bits is known."""
-        return context.new_zeros(context.shape[0])
-
-    def placed(self, device: torch.device) -> Payload:
-        """Return this payload with its lookup tables on the device."""
-        return self
-
-    def check_writable(self) -> None:
-        """Raise ValueError if text is to be marked without a message."""
-        return
-
-
-class Bits(Payload):
-    """A message in a code; a message of None is for readers, who know only the code."""
-
-    code: PayloadCode
-
-    def __init__(self, code: PayloadCode, message: int | None) -> None:
+    def __init__(self, code: PayloadCode, message: int | None, secret: int) -> None:
         self.code, self.r, self.message = code, code.r, message
+        self._key = keys.derive_key(secret, DOMAIN)
+        self.race_keys = tuple(keys.derive_key(secret, DOMAIN + b"/" + bytes([symbol])) for symbol in range(self.r))
 
-    def derive(self, secret: int) -> tuple[int, ...]:
-        return (keys.derive_key(secret, DOMAIN),)
-
-    def race_keys(self, secret: int) -> tuple[int, ...]:
-        return tuple(keys.derive_key(secret, DOMAIN + b"/" + bytes([symbol])) for symbol in range(self.r))
-
-    def positions(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
-        word = prf.context_words(keys[-1], context, torch.zeros_like(context[:, :1]))[:, 0]
+    def positions(self, context: torch.Tensor) -> torch.Tensor:
+        """Return the index of the symbol that the token after contexts int64 [B, W] carries, int64 [B]."""
+        word = prf.context_words(self._key, context, torch.zeros_like(context[:, :1]))[:, 0]
         return (word * self.code.positions) >> 32
 
-    def symbols(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+    def symbols(self, context: torch.Tensor) -> torch.Tensor:
+        """Return the symbols in [0, r), int64 [B]. ValueError if only the number of bits is known."""
         self.check_writable()
-        return self._word.to(context.device)[self.positions(context, keys)]
+        return self._word.to(context.device)[self.positions(context)]
 
     def placed(self, device: torch.device) -> Bits:
+        """Return this payload with its code word on the device."""
         other = copy.copy(self)
         other._word = self._word.to(device)
         return other
 
     def check_writable(self) -> None:
+        """Raise ValueError if text is to be marked without a message."""
         if self.message is None:
             raise ValueError(
                 f"marking with payload_bits={self.code.bits} requires a payload, got none; pass payload=..."
@@ -198,8 +161,8 @@ class Bits(Payload):
         return torch.from_numpy(self.code.symbols(self.message))
 
 
-def make_payload(message: int | None, bits: int, r: int, format_name: str) -> Payload:
-    """Build the payload of a watermark's parameters; a message of None is for readers.
+def make_payload(message: int | None, bits: int, r: int, format_name: str, secret: int) -> Bits | None:
+    """Build the payload of a watermark's parameters, None for 0 bits; a message of None is for readers.
 
     Raises TypeError or ValueError where they do not go together.
     """
@@ -214,4 +177,4 @@ def make_payload(message: int | None, bits: int, r: int, format_name: str) -> Pa
         require_int("payload", message, 0, (1 << bits) - 1)
     if bits and format_name != "native":
         raise ValueError(f"payloads require format 'native', got {format_name!r}; leave the payload out")
-    return Bits(PayloadCode(bits, r), message) if bits else Payload()
+    return Bits(PayloadCode(bits, r), message, secret) if bits else None

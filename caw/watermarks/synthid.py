@@ -34,7 +34,7 @@ from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
 from caw.tournament import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
 from caw.watermarks import keys
-from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
+from caw.watermarks.base import MISSING, Null, Position, TokenScores, Watermark
 
 DOMAIN = b"caw/synthid"
 MAX_LAYERS = 64
@@ -66,6 +66,7 @@ class SynthID(Watermark):
     reading: Literal["weighted", "mean"] = "weighted"
 
     name: ClassVar[str] = "synthid"
+    null: ClassVar[Null] = "bits"
 
     def __post_init__(self) -> None:
         require_int("sampling_table_size", self.sampling_table_size, MIN_TABLE, MAX_TABLE)
@@ -190,17 +191,11 @@ class SynthID(Watermark):
             winners = ops.tournament(warped, scores, first, position.context, self.layered.to(scores.device), layers)
         return layer_ladder(torch.cat([first[:, None], winners], dim=1), self.full)
 
-    def fixed_on(self, device: torch.device) -> bool:
-        return True
-
     def placed(self, device: torch.device) -> SynthID:
         other = copy.copy(self)
         other.__dict__["table"] = self.table.to(device)
         other.__dict__["layered"] = None if self.layered is None else self.layered.to(device)
         return other
-
-    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
-        return self.ladder(position, max_strength)
 
     def rungs(self, max_strength: float) -> int:
         return 1 + reach(self.depth, self.full, max_strength)

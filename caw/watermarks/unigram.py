@@ -12,13 +12,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from caw.watermarks.formats.foreign import require_vocab_size
-from caw.watermarks.formats.native import OneList
+import torch
+
+from caw import prf
 from caw.watermarks.formats.numpy_mask import MaskList
 from caw.watermarks.green_list import FormattedList, GreenScheme
-from caw.watermarks.scheme import require_format
+from caw.watermarks.kgw import LeftHash
 
 DOMAIN = b"caw/unigram"
+
+
+class OneList(LeftHash):
+    """The same green list after every context."""
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.token_word(self.keys[0], prf.absorb_context(self.keys[0], []), tokens)
+
+    def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        return self.words(context, torch.arange(vocab_size, device=context.device)).expand(context.shape[0], -1)
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,7 @@ class Unigram(FormattedList):
 
     def validate(self) -> None:
         super().validate()
-        require_format(self.format, ("native", "markllm"))
-        require_vocab_size(self.vocab_size)
+        self.require_format("markllm")
         self.check_subkeys()
         _ = self.scheme  # refuses what does not go together
 

@@ -53,7 +53,7 @@ def test_scores_of_any_key_and_text(key: int, tokens: list[int], name: str) -> N
 
 
 def same_scores(watermark: Watermark, ids: torch.Tensor) -> None:
-    got, expected = watermark.score_tokens(ids), watermark.score_tokens_ref(ids)
+    got, expected = watermark.score_tokens(ids), watermark.scheme.score_ref(ids)
     assert torch.equal(got.evidence, expected.evidence)
     assert torch.equal(got.scored, expected.scored)
     if watermark.null == "binomial":
@@ -82,8 +82,8 @@ def test_scores_under_keys_of_their_own(name: str) -> None:
             at = keys == secrets[column]
             assert_close(got[0][at], values[at], "float64")
             assert torch.equal(got[1][at] if seeds.numel() else got[1], seeds[at] if seeds.numel() else seeds)
-    expected = watermark.score_tokens_ref(ids)
-    assert torch.equal(watermark.score_keyed(ids, torch.full_like(ids, native.signed_key)).evidence, expected.evidence)
+    expected = watermark.scheme.score_ref(ids)
+    assert torch.equal(native.scores(ids, watermark.window).evidence, expected.evidence)
 
 
 def test_golden_words_of_vllm() -> None:

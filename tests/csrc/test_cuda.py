@@ -39,7 +39,7 @@ def test_ladders_and_scores_of_many(name: str) -> None:
     record = Record.from_logits(scores)
     at = Position(record, record.values, scores, torch.randint(-1, 9999, (65, watermark.window)))
     there = Position(Record(*on_gpu(list(vars(record).values()))), *on_gpu([record.values, scores, at.context]))
-    got, expected = watermark.native_ladder(there, 1.0), watermark.native_ladder(at, 1.0)
+    got, expected = watermark.candidates(there, 1.0, native=True), watermark.candidates(at, 1.0, native=True)
     assert torch.equal(got.candidates.cpu(), expected.candidates) and torch.equal(got.counts.cpu(), expected.counts)
     assert_close(got.needs.cpu(), expected.needs, "float32")
     ids = torch.randint(-1, 50_000, (4099,))

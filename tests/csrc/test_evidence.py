@@ -35,7 +35,7 @@ def test_tokens_show_what_the_watermark_scores(name: str) -> None:
     seen, distinct = torch.zeros(B, N + 1, columns, dtype=torch.int64), torch.zeros(B, dtype=torch.int64)
     for row in range(B):
         text = padded[row, window : window + counts[row]]
-        evidence = watermark.score_keyed(text, keys[row].expand(len(text))).evidence
+        evidence = native.scores(text, window, keys[row].expand(len(text))).evidence
         distinct[row] = len(text)
         seen[row, : len(text)] = evidence
     arguments = (padded, counts, tokens, seen, distinct, window, keys, native.scheme, native.threshold)
@@ -44,7 +44,7 @@ def test_tokens_show_what_the_watermark_scores(name: str) -> None:
         for row in range(B):
             for j in range(4):
                 whole = torch.cat([padded[row, window : window + counts[row]], tokens[row, j : j + 1]])
-                scores = watermark.score_keyed(whole, keys[row].expand(len(whole)))
+                scores = native.scores(whole, window, keys[row].expand(len(whole)))
                 assert evidence[row, j].tolist() == scores.evidence[-1].tolist()
                 assert_close(values[row, j], scores.values[-1], "float64")
                 assert bool(known[row, j]) == (scores.evidence[:-1] == scores.evidence[-1]).all(dim=1).any()

@@ -11,15 +11,28 @@ import caw
 from caw import prf
 from caw.testing import check_watermark
 from caw.watermarks import TokenScores
+from caw.watermarks.green_list import GreenList
 
-Sound = WATERMARK.EitherOrder
+
+@dataclass(frozen=True)
+class Sound(GreenList):
+    """Lists seeded by the last two tokens, in either order."""
+
+    window = 2
+
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.green(prf.context_words(self.secret, context.sort(dim=1).values, tokens), self.gamma)
+
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        found = super().score_tokens(ids)
+        return replace(found, evidence=torch.cat([found.evidence[:, :2].sort(dim=1).values, ids[:, None]], dim=1))
 
 
 @pytest.mark.parametrize(
     "mark",
     [caw.KGW(key=1), caw.KGW(key=2, seeding="selfhash"), caw.Unigram(key=3), caw.EXP(key=4),
      caw.SynthID(key=5, depth=5, ngram_len=3, reading="mean"),
-     Sound(key=6), caw.KGW(key=7, gamma=0.5, format="lm-watermarking", vocab_size=1000)],
+     Sound(key=6), WATERMARK.DiPmark(key=6), caw.KGW(key=7, gamma=0.5, format="lm-watermarking", vocab_size=1000)],
     ids=repr,
 )  # fmt: skip
 def test_sound_ones_pass(mark: Any) -> None:
@@ -38,9 +51,7 @@ class Parity(Sound):
         return torch.where(odd, prf.green(word, self.gamma + self.off), prf.green(word, self.gamma - self.off))
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
-        contexts, tokens = self.contexts(ids), ids[:, None]
-        values = self.green_tokens(contexts, tokens)[:, 0].double()
-        return TokenScores(values, torch.cat([contexts, tokens], dim=1), torch.ones_like(ids, dtype=torch.bool))
+        return GreenList.score_tokens(self, ids)
 
 
 class Milder(Parity):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from caw.checks import require_int
 from caw.watermarks.scheme import Scheme
-
-MAX_VOCABULARY = (1 << 31) - 1
 
 
 class ForeignScheme(Scheme):
@@ -18,8 +15,8 @@ class ForeignScheme(Scheme):
 
     def __init__(self, format_name: str, secret: int, window: int, size: int | None) -> None:
         require_foreign_key(format_name, secret)
+        super().__init__(window, secret)
         self.format_name, self.size = format_name, size
-        super().__init__(secret, window)
 
     @property
     def vocab_size(self) -> int:
@@ -33,19 +30,6 @@ class ForeignScheme(Scheme):
 
     def check_readable(self) -> None:
         _ = self.vocab_size
-
-    def check_ids(self, greatest: int) -> None:
-        if self.size is not None and greatest >= self.size:
-            raise ValueError(
-                f"format {self.format_name!r} has vocab_size {self.size}, but the text contains token id {greatest}; "
-                "use the tokenizer and the vocab_size of the model that wrote the text"
-            )
-
-
-def require_vocab_size(vocab_size: int | None) -> None:
-    """Raise unless it is None or a valid vocabulary size; native formats do not use it."""
-    if vocab_size is not None:
-        require_int("vocab_size", vocab_size, 2, MAX_VOCABULARY)
 
 
 def require_two_lists(gamma: float, size: int | None) -> None:

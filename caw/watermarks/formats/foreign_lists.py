@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -16,6 +18,7 @@ from caw.watermarks.formats.rules import NGRAMS_ONCE, SeedRule
 from caw.watermarks.green_list import GreenScheme, first_green
 
 MAX_WIDTH = 64
+LISTS: WeakValueDictionary[tuple[int, int, bool], PermutationLists] = WeakValueDictionary()  # as long as one is in use
 TESTED_AT_ONCE = 8  # a list costs some 0.1 ms, and one test in 1 / gamma finds a green token
 
 
@@ -25,7 +28,6 @@ class ForeignLists(ForeignScheme, GreenScheme):
     needed: number of tokens before a position that this system's detector requires.
     """
 
-    compat_tail = "normal"
     _table: torch.Tensor | None = None  # where a placed scheme keeps it
 
     def __init__(
@@ -55,22 +57,18 @@ class ForeignLists(ForeignScheme, GreenScheme):
 
     @cached_property
     def lists(self) -> PermutationLists | DrawnLists:
-        return PermutationLists(self.vocab_size, int(self.vocab_size * self.gamma), keep=not self.rule.salted)
+        """One object for all keys: a key changes seeds, and a seed has one list."""
+        shape = self.vocab_size, int(self.vocab_size * self.gamma), not self.rule.salted
+        return LISTS.get(shape) or LISTS.setdefault(shape, PermutationLists(*shape))
 
-    def settle(self, device: torch.device) -> None:
-        self._table = self.table.to(device)
+    def placed(self, device: torch.device) -> ForeignLists | None:
+        if not (self.rule.philox or device.type != "cuda" or ops.has_kernel("permutation_contains", "cuda")):
+            return None
+        other = copy.copy(self)
+        other._table = self.table.to(device)
         if not self.rule.philox:
-            self.lists = DrawnLists(self.lists.vocab_size, self.lists.size)
-
-    def stays_on(self, device: torch.device) -> bool:
-        return self.rule.philox or device.type != "cuda" or ops.has_kernel("permutation_contains", "cuda")
-
-    def share(self, other: ForeignLists) -> None:
-        """Share the drawn lists: a key changes seeds, and a seed has one list, so many keys need no more memory than
-        one.
-        """
-        if self.size is not None:
-            self.lists = other.lists
+            other.lists = DrawnLists(self.lists.vocab_size, self.lists.size)
+        return other
 
     @property
     def fraction(self) -> float:
@@ -88,7 +86,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
     def marks(self, context: torch.Tensor) -> torch.Tensor:
         """Return whether the system marks after contexts [B, W] (it requires `width` tokens before), bool [B]."""
         if self.rule.pads:
-            return super().marks(context)
+            return torch.ones_like(context[:, 0], dtype=torch.bool)
         return (context[:, context.shape[1] - self.width :] != MISSING).all(dim=1)
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -143,6 +141,8 @@ class TestedLists(ForeignLists):
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ids, values, could_win = self._within_reach(position, delta, max_strength)
+        if position.fixed:
+            return first_green(ids, values, self.green_tokens(position.context, ids) & could_win)
         token = torch.full_like(ids[:, 0], -1)
         logit = torch.full_like(values[:, 0], -torch.inf)
         for start in range(0, ids.shape[1], TESTED_AT_ONCE):
@@ -153,12 +153,6 @@ class TestedLists(ForeignLists):
             green = self.green_tokens(position.context[rows], ids[rows, part]) & could_win[rows, part]
             token[rows], logit[rows] = first_green(ids[rows, part], values[rows, part], green)
         return token, logit
-
-    def likeliest_green_fixed(
-        self, position: Position, delta: float, max_strength: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ids, values, could_win = self._within_reach(position, delta, max_strength)
-        return first_green(ids, values, self.green_tokens(position.context, ids) & could_win)
 
     def _within_reach(
         self, position: Position, delta: float, max_strength: float

@@ -6,6 +6,7 @@ of sha256 of the key as a little-endian int64.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from functools import lru_cache
 
@@ -33,7 +34,6 @@ def _shuffled(seed: int, gamma: float, vocab_size: int) -> torch.Tensor:
 class MaskList(ForeignScheme, GreenScheme):
     """One mask for every position; tokens beyond it are not green."""
 
-    compat_tail = "normal"
     _mask: torch.Tensor | None = None  # where a placed scheme keeps it
     width = 0
 
@@ -47,8 +47,10 @@ class MaskList(ForeignScheme, GreenScheme):
         """Return which tokens are green, bool [V]; not cached, because a detector tries many keys."""
         return numpy_mask(self.keys[0], self.gamma, self.vocab_size) if self._mask is None else self._mask
 
-    def settle(self, device: torch.device) -> None:
-        self._mask = self.mask.to(device)
+    def placed(self, device: torch.device) -> MaskList:
+        other = copy.copy(self)
+        other._mask = self.mask.to(device)
+        return other
 
     @property
     def fraction(self) -> float:

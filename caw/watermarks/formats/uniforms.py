@@ -15,7 +15,7 @@ from caw import ops
 from caw.watermarks.base import MISSING, TokenScores, contexts_of
 from caw.watermarks.formats.foreign import ForeignScheme
 from caw.watermarks.formats.seeding import key_times, product_mod
-from caw.watermarks.scheme import RaceScheme
+from caw.watermarks.race import RaceScheme
 
 BITS = 24
 
@@ -39,8 +39,8 @@ class GeneratorRace(ForeignScheme, RaceScheme):
         products = product_mod(context.clamp_min(0), self.vocab_size)[:, None]
         return key_times(self.keys[0], products, self.vocab_size, modulus=None)
 
-    def stays_on(self, device: torch.device) -> bool:
-        return device.type != "cuda" or ops.has_kernel("generator_words", "cuda")
+    def placed(self, device: torch.device) -> GeneratorRace | None:
+        return self if device.type != "cuda" or ops.has_kernel("generator_words", "cuda") else None
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
         return (context != MISSING).all(dim=1)
