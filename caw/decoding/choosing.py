@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -62,10 +63,13 @@ class Choosing:
             self.watermark = None if self.watermark is None else placed_on(device, self.watermark)
             if self.race is not None:
                 self.race = placed_on(device, self.race) if plan.mixed else self.watermark
-        self.noise = GumbelNoise.on(device, native=plan.kernels.native)
         self.evaluator = _evaluator_on(device, plan.policy)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+
+    @cached_property
+    def noise(self) -> GumbelNoise:
+        return GumbelNoise.on(self.texts.counts.device, native=self.plan.kernels.native)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         """Tell whether to do what changes only these rows (bool [B])."""
