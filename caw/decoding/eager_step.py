@@ -35,14 +35,14 @@ class EagerStep(Step):
         return carried._replace(tokens=carried.tokens[:, :most])
 
     def logits(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # kernels of a GPU read the lengths themselves, and are compiled for some sizes of the cache: one will do
         whole = self.plan.kernels.native and on_gpu(cache.lengths)
         limit = cache.capacity if whole else int(cache.lengths.max())
         if cache.packs and self.settings.branching == "tree":
             # leave out finished sequences, and candidates that no strength can reach
-            counts = torch.where(self.choosing.texts.active, counts, 0)
+            counts = torch.where(self.choosing.texts.active, 1 if counts is None else counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
                 return forward_packed(self.model, cache, candidates, counts, limit)
         return forward_all(self.model, cache, candidates, self.settings.branching, limit)

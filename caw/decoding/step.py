@@ -66,7 +66,7 @@ class Step(ABC):
             result, chosen, moved = self.decide(state, ladder, carried, forwarded.record)
         else:
             result, chosen, moved = self.decide(state, ladder)
-            forwarded = self.forward(state, cache, result.tokens[:, None], torch.ones_like(chosen))
+            forwarded = self.forward(state, cache, result.tokens[:, None])
         self.commit(state, cache, forwarded, chosen, moved)
         return result
 
@@ -151,15 +151,15 @@ class Step(ABC):
         """Tokens of the first counts[b] rungs, in the order in which a forward carries as many as there are slots."""
 
     def forward(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> Forwarded:
-        """Run the model on the first counts[b] (int64 [B]) candidates [B, Q] of each text, or more of them."""
+        """Run the model on the first counts[b] (int64 [B]; None: 1) candidates [B, Q] of each text, or more of them."""
         logits, first = self.logits(state, cache, candidates, counts)
         return Forwarded(logits, first, self.record(logits, first))
 
     @abstractmethod
     def logits(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As `forward`, without the records."""
 

@@ -48,7 +48,7 @@ class FixedStep(Step):
         return Carried(ladder.candidates, counts)
 
     def logits(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         logits = self.rectangle(cache, candidates)
         batch, width = candidates.shape

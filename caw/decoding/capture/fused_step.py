@@ -99,7 +99,7 @@ class FusedStep(FixedStep):
         return Carried(tokens, self.packed.carried)
 
     def logits(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self.packed is not None:
             packed = self.packed

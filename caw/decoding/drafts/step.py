@@ -113,12 +113,12 @@ class DraftStep(EagerStep):
         return super().choose(state, ladder) if self._picked is None else self._picked
 
     def logits(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._walking is not None:
             assert self._ahead is not None
             return self._ahead.logits, self._walking[1]
-        numbers = torch.where(self.choosing.texts.active, counts, 0).tolist()
+        numbers = torch.where(self.choosing.texts.active, 1 if counts is None else counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         chains, trusts = self._propose(own)
         if not any(chain.tokens for chain in chains):
