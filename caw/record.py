@@ -99,6 +99,10 @@ class Record(Rows):
         """Put the rows of several records into one."""
         return cls(*(torch.cat(parts) for parts in zip(*(record.tensors for record in records), strict=True)))
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.values, self.ids, self.probs, self.logsumexp]
+
     def write(self, rows: torch.Tensor, other: Record) -> None:
         """Overwrite `rows` (int64 [R]) in place with the R rows of `other`."""
         for mine, theirs in zip(self.tensors, other.tensors, strict=True):

@@ -85,12 +85,12 @@ class Plan:
     prompt_cache: PromptCache | None = None
     portioned: bool = False
 
-    @property
+    @cached_property
     def looks_ahead(self) -> bool:
         """Whether the candidates go through the model before the choice."""
         return self.watermark is not None and self.policy.looks_ahead
 
-    @property
+    @cached_property
     def evaluates(self) -> bool:
         """Whether an evaluator gives the strengths."""
         return self.watermark is not None and self.policy.reads_capacity
@@ -105,7 +105,7 @@ class Plan:
         """Whether the policy's strengths need checking."""
         return self.watermark is not None and not self.evaluates and not is_bounded(self.policy)
 
-    @property
+    @cached_property
     def mixed(self) -> bool:
         """Whether texts of two marks share the batch."""
         return self.race is not None and self.race.watermark is not self.watermark
