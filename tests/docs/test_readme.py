@@ -7,6 +7,7 @@ import json
 import lzma
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,31 @@ def test_every_room_is_on_the_map() -> None:
     [layout] = re.findall(r"## Where things are\n(.*?)\n## ", text, re.DOTALL)
     rooms = {f"caw/{path.parent.name}/" for path in ROOT.glob("caw/*/__init__.py")} - {"caw/demo/"}
     assert rooms <= set(re.findall(r"`(caw/\w+/)", layout))
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """What a module defines: its functions, classes, and their methods and fields, with and without the class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            name = getattr(part, "name", None) or ast.unparse(getattr(part, "target", ast.Constant("")))
+            yield from (name, f"{node.name}.{name}")
+
+
+def test_the_ten_answers_name_what_is_there() -> None:
+    """An answer named a method for months that a rewrite had removed."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [path] = re.findall(r"After reading from prompt to text \((.*?)\) you", text, re.DOTALL)
+    [answers] = re.findall(r"<summary>Answers</summary>(.*?)</details>", text, re.DOTALL)
+    assert len(re.findall(r"^\d+\. ", answers, re.MULTILINE)) == 10
+    files = [file for file in ROOT.glob("caw/**/*.py") if file.parts[-2] == "caw" or "decoding" in file.parts]
+    known = {name for file in files for name in named(ast.parse(file.read_text(encoding="utf-8")))} | {"Recommended"}
+    for name in re.findall(r"`([\w./]+)`", path + answers):
+        if name.endswith(".py"):
+            assert any(str(file).endswith("/" + name) for file in files), name
+        elif not name.endswith("/"):
+            assert name in known, name
 
 
 def test_everyday_texts() -> None:
