@@ -55,7 +55,7 @@ def check_streamer(streamer: Any, prompts: Any) -> None:
 
 def without_retries(settings: Settings) -> Settings:
     """Return the settings of a streamed text: it is steered towards its test, and never retried."""
-    if settings.detectable_at is None:
+    if settings.level is None:
         return settings
     if settings.guard is not None:
         raise ValueError(

@@ -42,7 +42,7 @@ from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.policies.mark import Mark
 from caw.policies.recommended import row_of
-from caw.settings import DRAWING, LEAST_DRAWN, MAX_SLOTS, WHERE_IT_PAYS, Settings
+from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
 from caw.watermarks import Signature, Watermark
 
 # processors known to compute scores from their ids and scores alone, without state
@@ -96,8 +96,8 @@ def decode(
         own = row_of(watermark, drawn)
         if drawn.do_sample and not own.do_sample:
             raise ValueError(
-                "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with a "
-                f"temperature or top_p up to {LEAST_DRAWN:g}, top_k=1 or min_p=1; use do_sample=False"
+                "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with "
+                f"{ONE_TOKEN}; use do_sample=False"
             )
         watermark, policy = settle(facts, caw_tokenizer, watermark, policy, own)
         policy = check_policy(policy, facts.name, caw_tokenizer)

@@ -74,7 +74,7 @@ def generate(call: WatchedCall) -> GenerationOutput:
     if done and all(result.error for result in done):
         raise ValueError(done[0].error)
     return GenerationOutput.of(
-        done, time.perf_counter() - started, with_trace=call.return_trace, tested=bool(call.detectable_at)
+        done, time.perf_counter() - started, with_trace=call.return_trace, tested=bool(call.level)
     )
 
 
@@ -128,7 +128,7 @@ def stream_results(
         warn_of_idle(watermark, policy, settings)
         settings = row_of(watermark, settings)
         requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
-        mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.detectable_at)
+        mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.level)
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
         Mark(mark, policy).check_beginning(sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)

@@ -27,7 +27,7 @@ class GenerationResult:
     trace: per-token trace of decoding; None unless requested.
     error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
         "error" and no tokens; else empty. reason: the same without the prompt's number.
-    receipt: the result of its test, with detectable_at.
+    receipt: the result of its test; None where texts are not tested.
     """
 
     index: int
@@ -110,7 +110,7 @@ class GenerationOutput:
     finish_reasons: "eos", "length", "stop", "error", or "undetected" for a text that was dropped because no attempt was
         detected.
     errors: why prompts could not be continued, by index. seconds: wall time of prefill and decoding.
-    receipts: one `Receipt` per prompt with detectable_at (None for an error), else None.
+    receipts: one `Receipt` per prompt where texts are tested (None for an error), else None.
     """
 
     texts: list[str] = field(default_factory=list)

@@ -100,7 +100,8 @@ class RayRun:
     @property
     def label(self) -> dict[str, Any]:
         """What the lines of a folder share; stored in it, and compared when the run is restarted."""
-        mark, network = self.watermark, getattr(self.policy, "network", None)
+        mark, network, settings = self.watermark, getattr(self.policy, "network", None), self.settings
+        ends = None if mark is None else marks_eos(settings.mark_eos, mark.part_for(settings), self.policy)
         return {
             "model": Path(self.model).name,
             "quantization": self.quantization,
@@ -111,11 +112,7 @@ class RayRun:
             "policy": repr(self.policy),
             "key_id": mark.key_id if mark is not None else None,
             "options": {name: repr(value) for name, value in sorted(self.options.items()) if name not in UNLABELLED},
-            **(
-                {"mark_eos": marks_eos(self.options.get("mark_eos"), mark.part_for(self.settings), self.policy)}
-                if mark is not None
-                else {}
-            ),
+            **({} if ends is None else {"mark_eos": ends}),
             **({"weights": self.weights.digest} if self.weights is not None else {}),
             **({"evaluator_digest": state_sha256(network.state_dict())} if network is not None else {}),
         }
@@ -167,7 +164,7 @@ def generate_dataset(
             each.
         actors: number of actors; None = the number of GPUs in the cluster, or one if it has none.
         quantization: as of `caw.load_model`, as --quantization of commands; those of a file put the model on a CPU.
-        weights: with detectable_at, the token weights (or their name or file) of the test.
+        weights: of texts that are tested, the token weights (or their name or file).
         options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
 
     Returns the summary. A prompt that cannot be continued is a line with finish_reason "error".

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from caw.checks import require_bool, require_choice, require_int, require_number
+from caw.flags import DECODING, DETECTABLE, RUNNING, flag
 from caw.guard import Guard, read_guard
 from caw.io.show import shown
 
@@ -21,25 +22,41 @@ MAX_ATTEMPTS = 100
 MAX_DRAFTS = 64
 WHERE_IT_PAYS = ("auto", "own")  # tokens are looked up, and only where that is exact and pays
 SELECTIONS, ON_UNDETECTED = ("weakest", "likeliest"), ("keep", "unmarked", "drop", "raise")
-OF_DETECTABLE = (
-    "max_attempts",
-    "best_of",
-    "select",
-    "on_undetected",
-    "edits",
-    "guard",
-)  # what has no effect without detectable_at
+KEEPS = "number|results|json[:FIELD,...]|python|content"  # what a command's --guard takes
 MAX_PENALTY, MAX_BIAS, MAX_BIASES = 2.0, 100.0, 1024  # OpenAI's ranges
 DRAWING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
 MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
 LEAST_DRAWN = 0.01  # temperature and top_p up to which a text of `caw.Recommended` is greedy
+ONE_TOKEN = f"a temperature or top_p up to {LEAST_DRAWN:g}, top_k=1 or min_p=1"  # see `leaves_one_token`
 # temperature from which a race marks a drawn text of `caw.Recommended`; cooler ones get green lists. A race has as
 # much evidence as the words have freedom: of texts of up to 200 tokens (demo model, everyday prompts, 16 of each
 # temperature) it is found at 1e-3 in 0, 1 and 4 at temperatures 0.1, 0.2 and 0.29, the lists in 16, 14 and 15. But they
 # cost quality: 0.90, 0.99 and 1.08 nats a token under the model, where unmarked texts have 0.64, 0.68 and 0.71
 LEAST_RACED = 0.3
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How the words of a text are drawn: temperature, then top-k, top-p and min-p, as in `caw.generate`."""
+
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @classmethod
+    def of(cls, settings: Any) -> Drawn:
+        """Take it from settings that have its fields."""
+        return cls(*(getattr(settings, each.name) for each in fields(cls)))
+
+    @property
+    def cuts(self) -> tuple[float, int, float, float]:
+        """Temperature, top-k, 1 - top_p and min-p as the op `warp_logits` takes them: -1 in place of 1 - top_p cuts
+        nothing.
+        """
+        return self.temperature, self.top_k, 1 - self.top_p if self.top_p < 1 else -1.0, self.min_p
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +80,19 @@ class Sampling:
             applied first and change greedy texts too; see docs/choosing.md for the formula.
     """
 
-    max_new_tokens: int = 200
-    min_new_tokens: int = 0
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    max_new_tokens: int = flag(200, "Maximum new tokens.", DECODING)
+    min_new_tokens: int = flag(0, "Minimum new tokens.", DECODING)
+    do_sample: bool = flag(False, "Sample instead of decoding greedily [--greedy].", DECODING, "--sample/--greedy")
+    temperature: float = flag(1.0, "Sampling temperature [1].", DECODING)
+    top_k: int = flag(0, "Sample from the top k tokens [0, off].", DECODING)
+    top_p: float = flag(1.0, "Nucleus sampling: total probability to sample from [1, off].", DECODING)
+    min_p: float = flag(0.0, "Minimum probability relative to the most likely token [0, off].", DECODING)
+    seed: int | None = flag(0, "Random seed of the sampling.", DECODING, kind=int)
+    repetition_penalty: float = flag(
+        1.0, "Penalty on tokens of the prompt and the text, also for greedy decoding [1, off].", DECODING
+    )
+    presence_penalty: float = flag(0.0, "Penalty on tokens that are in the text, -2 to 2.", DECODING)
+    frequency_penalty: float = flag(0.0, "Penalty on tokens per occurrence in the text, -2 to 2.", DECODING)
     logit_bias: LogitBias | None = None
 
     @property
@@ -112,14 +131,29 @@ class Detectability:
             (max_attempts, best_of, select); no streams, no sampling.
     """
 
-    mark_eos: bool | None = None
-    detectable_at: float | None = None
-    max_attempts: int = 4
+    mark_eos: bool | None = flag(
+        None, "Allow the mark to change where a text ends [as the format's own system does].", DECODING,
+        "--mark-eos/--keep-eos",
+    )  # fmt: skip
+    detectable_at: float | None = flag(
+        None, "Test each text at this false-positive rate before it is written, and retry with a stronger mark until "
+        "it is detected.", DETECTABLE,
+    )  # fmt: skip
+    max_attempts: int = flag(4, "Maximum attempts per text.", DETECTABLE)
     best_of: int = 1
     select: str | Callable[..., Any] = "weakest"
-    on_undetected: OnUndetected = "keep"
-    edits: float = 0.0
-    guard: Guard | None = None
+    on_undetected: OnUndetected = flag(
+        "keep", "What to do with a text that no attempt made detectable.", DETECTABLE, kind=str,
+        metavar="|".join(ON_UNDETECTED),
+    )  # fmt: skip
+    edits: float = flag(0.0, "Share of words that a later edit may delete without losing the mark.", DETECTABLE)
+    guard: Guard | None = flag(
+        None, "Change greedy texts only where they keep this of the unmarked text (docs/guard.md).", DETECTABLE,
+        kind=str, metavar=KEEPS,
+    )  # fmt: skip
+
+
+OF_DETECTABLE = tuple(each.name for each in fields(Detectability))[2:]  # what has no effect without detectable_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +183,21 @@ class Running:
         backend: kernels to use: None = this library's; "reference" = plain PyTorch.
     """
 
-    chat: bool = False
-    stop: str | Sequence[str] | None = None
+    chat: bool = flag(False, "Apply the model's chat template to prompts.", DECODING)
+    stop: str | Sequence[str] | None = flag(None, "Stop string: ends the text; repeatable.", DECODING, kind=list[str])
     return_trace: bool = True
     branching: Branching = "tree"
     slots: int | None = None
-    speculate: Any = "auto"
-    batch_size: int | None = None
-    max_memory: int | float | str | None = None
+    speculate: Any = flag(
+        "auto", "Speculative decoding; texts do not change: auto (n-gram lookup where it pays), own (lookup within "
+        "each text only), none, or a number of tokens to look up.", RUNNING, kind=str,
+    )  # fmt: skip
+    batch_size: int | None = flag(None, "Batch size: texts decoded together [8].", RUNNING, min=1)
+    max_memory: int | float | str | None = flag(
+        None, "Memory limit besides the model weights, e.g. 8GiB [90 % of free memory].", RUNNING, kind=str
+    )
     prefill_attention: PrefillAttention = "sdpa"
-    compile: bool = False
+    compile: bool = flag(False, "Compile the model with torch.compile, which takes about a minute.", RUNNING)
     backend: str | None = None
 
 
@@ -182,6 +221,11 @@ class Settings(Running, Detectability, Sampling):
             raise TypeError(f"mark_eos must be True, False or None, got {shown(self.mark_eos)}; leave it out")
         require_choice("branching", self.branching, BRANCHINGS, "tree")
         check_speculate(self.speculate)
+
+    @property
+    def level(self) -> float | None:
+        """The p-value that a text is tested at before it is returned: `detectable_at`."""
+        return self.detectable_at
 
     def applied(self) -> dict[str, Any]:
         """Return the settings that differ from plain decoding."""

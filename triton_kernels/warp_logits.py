@@ -41,7 +41,7 @@ def _top_k_key(p_x, top_k, vocab_size, BLOCK: tl.constexpr):
         n2 = tl.full((), 0, tl.int32)
         n3 = tl.full((), 0, tl.int32)
         for start in range(0, vocab_size, BLOCK):
-            b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+            _x, key = _keys(p_x, start, vocab_size, BLOCK)
             key = tl.where(start + tl.arange(0, BLOCK) < vocab_size, key, 0)
             n1 += tl.sum((key >= found + unit).to(tl.int32), 0)
             n2 += tl.sum((key >= found + 2 * unit).to(tl.int32), 0)

@@ -10,8 +10,9 @@ import typer
 
 from caw.benchmark.sizes import SHAPES, SIZES
 from caw.cli import options as opt
+from caw.cli.command import command
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.cli.quantization_option import prepare_place, quantization_option
+from caw.cli.place import Place
 from caw.io.files import check_paths, write_text
 from caw.io.progress import Bar
 from caw.models import DEMO_MODEL
@@ -27,7 +28,9 @@ MODES_HELP = (
 )
 
 
+@command()
 def benchmark(
+    *,
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
     shapes: Annotated[
         str | None,
@@ -47,13 +50,7 @@ def benchmark(
     json_file: Annotated[
         Path | None, opt.panel(OUTPUT, "Write all measurements as JSON.", "--json")
     ] = None,
-    dtype: opt.DType = "auto",
-    device: opt.Device = None,
-    threads: opt.Threads = None,
-    quantization: Annotated[
-        str | None,
-        quantization_option(CASES),
-    ] = None,
+    place: Place,
 ) -> None:  # fmt: skip
     """Measure the cost of watermarking on this machine.
 
@@ -83,9 +80,9 @@ def benchmark(
         from caw.benchmark.cases import BenchmarkSettings, run
         from caw.benchmark.equality import DifferentTokensError
 
-        place = prepare_place(model, device, threads, dtype, quantization)
         settings = BenchmarkSettings(
-            model, shapes, dtype=dtype, device=place, threads=threads, weights=quantization, **_sized(size, given),
+            model, shapes, dtype=place.dtype, device=place.prepare(model), threads=place.threads,
+            weights=place.quantization, **_sized(size, given),
         )  # fmt: skip
         check_paths({"--model": model}, {"--json": json_file})
         latest: dict[str, Any] = {}

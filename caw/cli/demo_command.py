@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
-from caw.cli.quantization_option import Quantized, prepare_place
-from caw.defaults import DELTA, GAMMA, THETA
+from caw.cli.options import panel
+from caw.cli.place import Place
+from caw.flags import RUNNING
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
-from caw.models import DEMO_MODEL, load_model
+from caw.models import DEMO_MODEL
+from caw.settings import Settings
 
 # chosen by trying a few: on this prompt the small model does not fall into repetition, plain or marked
 PROMPT = "What are the benefits of learning a second language?"
 KEY = "caw demo"
 
 
+@command(
+    settings=options_of(Settings, "max_new_tokens", max_new_tokens=180),
+    mark=options_of(opt.MarkOptions, "gamma", "delta"),
+    of_policy=options_of(opt.PolicyOptions, "theta", "beta", "evaluator"),
+    place=options_of(Place, dtype="float32"),
+)
 def demo(
+    *,
     prompt: Annotated[str, typer.Option(help="Prompt.")] = PROMPT,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum new tokens.")] = 180,
+    settings: dict[str, Any],
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
     key: opt.Key = None,
-    gamma: Annotated[
-        float, typer.Option(help="Share of the vocabulary that is green.", rich_help_panel=opt.MARK)
-    ] = GAMMA,
-    delta: Annotated[
-        float, typer.Option(help="Bonus added to the logits of green tokens.", rich_help_panel=opt.MARK)
-    ] = DELTA,
-    theta: Annotated[
-        float, typer.Option(help="Importance threshold: tokens above it stay unmarked.", rich_help_panel=opt.POLICY)
-    ] = THETA,
-    beta: opt.Beta = None,
-    model: Annotated[
-        str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.", rich_help_panel=opt.RUNNING)
-    ] = DEMO_MODEL,
-    evaluator: opt.EvaluatorName = None,
-    dtype: opt.DType = "float32",
-    quantization: Quantized = None,
-    device: opt.Device = None,
-    threads: opt.Threads = None,
+    mark: dict[str, Any],
+    of_policy: dict[str, Any],
+    model: Annotated[str, panel(RUNNING, f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
+    place: dict[str, Any],
 ) -> None:
     """Generate plain, KGW, CAW and drawn outputs of one prompt, and show tokens, p-values and speed.
 
@@ -61,21 +57,20 @@ def demo(
         from caw.demo.page import page
         from caw.demo.terminal import render
         from caw.policies import CapacityPolicy
-        from caw.settings import Settings
         from caw.watermarks import KGW
 
-        check_paths({"--model": model, "--evaluator": evaluator}, {"--html": html})
-        watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})
+        check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {"--html": html})
+        watermark = opt.build_watermark("kgw", key or KEY, mark)
         assert isinstance(watermark, KGW)
-        policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
+        policy = opt.build_policy("capacity", of_policy, model)
         assert isinstance(policy, CapacityPolicy)
-        Settings(max_new_tokens=max_new_tokens)  # a bad number is refused before anything is loaded
-        device = prepare_place(model, device, threads, dtype, quantization)
+        Settings(**settings)  # a bad number is refused before anything is loaded
+        device = Place(**place).prepare(model)
         with doing(f"loading {model}"):
-            network, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
+            network, tokenizer = Place(**place).load(model, device)
         with doing("generating four texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
-            result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)
+            result = run_demo(network, tokenizer, prompt, watermark, policy, **settings, chat=chat)
         render(result, Console())
         if html is not None:
             write_text(html, page(result))

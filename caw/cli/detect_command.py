@@ -14,12 +14,14 @@ import typer
 from caw.cli import detect_model as reader
 from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
+from caw.cli.command import command, options_of
 from caw.cli.detect_config import Normalize, read_key_list
 from caw.cli.detect_lines import made_of, of_other_keys, replaced, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.policy_choice import choose_watermark
+from caw.flags import flag
 from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_text
 from caw.io.jsonl import Row, read_rows, text_field
@@ -40,14 +42,62 @@ TEST, REPORT = "Test", "Reports"
 
 
 @dataclass(frozen=True)
+class Texts:
+    """Where the texts are: in exactly one of `sources`."""
+
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None
+    text: str | None = flag(None, "Text to test; - reads stdin.")
+    input: str | None = flag(
+        None, 'JSONL file, one text per line: {"text": ..., "id": ...}; - reads stdin.', None, "--input", "-i"
+    )
+    field: str = flag("text", "Field that holds the text or a list of token ids.")
+    tokenizer: str | None = flag(
+        None, f"Tokenizer of the text's model: {DEMO_MODEL}, a .gguf file, a folder or a hub id."
+    )
+    null: str | None = flag(
+        None, "JSONL file of unmarked texts: measure the key's false-positive rate.", REPORT, "--null-report"
+    )
+    power: str | None = flag(None, "JSONL file of marked texts: measure the detection rate by length.", REPORT)
+
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """The places, by option."""
+        named = {"FILE": self.file, "--text": self.text, "--input": self.input}
+        return {**named, "--null-report": self.null, "--power": self.power}
+
+
+@dataclass(frozen=True)
+class Test:
+    """How texts are tested."""
+
+    fpr: float | None = flag(None, f"False-positive rate: threshold on the p-value [{FPR:g}].", TEST)
+    mode: str | None = flag(
+        None, "Count each n-gram once (exact), or like the format's own system (compat) [exact].", TEST,
+        metavar="exact|compat",
+    )  # fmt: skip
+    normalize: Normalize = None
+    prefix: str = flag("", "Text that every input starts with, such as a prompt; excluded from the test.", TEST)
+    regions: bool = flag(False, "Also find the marked parts of each text.", TEST)
+    receipt: str | None = flag(None, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", TEST)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is written of the results."""
+
+    as_json: bool = flag(False, "Print one JSON object per text.", REPORT, "--json")
+    html: Path | None = flag(None, "Write an HTML page with the evidence.", REPORT)
+    qq: Path | None = flag(None, "Image file for the QQ plot of --null-report.", REPORT)
+
+
+@dataclass(frozen=True)
 class Task:
-    """The detectors, by name (one, or those of --config), and the outputs to write."""
+    """The detectors, by name (one, or those of --config), how they test, and the outputs to write."""
 
     detectors: dict[str, Detector]
     fpr: float
-    as_json: bool
     regions: bool
-    html: Path | None
+    report: Report
 
     @property
     def only(self) -> Detector | None:
@@ -64,70 +114,22 @@ class Task:
         return replace(self, detectors={n: replace(d, weights=weights) for n, d in self.detectors.items()})
 
 
-@opt.grouped(
-    options={**opt.OF_TEST, "vocab-size": opt.VocabSize, "payload-bits": opt.PayloadBits},
-    of_mark=opt.OF_STRENGTH,
-    steps=opt.OF_POLICY,
-    drawn=reader.DRAWN,
-    running=reader.RUNNING,
+@command(
+    "file text input tokenizer watermark key registry tenant fpr weights prompt-file regions receipt json html",
+    options={**opt.OF_TEST, **options_of(opt.MarkOptions, "vocab_size", "payload_bits")},
 )
 def detect(
     *,
-    source: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None,
-    text: Annotated[str | None, typer.Option(help="Text to test; - reads stdin.")] = None,
-    input: Annotated[
-        str | None,
-        typer.Option("--input", "-i", help='JSONL file, one text per line: {"text": ..., "id": ...}; - reads stdin.'),
-    ] = None,
-    field: Annotated[str, typer.Option(help="Field that holds the text or a list of token ids.")] = "text",
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help=f"Tokenizer of the text's model: {DEMO_MODEL}, a .gguf file, a folder or a hub id."),
-    ] = None,
+    texts: Texts,
     watermark: opt.MarkName = None,
     key: opt.Key = None,
     options: dict[str, Any],
     config: Annotated[Path | None, opt.panel(opt.MARK, "YAML file of watermarks to test for.", "--config")] = None,
     registry: deployed.RegistryUrl = None,
     tenant: deployed.Tenant = None,
-    fpr: Annotated[float | None, opt.panel(TEST, f"False-positive rate: threshold on the p-value [{FPR:g}].")] = None,
-    mode: Annotated[
-        str | None,
-        opt.panel(
-            TEST,
-            "Count each n-gram once (exact), or like the format's own system (compat) [exact].",
-            metavar="exact|compat",
-        ),
-    ] = None,
-    normalize: Normalize = None,
-    prefix: Annotated[
-        str, opt.panel(TEST, "Text that every input starts with, such as a prompt; excluded from the test.")
-    ] = "",
-    weights: reader.WeightsName = None,
-    regions: Annotated[bool, opt.panel(TEST, "Also find the marked parts of each text.", "--regions")] = False,
-    receipt: Annotated[
-        str | None,
-        opt.panel(TEST, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", "--receipt"),
-    ] = None,
-    as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
-    html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page with the evidence.", "--html")] = None,
-    null: Annotated[
-        str | None,
-        opt.panel(REPORT, "JSONL file of unmarked texts: measure the key's false-positive rate.", "--null-report"),
-    ] = None,
-    qq: Annotated[Path | None, opt.panel(REPORT, "Image file for the QQ plot of --null-report.", "--qq")] = None,
-    power: Annotated[
-        str | None, opt.panel(REPORT, "JSONL file of marked texts: measure the detection rate by length.", "--power")
-    ] = None,
-    prompt_file: reader.PromptFile = None,
-    prompt_field: reader.PromptField = None,
-    calibration: reader.CalibrationFile = None,
-    chat: reader.Chat = False,
-    policy: reader.PolicyName = None,
-    steps: dict[str, Any],
-    drawn: dict[str, Any],
-    of_mark: dict[str, Any],
-    running: dict[str, Any],
+    test: Test,
+    report: Report,
+    reads: reader.ReaderSettings,
 ) -> None:
     """Test text for a watermark; neither the model nor the prompt is needed.
 
@@ -158,44 +160,46 @@ def detect(
     - caw detect --watermark recommended --weights model:smollm2-135m --prompt-file question.txt --temperature 0.7 a.txt
     """
     with user_errors():
-        for package, option, path in (("pyyaml", "--config", config), ("matplotlib", "--qq", qq)):
+        for package, option, path in (("pyyaml", "--config", config), ("matplotlib", "--qq", report.qq)):
             if path is not None:
                 require(package, option)
-        given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
-        asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, drawn, running)
-        reads = reader.ReaderSettings(reader.model_of(weights), *asked)
-        files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
-                 "--calibration": calibration, "--weights": reads.model or weights,
-                 "--evaluator": steps["evaluator"]}  # fmt: skip
-        check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
-        reads.check(given)
-        options |= of_mark
+        sources, null, power = texts.sources, texts.null, texts.power
+        files = {**sources, "--text": "-" if texts.text == "-" else None, "--config": config,
+                 "--tokenizer": texts.tokenizer, "--receipt": test.receipt, **reads.files}  # fmt: skip
+        check_paths(files, {"--html": report.html, "--qq": report.qq})
+        reads.check(sources)
+        options |= reads.of_mark
+        single = texts.input is None
         if registry is not None or tenant is not None:
-            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights,
-                      "regions": regions, "html": html, "null-report": null,
-                      "power": power, "watermark": watermark is not None, **options}  # fmt: skip
+            others = {"key or CAW_KEY": key, "mode": test.mode, "config": config, "weights": reads.weights,
+                      "regions": test.regions, "html": report.html, "null-report": null,
+                      "power": power, "watermark": watermark is not None,
+                      **{name.replace("_", "-"): value for name, value in options.items()}}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
-            items, bad = read_items(given, field)
-            bad += check_made(items, list(found.values()), input)
-            loaded, how = _tokenizer_for(items, tokenizer), {"fpr": fpr, "normalize": normalize}
-            bad += deployed.test(found, items, loaded, how, prefix, receipt, as_json=as_json, single=input is None)
+            items, bad = read_items(sources, texts.field)
+            bad += check_made(items, list(found.values()), texts.input)
+            loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
+            bad += deployed.test(
+                found, items, loaded, how, test.prefix, test.receipt, as_json=report.as_json, single=single
+            )
             raise typer.Exit(BAD_LINES if bad else 0)
-        told = None if receipt is None else read_receipts(receipt)
-        other = None if mode == "exact" else mode  # a mode of other systems is for their green lists
+        told = None if test.receipt is None else read_receipts(test.receipt)
+        other = None if test.mode == "exact" else test.mode  # a mode of other systems is for their green lists
         named = watermark if watermark or told is None else told.any.watermark
-        marks = _watermarks(config, choose_watermark(named, {**options, "mode": other}, policy, steps), key, options)
-        test = {"fpr": fpr, "mode": mode, "normalize": normalize, "weights": weights,
-                "regions": regions or None}  # fmt: skip
+        name = choose_watermark(named, {**options, "mode": other}, reads.policy, reads.of_policy)
+        marks = _watermarks(config, name, key, options)
+        how = {"fpr": test.fpr, "mode": test.mode, "normalize": test.normalize, "weights": reads.weights,
+               "regions": test.regions or None}  # fmt: skip
         if told is not None:
             told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
-            test = told.options(test)
-        task = _task(marks, test, prefix, as_json, html)
-        _check(task, qq, null, power)
-        if regions:
+            how = told.options(how)
+        task = _task(marks, how, test.prefix, report)
+        _check(task, null, power)
+        if test.regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
-        items, bad = read_items(given, field, prompt_field)
+        items, bad = read_items(sources, texts.field, reads.prompt_field)
         if null is None:
-            bad += check_made(items, [each.watermark for each in task.detectors.values()], input or power)
+            bad += check_made(items, [each.watermark for each in task.detectors.values()], texts.input or power)
         if told is not None:
             items, strangers = told.known(items)
             bad += strangers
@@ -204,18 +208,18 @@ def detect(
                 marks_tested = [each.watermark for each in task.detectors.values()]
                 reads, items = reads.as_told(items, marks_tested, alike=null is not None or power is not None)
             task = _with_model(task, reads, told)
-        task = _with_tokenizer(task, items, tokenizer)
+        task = _with_tokenizer(task, items, texts.tokenizer)
         if null is not None:
-            report_null(task.detectors, items, qq, as_json=as_json)
+            report_null(task.detectors, items, report.qq, as_json=report.as_json)
         elif power is not None:
-            report_power(task.detectors, items, as_json=as_json)
+            report_power(task.detectors, items, as_json=report.as_json)
         else:
-            bad += _test(task, items, told, single=input is None)
+            bad += _test(task, items, told, single=single)
     if bad:
         raise typer.Exit(BAD_LINES)
 
 
-def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, as_json: bool, html: Path | None) -> Task:
+def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, report: Report) -> Task:
     """Build the task from the options, with placeholders for weights that a model will provide."""
     from caw.detection import Detector
 
@@ -224,13 +228,13 @@ def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, as_jso
     if isinstance(given.get("weights"), str) and reader.model_of(given["weights"]) is not None:
         given["weights"] = reader.stand_in()
     detectors = {name: Detector(None, mark, prefix=prefix, **given) for name, mark in marks.items()}
-    return Task(detectors, given.get("fpr", FPR), as_json, regions, html)
+    return Task(detectors, given.get("fpr", FPR), regions, report)
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Signature]:
     """Return the watermarks to test for, by name."""
     if config is not None:
-        given = [f"--{option}" for option, value in options.items() if value is not None]
+        given = [opt.as_typed(option) for option, value in options.items() if value is not None]
         if given:
             raise ValueError(f"--config defines the watermarks completely, got {given[0]} as well; leave it out")
         return read_key_list(config)
@@ -241,19 +245,19 @@ def _watermarks(config: Path | None, name: str, key: str | None, options: dict[s
     return {name: mark}
 
 
-def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> None:
+def _check(task: Task, null: str | None, power: str | None) -> None:
     """Reject options that would have no effect."""
-    report = "--null-report" if null is not None else "--power" if power is not None else None
-    for option, given in (("--regions", task.regions), ("--html", task.html is not None)):
-        if report and given:
-            raise ValueError(f"{option} is per text and {report} is about all texts together; leave one out")
+    whole = "--null-report" if null is not None else "--power" if power is not None else None
+    for option, given in (("--regions", task.regions), ("--html", task.report.html is not None)):
+        if whole and given:
+            raise ValueError(f"{option} is per text and {whole} is about all texts together; leave one out")
     if task.regions and any(d.weights is not None or d.mode != "exact" for d in task.detectors.values()):
         raise ValueError("--regions requires --mode exact without --weights; leave one out")
     if (task.regions or null is not None) and any(d.watermark.code is not None for d in task.detectors.values()):
         raise ValueError("--regions and --null-report do not support payloads; leave --payload-bits out")
-    if qq is not None and null is None:
+    if task.report.qq is not None and null is None:
         raise ValueError("--qq requires --null-report; add it")
-    if task.only is None and task.html:
+    if task.only is None and task.report.html:
         raise ValueError("--html supports one watermark, got several; leave --config out")
 
 
@@ -292,7 +296,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
     results: list[tuple[Item, Result]] = []
     bad = 0
     # lines of JSON on a terminal show by themselves how far the test is
-    with Bar(len(items), "testing", "texts", enabled=not (task.as_json and sys.stdout.isatty())) as bar:
+    with Bar(len(items), "testing", "texts", enabled=not (task.report.as_json and sys.stdout.isatty())) as bar:
         for item, result in run_detection(task, items):
             bar()
             if isinstance(result, str):
@@ -300,16 +304,16 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
                 complain(item.said(result, single=single))
                 continue
             bad += told is not None and not told.confirms(item, result, single=single)
-            if task.as_json:
+            if task.report.as_json:
                 print(json.dumps(result_line(item, result)), flush=True)
-            if not task.as_json or task.html:
+            if not task.report.as_json or task.report.html:
                 results.append((item, result))
-    if not task.as_json:
+    if not task.report.as_json:
         show(results, single=single)
-    if task.html is not None:
+    if task.report.html is not None:
         assert task.only is not None
-        write_html(task.html, [(str(i.id), r) for i, r in results], task.only)  # type: ignore[misc]
-        complain(f"wrote {task.html}")
+        write_html(task.report.html, [(str(i.id), r) for i, r in results], task.only)  # type: ignore[misc]
+        complain(f"wrote {task.report.html}")
     return bad
 
 

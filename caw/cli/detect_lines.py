@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from caw.cli.options import WATERMARK_OPTIONS
+from caw.cli.options import WATERMARK_OPTIONS, as_typed
 from caw.settings import DRAWING, Sampling
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def _is_number(value: Any) -> bool:
 
 
 def drawn_of(made: Made | None, marks: Sequence[Signature]) -> dict[str, Any] | None:
-    """Return how a text was drawn that a race at full strength may have marked: its temperature, top_k, top_p and
-    min_p; {} for a text without a race, None if nothing says it.
+    """Return how a text was drawn that a race at full strength may have marked: its temperature and what
+    was cut; {} for a text without a race, None if nothing says it.
     """
     if made is None:
         return None
@@ -165,5 +165,5 @@ def _options(mark: Signature) -> str:
     for option, argument in WATERMARK_OPTIONS[name].items():
         value = getattr(mark, argument)
         if argument not in NAMED and value != getattr(usual, argument):
-            given.append(f"--{option} {value}")
+            given.append(f"{as_typed(option)} {value}")
     return " ".join(given)

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from caw.cli import options as opt
+from caw.cli.command import group, options_of
 from caw.cli.detect_lines import drawn_of
 from caw.cli.detect_output import Item
 from caw.cli.errors import complain
+from caw.cli.place import Place
 from caw.cli.policy_choice import choose_policy
-from caw.cli.quantization_option import prepare_place, quantization_option
+from caw.flags import flag
 from caw.io.inputs import read_text
 from caw.io.progress import doing
+from caw.settings import DRAWING, Settings
 
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
@@ -24,76 +27,56 @@ if TYPE_CHECKING:
 
 READER, MODEL = "Weights from a model", "model:"
 
-WeightsName = Annotated[
-    str | None,
-    opt.panel(
-        "Test",
-        "Token weights: a shipped table, a file from `caw detection-weights`, or model:NAME for a model that reads "
-        "the texts.",
-        "--weights",
-        metavar="TABLE|model:NAME",
-    ),
-]
-PromptFile = Annotated[
-    str | None, opt.panel(READER, "File with the prompt of the texts; - reads stdin.", "--prompt-file")
-]
-PromptField = Annotated[
-    str | None, opt.panel(READER, "Field of --input that holds the prompt of each text.", "--prompt-field")
-]
-CalibrationFile = Annotated[
-    str | None,
-    opt.panel(
-        READER, "For unknown prompts: calibration file (JSON) from `caw detection-weights --reader`.", "--calibration"
-    ),
-]
-Chat = Annotated[bool, opt.panel(READER, "Apply the model's chat template to the prompts, as at generation.", "--chat")]
-PolicyName = Annotated[
-    str | None,
-    opt.panel(READER, "Policy that marked the texts [as in `caw generate`].", "--policy",
-              metavar="|".join(opt.POLICIES)),
-]  # fmt: skip
-
-
+# by setting of `caw generate`
 DRAWN: dict[str, Any] = {
-    "temperature": Annotated[
-        float | None,
-        opt.panel(READER, "Of texts that were drawn and marked by the race at full strength (recommended, exp)."),
-    ],
-    **{
-        name: Annotated[kind | None, opt.panel(READER, "With --temperature: as in `caw generate`.")]
-        for name, kind in (("top-k", int), ("top-p", float), ("min-p", float))
-    },
-}
-RUNNING: dict[str, Any] = {
-    "device": opt.Device,
-    "dtype": Annotated[
-        str | None, opt.panel(READER, "Data type of the model [auto].", "--dtype", metavar="auto|bfloat16|...")
-    ],
-    "quantization": Annotated[str | None, quantization_option(READER)],
-    "threads": opt.Threads,
-}
+    name: Annotated[
+        get_args(kind)[0],
+        opt.panel(
+            READER,
+            "Of texts that were drawn and marked by the race at full strength (recommended, exp)."
+            if name == "temperature" else "With --temperature: as in `caw generate`.",
+        ),
+    ]
+    for name, (kind, _) in options_of(Settings, *DRAWING[1:]).items()
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """Options about a model that reads the texts.
+    """Options about the weights of tokens, and about a model that reads the texts.
 
-    model: None = no model reads them. prompt_file, prompt_field, chat: where prompts are. calibration: its file.
-    policy, of_policy: name and options of the policy. of_mark: options that say how strongly a watermark marks.
-    drawn: how the texts were drawn: temperature, top-k, top-p, min-p; none = greedily.
-    running: device, dtype, quantized, threads.
+    of_mark: options that say how strongly a watermark marks. drawn: how the texts were drawn; none = greedily.
+    running: of `Place`.
     """
 
-    model: str | None
-    prompt_file: str | None
-    prompt_field: str | None
-    calibration: str | None
-    chat: bool
-    policy: str | None
-    of_policy: Mapping[str, Any]
-    of_mark: Mapping[str, Any]
-    drawn: Mapping[str, Any]
-    running: Mapping[str, Any]
+    weights: str | None = flag(
+        None, "Token weights: a shipped table, a file from `caw detection-weights`, or model:NAME for a model that "
+        "reads the texts.", "Test", metavar="TABLE|model:NAME",
+    )  # fmt: skip
+    prompt_file: str | None = flag(None, "File with the prompt of the texts; - reads stdin.", READER)
+    prompt_field: str | None = flag(None, "Field of --input that holds the prompt of each text.", READER)
+    calibration: str | None = flag(
+        None, "For unknown prompts: calibration file (JSON) from `caw detection-weights --reader`.", READER
+    )
+    chat: bool = flag(False, "Apply the model's chat template to the prompts, as at generation.", READER)
+    policy: str | None = flag(
+        None, "Policy that marked the texts [as in `caw generate`].", READER, metavar="|".join(opt.POLICIES)
+    )
+    of_policy: Mapping[str, Any] = group(opt.OF_POLICY_READ)
+    drawn: Mapping[str, Any] = group(DRAWN)
+    of_mark: Mapping[str, Any] = group(opt.OF_STRENGTH)
+    running: Mapping[str, Any] = group(options_of(Place, dtype=None))
+
+    @property
+    def model(self) -> str | None:
+        """The model that reads the texts, None = none does."""
+        return model_of(self.weights)
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The files that are read, by option."""
+        return {"--prompt-file": self.prompt_file, "--calibration": self.calibration,
+                "--weights": self.model or self.weights, "--evaluator": self.of_policy["evaluator"]}  # fmt: skip
 
     def check(self, inputs: Mapping[str, str | None]) -> None:
         """Raise ValueError for options that have no effect or exclude each other."""
@@ -103,7 +86,7 @@ class ReaderSettings:
         given = [option for option, value in named.items() if value is not None]
         if self.model is None:
             if given:
-                raise ValueError(f"--{given[0]} requires --weights model:NAME; add it")
+                raise ValueError(f"{opt.as_typed(given[0])} requires --weights model:NAME; add it")
             return
         if not self.model:
             raise ValueError("--weights model:NAME must name a model, got none; give a name such as model:smollm2-135m")
@@ -141,28 +124,28 @@ class ReaderSettings:
             return self, items
         if len(kinds) == 1:
             [kind] = kinds
-            return replace(self, drawn={name.replace("_", "-"): value for name, value in kind}), items
+            return replace(self, drawn=dict(kind)), items
         if alike:
             raise ValueError("texts that are read together must be drawn alike, got several ways; split the file")
         return self, [replace(item, drawn=own or None) for item, own in zip(items, drawn, strict=True)]
 
     def load(self, marks: Sequence[Signature]) -> ReaderWeights:
         """Load the model; return it with what it knows. Raises what loading and `ReaderWeights` raise."""
-        from caw.models import ReaderWeights, load_model
+        from caw.models import ReaderWeights
         from caw.settings import Sampling
 
         assert self.model is not None
-        drawn = {name.replace("-", "_"): value for name, value in self.drawn.items() if value is not None}
+        drawn = {name: value for name, value in self.drawn.items() if value is not None}
         # drawn texts are marked at full strength: only a policy that is named is asked for
         chosen, remark = choose_policy(self.policy, self.of_policy, self.model, marked=not drawn)
         how = opt.build_policy(chosen, self.of_policy, self.model)
         for mark in marks:
             mark.part_for(Sampling()).check_strength(how.max_strength)
         prompt = None if self.prompt_file is None else read_text(self.prompt_file)
-        dtype, quantization = self.running["dtype"] or "auto", self.running["quantization"]
-        device = prepare_place(self.model, self.running["device"], self.running["threads"], dtype, quantization)
+        place = Place(**{name: value for name, value in self.running.items() if value is not None})
+        device = place.prepare(self.model)
         with doing(f"loading {self.model}"):
-            network, tokenizer = load_model(self.model, device=device, dtype=dtype, quantization=quantization)
+            network, tokenizer = place.load(self.model, device)
         weights = ReaderWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration, **drawn)
         # a prompt of any line: what no line can have, such as a chat template, is refused before the first
         name = weights.name if self.prompt_field is None else weights.with_prompt("a prompt").name

@@ -20,6 +20,7 @@ from caw.cli.generate_resume import DIGEST, LineCheck, numbered, settle
 from caw.io.inputs import name_of, open_input, read_text
 from caw.io.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.io.progress import GenerationProgress, doing
+from caw.settings import DRAWING
 
 if TYPE_CHECKING:
     from caw.decoding.prompts import Accepted
@@ -94,7 +95,7 @@ class RunSettings:
         import caw
 
         s = self.settings
-        sampling = {name: getattr(s, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+        sampling = {name: getattr(s, name) for name in (*DRAWING[1:], "seed")}
         return {
             "watermark": opt.describe(self.watermark),
             "policy": opt.describe(self.policy),

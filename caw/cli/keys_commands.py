@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
 from caw.cli.policy_choice import build_recommended, choose_watermark
 from caw.cli.registry_options import RegistryUrl, opened, read_time, shown_time
-from caw.cli.serve_options import RULES
 from caw.requirements import require
 from caw.serve.contracts import MarkRules
 from caw.watermarks.keys import parse_key
@@ -30,7 +30,7 @@ WIDE = 100  # letters of a line
 TIME = "Time in UTC like 2027-01-31T12:00"
 
 
-@opt.grouped(options={**opt.OF_TEST, **opt.OF_STRENGTH, "vocab-size": opt.VocabSize})
+@command(options={**opt.OF_TEST, **opt.OF_STRENGTH, **options_of(opt.MarkOptions, "vocab_size")})
 def create(
     *,
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant; created if new.")],
@@ -83,8 +83,8 @@ def create(
     with user_errors():
         window = read_time("--from", begin), read_time("--until", until)
         of_greedy = {"target": target, "evaluator": evaluator}
-        others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
-                  **{f"--{name}": value is not None for name, value in {**options, **of_greedy}.items()}}  # fmt: skip
+        others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None}
+        others |= {opt.as_typed(name): value is not None for name, value in {**options, **of_greedy}.items()}
         strange = next((name for name, given in others.items() if given), None) if api else "--opt-out" * opt_out
         if strange:
             raise ValueError(f"{strange} is only for {'marking' if api else 'API'} keys; leave it out")
@@ -173,13 +173,12 @@ def list_keys(
             _show(rows, now)
 
 
-@opt.grouped(wanted=RULES)
+@command(wanted=options_of(MarkRules))
 def rules(
     *,
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose texts.")],
     registry: RegistryUrl = None,
     wanted: dict[str, Any],
-    strength_factor: Annotated[float, typer.Option(help="Factor on the strength of the server's policy.")] = 1.0,
     server: Annotated[bool, typer.Option("--server", help="Restore the server's default rules.")] = False,
 ) -> None:
     """Set a tenant's rules, which replace the server's defaults.
@@ -195,7 +194,7 @@ def rules(
         found = opened(registry)
         from caw.registry.directory import set_rules
 
-        chosen = MarkRules(**wanted, strength_factor=strength_factor)
+        chosen = MarkRules(**wanted)
         if server and chosen != MarkRules():
             raise ValueError("--server restores the server's rules, got other rules as well; leave them out")
         set_rules(found.database, tenant, None if server else chosen)

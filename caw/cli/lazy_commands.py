@@ -37,7 +37,8 @@ class LazyCommand:
     def load(self, name: str) -> Any:
         """Import the module and return the command."""
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
-        alone.command(name)(getattr(importlib.import_module(self.module), self.function))
+        function = getattr(importlib.import_module(self.module), self.function)
+        alone.command(name, cls=getattr(function, "kind", TyperCommand))(function)
         return typer.main.get_command(alone)
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caw.cli.command import options_of
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
+from caw.flags import MARK, POLICY, RUNNING, flag
 from caw.io.progress import silent
 from caw.io.show import shown
-from caw.models.device import DTYPES, resolve_device
+from caw.models import DEMO_MODEL
 from caw.policies.names import POLICIES, make_policy, policy_name
 from caw.watermarks.keys import parse_key
 from caw.watermarks.names import WATERMARKS, watermark_class, watermark_name
@@ -23,24 +23,20 @@ if TYPE_CHECKING:
     from caw.policies import Policy
     from caw.watermarks import Signature
 
-MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
-
-FORMAT = {"format": "format", "vocab-size": "vocab_size"}
-SUBKEYS = {"subkeys": "subkeys"}
-PAYLOAD = {"payload": "payload", "payload-bits": "payload_bits"}
-# the options of each watermark, with the argument that each becomes
+# the arguments that options of a watermark become, where they have another name
+RENAMED = {"top_k_exp": "top_k", "strength_exp": "strength"}
+OF_KGW = ("gamma", "delta", "subkeys", "format", "vocab_size")
 WATERMARK_OPTIONS: dict[str, dict[str, str]] = {
-    "recommended": {},
-    "kgw": {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"}
-    | SUBKEYS
-    | FORMAT
-    | PAYLOAD,
-    "unigram": {"gamma": "gamma", "delta": "delta"} | SUBKEYS | FORMAT,
-    "exp": {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width", "free": "free"}
-    | FORMAT
-    | PAYLOAD,
-    "synthid": {},
-}
+    name: {option: RENAMED.get(option, option) for option in options}
+    for name, options in {
+        "recommended": (),
+        "kgw": (*OF_KGW, "seeding", "context_width", "payload", "payload_bits"),
+        "unigram": OF_KGW,
+        "exp": ("top_k_exp", "strength_exp", "context_width", "free", "format", "vocab_size", "payload",
+                "payload_bits"),
+        "synthid": (),
+    }.items()
+}  # fmt: skip
 POLICY_OPTIONS = {name: entry.parameters for name, entry in POLICIES.items()}
 
 
@@ -49,34 +45,9 @@ def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=title, **settings)
 
 
-def grouped(**groups: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of a command: its parameter of a group's name gets the values of the group's options, by name.
-
-    groups: each an option's name with its annotation, or with (annotation, default); None = no default.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for each in signature.parameters.values():
-            for name, option in groups.get(each.name, {each.name: (each.annotation, each.default)}).items():
-                annotation, default = option if isinstance(option, tuple) else (option, None)
-                parameters.append(each.replace(name=name.replace("-", "_"), annotation=annotation, default=default))
-
-        def call(**given: Any) -> None:
-            packed = {group: {name: given.pop(name.replace("-", "_")) for name in groups[group]} for group in groups}
-            command(**given, **packed)
-
-        functools.update_wrapper(call, command, updated=())
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        del call.__wrapped__  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
-BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
+ModelName = Annotated[
+    str, typer.Option("--model", help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")
+]
 OTHERWISE = "[recommended; kgw if a policy or an option of kgw is given]"
 WatermarkName = Annotated[
     str | None, panel(MARK, f"Watermark {OTHERWISE}.", "--watermark", metavar="|".join([*WATERMARKS, "none"]))
@@ -89,87 +60,78 @@ KEY_HELP = (
     "shell history: `read -rs CAW_KEY; export CAW_KEY`, or `export CAW_KEY=$(cat keyfile)`."
 )
 Key = Annotated[str | None, panel(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
-Gamma = Annotated[
-    float | None, panel(MARK, f"kgw, unigram: share of the vocabulary that is green [{GAMMA:g}].", "--gamma")
-]
-Delta = Annotated[
-    float | None, panel(MARK, f"kgw, unigram: bonus added to the logits of green tokens [{DELTA:g}].", "--delta")
-]
-Seeding = Annotated[
-    str | None,
-    panel(
-        MARK,
-        "kgw: hash that selects green tokens [lefthash]; other formats have more.",
-        "--seeding",
-        metavar="lefthash|selfhash",
-    ),
-]
-FormatName = Annotated[
-    str | None,
-    panel(MARK, "System to be compatible with [native].", "--format",
-            metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual"),
-]  # fmt: skip
-Payload = Annotated[int | None, panel(MARK, "kgw, exp: number to embed in the text.", "--payload")]
-PayloadBits = Annotated[int | None, panel(MARK, "kgw, exp: payload size in bits, 1 to 32.", "--payload-bits")]
-VocabSize = Annotated[
-    int | None, panel(MARK, "Size of the model's logits; required to detect other systems' formats.", "--vocab-size")
-]
-ContextWidth = Annotated[
-    int | None,
-    panel(MARK, "Number of previous tokens that seed each choice: kgw [1; selfhash 4], exp [4].", "--context-width"),
-]
-TopKExp = Annotated[
-    int | None,
-    panel(MARK, f"exp: number of top tokens that compete at strength 1 [{TOP_K_EXP}].", "--top-k-exp"),
-]
-StrengthExp = Annotated[
-    str | None, panel(MARK, "exp: parameter that the strength scales [top_k].", "--strength-exp", metavar="top_k|scale")
-]
-Free = Annotated[
-    float | None,
-    panel(MARK, "exp: nats that a drawn text begins with before the key draws; 0 = none [4.16, one beginning in 64].",
-          "--free"),
-]  # fmt: skip
-Subkeys = Annotated[
-    int | None,
-    panel(MARK, "kgw, unigram: sub-keys of the key, 1 to 1024, which detection tries all [1].", "--subkeys"),
-]
 
-OF_TEST: dict[str, Any] = {
-    "gamma": Gamma, "seeding": Seeding, "context-width": ContextWidth, "format": FormatName, "subkeys": Subkeys,
-}  # fmt: skip
-OF_STRENGTH: dict[str, Any] = {"delta": Delta, "top-k-exp": TopKExp, "strength-exp": StrengthExp, "free": Free}
+
+@dataclass(frozen=True)
+class MarkOptions:
+    """Options of watermarks."""
+
+    gamma: float | None = flag(None, f"kgw, unigram: share of the vocabulary that is green [{GAMMA:g}].", MARK)
+    seeding: str | None = flag(
+        None, "kgw: hash that selects green tokens [lefthash]; other formats have more.", MARK,
+        metavar="lefthash|selfhash",
+    )  # fmt: skip
+    context_width: int | None = flag(
+        None, "Number of previous tokens that seed each choice: kgw [1; selfhash 4], exp [4].", MARK
+    )
+    format: str | None = flag(
+        None, "System to be compatible with [native].", MARK,
+        metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual",
+    )  # fmt: skip
+    subkeys: int | None = flag(
+        None, "kgw, unigram: sub-keys of the key, 1 to 1024, which detection tries all [1].", MARK
+    )
+    delta: float | None = flag(None, f"kgw, unigram: bonus added to the logits of green tokens [{DELTA:g}].", MARK)
+    top_k_exp: int | None = flag(None, f"exp: number of top tokens that compete at strength 1 [{TOP_K_EXP}].", MARK)
+    strength_exp: str | None = flag(
+        None, "exp: parameter that the strength scales [top_k].", MARK, metavar="top_k|scale"
+    )
+    free: float | None = flag(
+        None, "exp: nats that a drawn text begins with before the key draws; 0 = none [4.16, one beginning in 64].",
+        MARK,
+    )  # fmt: skip
+    payload: int | None = flag(None, "kgw, exp: number to embed in the text.", MARK)
+    payload_bits: int | None = flag(None, "kgw, exp: payload size in bits, 1 to 32.", MARK)
+    vocab_size: int | None = flag(None, "Size of the model's logits; required to detect other systems' formats.", MARK)
+
+
+BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """Options of policies."""
+
+    strength: float | None = flag(
+        None, f"fixed, entropy, logit-delta: strength of marked tokens [{STRENGTH:g}].", POLICY
+    )
+    nats: float | None = flag(None, "entropy: threshold in nats; tokens below it stay unmarked.", POLICY)
+    gap: float | None = flag(
+        None, "logit-delta: threshold on the gap between the two top logits; larger gaps stay unmarked.", POLICY
+    )
+    theta: float | None = flag(
+        None, f"capacity: importance threshold; tokens above it stay unmarked [{THETA:g}].", POLICY
+    )
+    beta: float | None = flag(
+        None, f"capacity: strength of tokens with zero importance [{BETA:g}; {BETA_HELP}].", POLICY
+    )
+    evaluator: str | None = flag(
+        None, "capacity: evaluator, a shipped name or a .safetensors file [the model's own].", POLICY
+    )
+    target: float | None = flag(None, "Stop marking once the text so far has this p-value.", POLICY)
+
+
+# what a detector must know, and what says how strongly is marked
+OF_TEST = options_of(MarkOptions, "gamma", "seeding", "context_width", "format", "subkeys")
+OF_STRENGTH = options_of(MarkOptions, "delta", "top_k_exp", "strength_exp", "free")
+OF_POLICY = options_of(PolicyOptions)
+OF_POLICY_READ = {name: option for name, option in OF_POLICY.items() if name != "target"}
 
 PolicyName = Annotated[
     str | None,
     panel(POLICY, "Policy that sets each token's strength [capacity (CAW)].",
             "--policy", metavar="|".join(POLICIES)),
 ]  # fmt: skip
-Strength = Annotated[
-    float | None, panel(POLICY, f"fixed, entropy, logit-delta: strength of marked tokens [{STRENGTH:g}].")
-]
-Nats = Annotated[float | None, panel(POLICY, "entropy: threshold in nats; tokens below it stay unmarked.")]
-Gap = Annotated[
-    float | None,
-    panel(POLICY, "logit-delta: threshold on the gap between the two top logits; larger gaps stay unmarked."),
-]
-Theta = Annotated[
-    float | None, panel(POLICY, f"capacity: importance threshold; tokens above it stay unmarked [{THETA:g}].")
-]
-Beta = Annotated[
-    float | None, panel(POLICY, f"capacity: strength of tokens with zero importance [{BETA:g}; {BETA_HELP}].")
-]
-TargetP = Annotated[float | None, panel(POLICY, "Stop marking once the text so far has this p-value.", "--target")]
-EvaluatorName = Annotated[
-    str | None, panel(POLICY, "capacity: evaluator, a shipped name or a .safetensors file [the model's own].")
-]
-OF_POLICY: dict[str, Any] = {
-    "strength": Strength, "nats": Nats, "gap": Gap, "theta": Theta, "beta": Beta, "evaluator": EvaluatorName,
-}  # fmt: skip
-
-Device = Annotated[str | None, panel(RUNNING, "Device: cpu, cuda, cuda:1, ... [cuda if available].", "--device")]
-DTYPE_NAMES = "auto|" + "|".join(DTYPES)
-DType = Annotated[str, panel(RUNNING, "Data type of the model.", "--dtype", metavar=DTYPE_NAMES)]
 
 
 def quieten(context: typer.Context, on: bool) -> None:
@@ -178,28 +140,6 @@ def quieten(context: typer.Context, on: bool) -> None:
 
 
 Quiet = Annotated[bool, panel(RUNNING, "Hide progress.", "--quiet", "-q", callback=quieten)]
-Threads = Annotated[int | None, panel(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
-MaxMemory = Annotated[
-    str | None,
-    panel(RUNNING, "Memory limit besides the model weights, e.g. 8GiB [90 % of free memory].", "--max-memory"),
-]
-MarkEos = Annotated[
-    bool | None,
-    panel(
-        DECODING,
-        "Allow the mark to change where a text ends [as the format's own system does].",
-        "--mark-eos/--keep-eos",
-    ),
-]
-Compile = Annotated[
-    bool, panel(RUNNING, "Compile the model with torch.compile, which takes about a minute.", "--compile")
-]
-
-Speculate = Annotated[
-    str,
-    panel(RUNNING, "Speculative decoding; texts do not change: auto (n-gram lookup where it pays), own (lookup within "
-    "each text only), none, or a number of tokens to look up."),
-]  # fmt: skip
 
 
 def parse_speculate(text: str) -> str | int | None:
@@ -261,10 +201,15 @@ def _refuse_strangers(
         if option not in names:
             owners = [owner for owner, theirs in table.items() if option in theirs]
             raise ValueError(
-                f"--{option} is only for {what} {' and '.join(owners)}, got {what} {name}; leave it out, or give "
-                f"--{what} {owners[0]}"
+                f"{as_typed(option)} is only for {what} {' and '.join(owners)}, got {what} {name}; leave it out, or "
+                f"give --{what} {owners[0]}"
             )
     return {names[option]: value for option, value in given.items()}
+
+
+def as_typed(name: str) -> str:
+    """Return the flag of an option."""
+    return f"--{name.replace('_', '-')}"
 
 
 def describe(thing: Signature | Policy | None) -> dict[str, Any] | None:
@@ -282,17 +227,3 @@ def describe(thing: Signature | Policy | None) -> dict[str, Any] | None:
         if field.name not in ("key", "network") and value is not None:
             described[said.get(field.name, field.name)] = value.described() if hasattr(value, "described") else value
     return described
-
-
-def prepare_device(device: str | None, threads: int | None) -> str:
-    """Check --device before anything is loaded, and set the number of CPU threads."""
-    set_threads(threads)
-    return str(resolve_device(device))
-
-
-def set_threads(threads: int | None) -> None:
-    """Set the number of CPU threads; None leaves it unchanged."""
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)

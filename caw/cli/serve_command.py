@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
 from caw.cli import serve_options as serving
+from caw.cli.command import command, options_of
 from caw.cli.errors import user_errors
+from caw.cli.place import Place
 from caw.cli.policy_choice import OTHERS, RACED, choose_policy, recommended_of, what_marks
-from caw.cli.quantization_option import Quantized, prepare_place
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_paths
 from caw.io.progress import doing
-from caw.models import DEMO_MODEL, load_model
 from caw.requirements import require
+from caw.settings import Settings
 from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.serve.contracts import ReceiptLog
 
 
-@opt.grouped(
-    of_server=serving.SERVER,
+@command(
+    "model host port sampling detectable-at receipts registry watermark key batch-size max-length quantization device",
+    of_server=serving.OF_SERVER,
     rules=serving.RULES,
     of_mark={**opt.OF_TEST, **opt.OF_STRENGTH},
-    of_policy={**opt.OF_POLICY, "target": opt.TargetP},
+    of_policy=opt.OF_POLICY,
+    running=options_of(Settings, "max_memory", "compile"),
 )
 def serve(
     *,
-    model: Annotated[str, typer.Option(help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")],
+    model: opt.ModelName,
     name: serving.Name = None,
     of_server: dict[str, Any],
     rules: dict[str, Any],
@@ -42,12 +43,8 @@ def serve(
     of_mark: dict[str, Any],
     policy: opt.PolicyName = None,
     of_policy: dict[str, Any],
-    max_memory: opt.MaxMemory = None,
-    compile: opt.Compile = False,
-    dtype: opt.DType = "auto",
-    quantization: Quantized = None,
-    device: opt.Device = None,
-    threads: opt.Threads = None,
+    running: dict[str, Any],
+    place: Place,
 ) -> None:
     """Run an OpenAI-compatible server that watermarks every response.
 
@@ -76,6 +73,7 @@ def serve(
         check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {})
         of_server["proxies"] = tuple(of_server["proxies"] or ())
         settings = ServerSettings(name=name or Path(model).name, rules=MarkRules(**rules), **of_server)
+        level = settings.rules.level
         if registry is None:
             serving.check_access(settings, key)
         else:
@@ -85,14 +83,14 @@ def serve(
         mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
-            mark, _, marking = recommended_of(mark, policy, of_policy, model, rules["detectable_at"], [RACED, OTHERS])
+            mark, _, marking = recommended_of(mark, policy, of_policy, model, level, [RACED, OTHERS])
         else:
             [lone] = mark.parts
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=lone.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
             marking = what_marks(lone, how, remark or (serving.DRAWS if Mark(lone, how).races else ""))
         serving.tell(marking)
-        device = prepare_place(model, device, threads, dtype, quantization)
+        device = place.prepare(model)
         log: ReceiptLog = NoReceipts() if receipts is None else JsonlReceipts(receipts)
         if kept is not None:
             log = kept.receipts
@@ -100,7 +98,6 @@ def serve(
         if still := log.resume():
             serving.tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
                          "generating them now")  # fmt: skip
-        level = rules["detectable_at"]
         if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
             serving.tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
@@ -108,9 +105,9 @@ def serve(
         from caw.serve.service import Service
 
         with doing(f"loading {model}"):
-            loaded, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
+            loaded, tokenizer = place.load(model, device)
             serving.tell_sampling(loaded, settings.sampling)
-            planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
+            planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(serving.ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
         service = Service(planned, directory, log, None if kept is None else kept.secret)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import options_of
 from caw.cli.options import panel
 from caw.cli.policy_choice import choose_watermark
+from caw.flags import SERVING
 from caw.serve.contracts import MarkRules
 from caw.serve.settings import ServerSettings
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from caw.registry import Registry
     from caw.watermarks import Signature
 
-SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
 DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
 ONLY = "default"  # id of the tenant where there is no registry
 
@@ -31,81 +32,8 @@ WatermarkName = Annotated[
 Name = Annotated[str | None, panel(SERVING, "Model name in the API [the value of --model].", "--name")]
 Receipts = Annotated[Path | None, panel(SERVING, "JSONL file for receipts; texts are never stored.", "--receipts")]
 
-# by field of `ServerSettings`, whose defaults they have but for the factor
-_SERVER: dict[str, Any] = {
-    "host": Annotated[str, panel(SERVING, "Address to listen on; 127.0.0.1 accepts only local connections.", "--host")],
-    "port": Annotated[int, panel(SERVING, "Port to listen on; 0 picks a free port.", "--port")],
-    "grace": Annotated[float, panel(SERVING, "Grace period for running requests at shutdown, in seconds.", "--grace")],
-    "sampling": Annotated[
-        str,
-        panel(SERVING, "Default sampling of requests: temperature 1 (openai), or the model's generation config "
-              "(model).", "--sampling", metavar="openai|model"),
-    ],
-    "proxies": Annotated[
-        list[str],
-        panel(SERVING, "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.", "--proxy"),
-    ],
-    "drafts": Annotated[
-        bool,
-        panel(opt.RUNNING, "Speculative decoding by n-gram lookup; texts do not change.", "--drafts/--no-drafts"),
-    ],
-    "batch": Annotated[int, panel(LIMITS, "Batch size: texts decoded together.", "--batch-size")],
-    "max_length": Annotated[int, panel(LIMITS, "Maximum tokens per text, including the prompt.", "--max-length")],
-    "max_waiting": Annotated[
-        int, panel(LIMITS, "Maximum queued texts; beyond that, requests get status 429.", "--max-waiting")
-    ],
-    "max_choices": Annotated[int, panel(LIMITS, "Maximum choices per request.", "--max-choices")],
-    "max_connections": Annotated[int, panel(LIMITS, "Maximum open connections.", "--max-connections")],
-    "max_body": Annotated[int, panel(LIMITS, "Maximum request size in bytes.", "--max-body")],
-    "timeout": Annotated[float, panel(LIMITS, "Request timeout in seconds.", "--timeout")],
-    "read_timeout": Annotated[
-        float, panel(LIMITS, "Read timeout: seconds to receive a complete request.", "--read-timeout")
-    ],
-    "write_timeout": Annotated[
-        float,
-        panel(LIMITS, "Write timeout: seconds without the client reading before it is disconnected.",
-              "--write-timeout"),
-    ],
-    "max_attempts": Annotated[int, panel(MARKING, "Maximum attempts per text.", "--max-attempts")],
-    "guard": Annotated[
-        str | None,
-        panel(MARKING, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked "
-              "text.", "--guard", metavar="number|results|json[:FIELD,...]|python|content"),
-    ],
-}  # fmt: skip
-SERVER = {name: (option, getattr(ServerSettings, name)) for name, option in _SERVER.items()} | {
-    "max_factor": (
-        Annotated[
-            float,
-            panel(
-                MARKING,
-                "Maximum strength of a retry, as a multiple of the policy's strength.",
-                "--max-strength-factor",
-            ),
-        ],
-        4.0,
-    ),
-}
-# by field of `MarkRules`
-_RULES: dict[str, Any] = {
-    "detectable_at": Annotated[
-        float | None,
-        panel(MARKING, "Test finished texts at this false-positive rate; unless streamed, retry with a stronger mark "
-              "until detected.", "--detectable-at"),
-    ],
-    "strict": Annotated[
-        bool, panel(MARKING, "Send only texts that are detected; streams then send finished texts.", "--strict")
-    ],
-    "exempt_below": Annotated[
-        int, panel(MARKING, "Do not mark requests for fewer new tokens than this; 0 marks all.", "--exempt-below")
-    ],
-    "exempt_json": Annotated[bool, panel(MARKING, "Do not mark JSON mode.", "--exempt-json")],
-    "exempt_tools": Annotated[bool, panel(MARKING, "Do not mark tool calls.", "--exempt-tools")],
-    "exempt_thinking": Annotated[
-        bool, panel(MARKING, "Do not mark the thinking section at the start of a text.", "--exempt-thinking")
-    ],
-}  # fmt: skip
-RULES = {name: (option, getattr(MarkRules, name)) for name, option in _RULES.items()}
+OF_SERVER = options_of(ServerSettings, max_factor=4.0)
+RULES = {name: option for name, option in options_of(MarkRules).items() if name != "strength_factor"}
 
 
 def check_access(settings: ServerSettings, key: str | None) -> None:

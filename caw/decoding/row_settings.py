@@ -131,6 +131,11 @@ class RowLimits:
         """True if a text may have a bias or penalties."""
         return self.repetition_penalty or self.presence_penalty or self.frequency_penalty or self.logit_bias
 
+    @property
+    def warped(self) -> bool:
+        """True if a text may have a temperature, top-k, top-p or min-p."""
+        return self.temperature or self.top_k > 0 or self.top_p or self.min_p
+
     @classmethod
     def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int]) -> RowLimits:
         """Return the narrowest limits for these texts, at least one."""

@@ -15,6 +15,7 @@ from caw.decoding.sampling import noise_key
 from caw.ladder import Ladder
 from caw.policies.mark import Mark
 from caw.record import kept_rows
+from caw.settings import Drawn
 from caw.watermarks import Position, Watermark
 
 NO_TOKEN = -1
@@ -28,7 +29,7 @@ class RowTensors:
     sampled: bool [B]. races: bool [B], rows whose watermark races at full strength where its policy lets it.
     noise_keys: int64 [B], of the sampling noise.
     temperatures: float32 [B]. top_ks: int64 [B], 0 = all tokens. tails: float32 [B], 1 - top_p; -1 = nothing is cut.
-    floors: float32 [B], min_p, 0 = nothing is cut. minima: int64 [B], new tokens before an end token may come.
+    floors: float32 [B], of min-p, 0 = nothing is cut. minima: int64 [B], new tokens before an end token may come.
     ends: int64 [B, M], tokens that end the text; a row with fewer repeats its first one, a row with none has -1.
     factors: float32 [B], factors of strengths. margins: float64 [B], added to the z that a target needs.
     keys: int64 [B], the 64 bits of the native key; 0 where the format has none.
@@ -98,14 +99,12 @@ class RowTensors:
             return [value if samples else otherwise for value, samples in zip(values, sampled, strict=True)]
 
         pairs = list(zip(marks, settings, strict=True))
+        cuts = of_sampled([Drawn.of(row).cuts for row in settings], Drawn(1.0).cuts)
         columns: list[list[Any]] = [
             sampled,
             [mark is not None and mark.races_whole for mark in marks],
             of_sampled([noise_key(row.known_seed) for row in settings], 0),
-            of_sampled([row.temperature for row in settings], 1.0),
-            of_sampled([row.top_k for row in settings], 0),
-            of_sampled([1 - row.top_p if row.top_p < 1 else -1.0 for row in settings], -1.0),
-            of_sampled([row.min_p for row in settings], 0.0),
+            *([row[place] for row in cuts] for place in range(4)),
             [row.min_new_tokens for row in settings],
             [[*own, *[own[0] if own else NO_TOKEN] * (width - len(own))] for own in ends],
             [row.strength_factor for row in settings],

@@ -40,18 +40,13 @@ class Warping:
         rows, limits = texts.rows, self.limits
         if limits.penalised and texts.penalties is not None:
             logits = texts.penalties.apply(logits, texts.made, texts.active, sparse=self.sparse, native=self.native)
-        if not changes(limits):
+        if not limits.warped:
             return logits
         wanted = rows.sampled & texts.active
         op = ops.warp_logits if self.native else warp_logits_ref
         return op(logits, wanted, rows.temperatures, rows.top_ks, rows.tails, rows.floors)
 
 
-def changes(limits: RowLimits) -> bool:
-    """Tell whether a row may have a temperature, top-k, top-p or min-p."""
-    return limits.temperature or limits.top_k > 0 or limits.top_p or limits.min_p
-
-
 def make_warper(limits: RowLimits) -> Warping | None:
     """Make the warper for these limits; None if nothing changes in any row."""
-    return Warping(limits) if limits.penalised or changes(limits) else None
+    return Warping(limits) if limits.penalised or limits.warped else None

@@ -136,14 +136,14 @@ def check_early(settings: Settings, watermark: Signature | None, policy: Policy 
     """
     refuse_idle(settings)
     check_guarded(settings)
-    if settings.detectable_at is None:
+    if settings.level is None:
         return
     mark = check_markable(watermark)
     part = mark.part_for(settings)
     check_strong(policy or FixedStrength(), part)
     check_candidates(policy or FixedStrength(), part, settings.best_of)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
-        check_reach(part, level_of(settings.detectable_at, mark, part), settings.max_new_tokens)
+        check_reach(part, level_of(settings.level, mark, part), settings.max_new_tokens)
 
 
 def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:
@@ -166,5 +166,5 @@ def check_guarded(settings: Settings, sampled: Sequence[bool] = ()) -> None:
 def refuse_idle(settings: Settings, *others: str) -> None:
     """Raise ValueError for options that have no effect without tests; others: further given arguments."""
     given = [*(name for name in OF_DETECTABLE if getattr(settings, name) != getattr(USUAL, name)), *others]
-    if given and settings.detectable_at is None:
+    if given and settings.level is None:
         raise ValueError(f"{given[0]} requires detectable_at; give e.g. detectable_at=1e-3, or leave it out")

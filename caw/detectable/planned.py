@@ -37,7 +37,7 @@ def plan_attempts(
 
     reader: the caller's watermark, which the test reads; None = the one that marks.
     """
-    if settings.detectable_at is None:
+    if settings.level is None:
         refuse_idle(settings, *(["detector"] if detector is not None else []))
         return OneAttempt(requests, policy, kept)
     known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)

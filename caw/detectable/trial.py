@@ -85,7 +85,7 @@ def make_trial(
 
     Raises TypeError or ValueError if no text could pass, or if detector and watermark do not match.
     """
-    level = settings.detectable_at
+    level = settings.level
     assert level is not None
     watermark = check_markable(watermark)
     if detector is None:

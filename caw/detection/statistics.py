@@ -141,12 +141,12 @@ def fewest_for(watermark: Signature, fpr: float) -> int:
     """Return the minimum number of pieces of evidence with which a text could be called marked at `fpr`."""
     if len(watermark.parts) > 1:
         return min(fewest_for(part, alone(fpr, len(watermark.parts))) for part in watermark.parts)
-    fpr = alone(fpr, watermark.family)
-    if watermark.null == "binomial":
+    fpr, (part,) = alone(fpr, watermark.family), watermark.parts
+    if part.null == "binomial":
         # all green: p = fraction ** n
-        return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.null_moments[0]) - 1e-9)))
-    if isinstance(watermark, SynthID):
-        return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.bit_fraction) / watermark.depth - 1e-9)))
+        return max(1, int(np.ceil(np.log(fpr) / np.log(part.null_moments[0]) - 1e-9)))
+    if isinstance(part, SynthID):
+        return max(1, int(np.ceil(np.log(fpr) / np.log(part.bit_fraction) / part.depth - 1e-9)))
     return 1
 
 

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from caw.decoding.chooser import Chooser
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.integrations.profiles import Profile
 from caw.models import load_tokenizer
 from caw.policies import CapacityPolicy
 from caw.policies.recommended import Facts, mark_of
+from caw.settings import DRAWING
+
+FILTERS = DRAWING[3:]  # which engines name as this library does
 
 
 @dataclass(eq=False)
@@ -34,6 +37,25 @@ class EngineText:
     row: int = -1
     known: int = 0
     spent: dict[int, float] = field(default_factory=dict)
+
+
+def row_settings(
+    params: Any, most: int, seed: int, window: int, bound: Sequence[str], *, drawn: bool, top_k: int,
+    ends: tuple[int, ...],
+) -> RowSettings:  # fmt: skip
+    """Return the settings of a text by the sampling parameters of an engine; ValueError for numbers that cannot be.
+
+    most: new tokens. window: of the watermark. bound: parameters that can end or steer a text, so that it has no free
+    beginning. drawn: whether it is not greedy.
+    """
+    try:
+        return RowSettings(
+            max_new_tokens=most, do_sample=drawn, temperature=params.temperature if drawn else 1.0, top_k=top_k,
+            **{name: getattr(params, name) for name in FILTERS}, seed=seed, ends=ends,
+            begins=may_begin_freely(most, window, bound=any(getattr(params, name, None) for name in bound)),
+        )  # fmt: skip
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 class EngineTexts:

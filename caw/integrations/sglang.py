@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from caw.decoding.row_settings import RowSettings, may_begin_freely
-from caw.integrations.engine_texts import EngineText, EngineTexts
+from caw.decoding.row_settings import RowSettings
+from caw.integrations.engine_texts import EngineText, EngineTexts, row_settings
 from caw.integrations.profiles import Profile, marks
 from caw.io.show import shown
 
@@ -215,17 +215,10 @@ def settings_of(params: Any, ends: tuple[int, ...], seed: int, window: int = 0) 
             raise ValueError(f"{name} must be {off} in a watermarked request, got {shown(value)}; leave it out")
     drawn = params.top_k > 1  # SGLang says 1 for greedy, and 2^30 for the whole vocabulary
     most = LONGEST if params.max_new_tokens is None else min(params.max_new_tokens, LONGEST)
-    return RowSettings(
-        max_new_tokens=max(most, 1),
-        do_sample=drawn,
-        temperature=params.temperature if drawn else 1.0,
-        top_k=params.top_k if drawn and params.top_k < 1 << 30 else 0,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        seed=seed if params.sampling_seed is None else params.sampling_seed,
-        ends=ends,
-        begins=may_begin_freely(most, window, bound=any(getattr(params, name, None) for name in BOUND)),
-    )
+    return row_settings(
+        params, max(most, 1), seed if params.sampling_seed is None else params.sampling_seed, window, BOUND,
+        drawn=drawn, top_k=params.top_k if drawn and params.top_k < 1 << 30 else 0, ends=ends,
+    )  # fmt: skip
 
 
 def ends_of(request: Any) -> tuple[int, ...]:

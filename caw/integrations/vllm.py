@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from caw.decoding.row_settings import RowSettings, may_begin_freely
-from caw.integrations.engine_texts import EngineText, EngineTexts
+from caw.decoding.row_settings import RowSettings
+from caw.integrations.engine_texts import EngineText, EngineTexts, row_settings
 from caw.integrations.profiles import Marks, Profile, marks
 from caw.io.show import shown
 
@@ -227,20 +227,10 @@ def settings_of(params: Any, longest: int, seed: int, window: int = 0) -> RowSet
     """
     drawn = params.temperature >= GREEDY
     most = longest if params.max_tokens is None else min(params.max_tokens, longest)
-    try:
-        return RowSettings(
-            max_new_tokens=most,
-            do_sample=drawn,
-            temperature=params.temperature if drawn else 1.0,
-            top_k=max(params.top_k, 0),
-            top_p=params.top_p,
-            min_p=params.min_p,
-            seed=seed if params.seed is None else params.seed,
-            ends=tuple(sorted(params.all_stop_token_ids)),
-            begins=may_begin_freely(most, window, bound=any(getattr(params, name, None) for name in BOUND)),
-        )
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    return row_settings(
+        params, most, seed if params.seed is None else params.seed, window, BOUND, drawn=drawn,
+        top_k=max(params.top_k, 0), ends=tuple(sorted(params.all_stop_token_ids)),
+    )  # fmt: skip
 
 
 def _refuse(params: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,15 @@ from caw.io.token_texts import require_tokenizer
 from caw.io.vocabulary import Vocabulary
 from caw.models.facts import position_limit, vocabulary_size
 from caw.models.fingerprint import fingerprint
-from caw.models.text_reading import Drawn, TextReader
+from caw.models.text_reading import TextReader
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.target import policy_text
-from caw.settings import check_warping
+from caw.settings import Drawn, check_warping
 from caw.watermarks import EXP, Watermark
 from caw.watermarks.green_list import GreenList
 
-DRAWN_DEFAULTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+CUTS = {each.name: each.default for each in fields(Drawn)[1:]}  # where nothing is cut
 CACHED = 4096  # texts whose levels are cached: a text is read once, however many keys are tested
 LEAST_USED = 0.9  # of a model's logits that its own tokenizer names; the rest is padding
 
@@ -118,9 +118,8 @@ class ReaderWeights(TextWeights):
             )
 
     def _check_drawn(self) -> None:
-        cut = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
         if self.temperature is None:
-            given = [name for name, value in cut.items() if value != DRAWN_DEFAULTS[name]]
+            given = [name for name, off in CUTS.items() if getattr(self, name) != off]
             if given:
                 raise ValueError(f"{given[0]} says how a text was drawn, got no temperature; give it, e.g. 1.0")
             return
@@ -340,6 +339,6 @@ class ReaderWeights(TextWeights):
 
 def _text_of(drawn: Drawn) -> str:
     """Return how a text was drawn, for a name."""
-    cuts = {"top-k": (drawn.top_k, 0), "top-p": (drawn.top_p, 1.0), "min-p": (drawn.min_p, 0.0)}
-    own = [f"{name} {value:g}" for name, (value, off) in cuts.items() if value != off]
+    values = {name: getattr(drawn, name) for name, off in CUTS.items() if getattr(drawn, name) != off}
+    own = [f"{name.replace('_', '-')} {value:g}" for name, value in values.items()]
     return ", ".join([f"drawn at temperature {drawn.temperature:g}", *own])

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from caw.models.sources import file_or_folder, tokenizer_source
+from caw.settings import DRAWING, Sampling
 
 # as named in a generation config and in `caw.generate`, with the kind of each
-NAMES: dict[str, type] = {
-    "do_sample": bool, "temperature": float, "top_k": int, "top_p": float, "min_p": float, "repetition_penalty": float,
-}  # fmt: skip
+NAMES = {name: get_type_hints(Sampling)[name] for name in (*DRAWING, "repetition_penalty")}
 
 
 def model_sampling(model: Any) -> dict[str, Any]:
     """Return the sampling arguments for `caw.generate` in a model's own generation config, for
     `**model_sampling(model)`.
 
-    model: a transformers causal LM. Returns those of `do_sample`, `temperature`, `top_k`, `top_p`, `min_p` and
-    `repetition_penalty` that the config sets; {} if it sets none. transformers' own defaults (top_k=50 in
+    model: a transformers causal LM. Returns what the config sets of `do_sample`, the temperature, the
+    filters after it and `repetition_penalty`; {} if it sets none. transformers' own defaults (top_k=50 in
     `model.generate(do_sample=True)`) are not included. Raises TypeError without a generation config.
     """
     config = getattr(model, "generation_config", None)

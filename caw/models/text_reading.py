@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,35 +23,25 @@ from caw.policies import CapacityPolicy, Policy, Signals
 from caw.policies.base import checked_strengths, refusal
 from caw.policies.entropy import entropy
 from caw.record import Record
+from caw.settings import Drawn
 
 ROWS = 16  # logit rows per op call: they stay in the CPU's cache
 SLICE = 256  # positions whose features are assembled at once
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """How the words of a text were drawn: temperature, then top-k, top-p and min-p, as in `caw.generate`."""
-
-    temperature: float
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-    def shares(self, logits: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
-        """Return the probabilities float64 [n] of tokens int64 [n] under logits [n, V]; 0 = not among those kept."""
-        found = []
-        for at in range(0, len(tokens), ROWS):
-            rows = logits[at : at + ROWS].float()
-            if not bool(rows.logsumexp(dim=1).isfinite().all()):
-                raise ValueError("the model's logits must be finite, they are not on this text; use float32")
-            every = rows.new_ones(len(rows))
-            warped = ops.warp_logits(
-                rows, every.bool(), every * self.temperature, every.long() * self.top_k,
-                every * (1 - self.top_p if self.top_p < 1 else -1), every * self.min_p,
-            )  # fmt: skip
-            own = torch.from_numpy(tokens[at : at + ROWS]).to(rows.device)[:, None]
-            found.append((warped.gather(1, own)[:, 0] - warped.logsumexp(dim=1)).double().exp())
-        return torch.cat(found).cpu().numpy()
+def shares_of(drawn: Drawn, logits: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
+    """Return the probabilities float64 [n] of drawn tokens int64 [n] under logits [n, V]; 0 = not among those kept."""
+    parts = []
+    for at in range(0, len(tokens), ROWS):
+        rows = logits[at : at + ROWS].float()
+        if not bool(rows.logsumexp(dim=1).isfinite().all()):
+            raise ValueError("the model's logits must be finite, they are not on this text; use float32")
+        every = rows.new_ones(len(rows))
+        columns = [(every.long() if isinstance(cut, int) else every) * cut for cut in drawn.cuts]
+        warped = ops.warp_logits(rows, every.bool(), *columns)
+        own = torch.from_numpy(tokens[at : at + ROWS]).to(rows.device)[:, None]
+        parts.append((warped.gather(1, own)[:, 0] - warped.logsumexp(dim=1)).double().exp())
+    return torch.cat(parts).cpu().numpy()
 
 
 class TextReader:
@@ -75,7 +64,7 @@ class TextReader:
     @torch.inference_mode()
     def shares(self, tokens: np.ndarray, drawn: Drawn) -> np.ndarray:
         """Return the probabilities float64 [n] with which the tokens int64 [n] of a text were drawn, n > 0."""
-        return drawn.shares(self._logits(tokens)[len(self.prompt) - first_row(self.prompt) : -1], tokens)
+        return shares_of(drawn, self._logits(tokens)[len(self.prompt) - first_row(self.prompt) : -1], tokens)
 
     def _logits(self, tokens: np.ndarray) -> torch.Tensor:
         """Return logits [before + n + 1, V], where `before` rows are before the text's first token."""

@@ -62,8 +62,8 @@ class Recommended(Signature):
 
     Args:
         key: int below 2^64, text or bytes.
-        target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. With
-            `detectable_at`, the smaller of the two.
+        target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. Of
+            texts that are tested, the smaller of the two levels.
         evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = the model's own.
 
     Raises TypeError or ValueError naming the argument.

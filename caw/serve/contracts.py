@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from caw.checks import require_bool, require_int, require_number
+from caw.flags import MARKED, flag
 
 LEVEL = 1e-3  # share of unmarked texts that the detection service may call marked, all keys together
 Key = int | str | bytes  # what a watermark takes
@@ -32,22 +33,26 @@ class MarkKey:
 class MarkRules:
     """Which of a tenant's texts are marked; by default all.
 
-    detectable_at: p-value at which finished texts are tested, over all keys that detection tries, None = no test; texts
-    that are not streamed are retried with a stronger mark if not detected. strict: send only detected texts, so that
-    nothing is streamed before the test. strength_factor: of the policy's strength. exempt_below: requests with a
-    smaller maximum of new tokens are not marked. exempt_json, exempt_tools, exempt_thinking: leave JSON mode, tool
-    calls and thinking sections unmarked.
+    detectable_at: over all keys that detection tries, None = no test.
 
     Raises TypeError or ValueError naming the rule.
     """
 
-    detectable_at: float | None = None
-    strict: bool = False
-    strength_factor: float = 1.0
-    exempt_below: int = 0
-    exempt_json: bool = False
-    exempt_tools: bool = False
-    exempt_thinking: bool = False
+    detectable_at: float | None = flag(
+        None, "Test finished texts at this false-positive rate; unless streamed, retry with a stronger mark until "
+        "detected.", MARKED,
+    )  # fmt: skip
+    strict: bool = flag(False, "Send only texts that are detected; streams then send finished texts.", MARKED)
+    strength_factor: float = flag(1.0, "Factor on the strength of the server's policy.", None)
+    exempt_below: int = flag(0, "Do not mark requests for fewer new tokens than this; 0 marks all.", MARKED)
+    exempt_json: bool = flag(False, "Do not mark JSON mode.", MARKED)
+    exempt_tools: bool = flag(False, "Do not mark tool calls.", MARKED)
+    exempt_thinking: bool = flag(False, "Do not mark the thinking section at the start of a text.", MARKED)
+
+    @property
+    def level(self) -> float | None:
+        """The p-value that finished texts are tested at: `detectable_at`."""
+        return self.detectable_at
 
     def __post_init__(self) -> None:
         if self.detectable_at is not None:

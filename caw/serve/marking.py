@@ -25,7 +25,7 @@ class Marking:
     """Settings of the mark for one request's texts.
 
     key_id: of the marking key, "" if unmarked. unmarked: why, "" if marked. factor: of the policy's strength, 0 if
-    unmarked. margin: added to the z of the policy's target. detectable_at: p-value at which finished texts are tested
+    unmarked. margin: added to the z of the policy's target. level: p-value at which finished texts are tested
     under their key, None = no test. strict: whether to send only detected texts. thinks: whether thinking sections are
     left unmarked. fewest: minimum tokens of a text that is called marked.
     """
@@ -34,7 +34,7 @@ class Marking:
     unmarked: str
     factor: float
     margin: float
-    detectable_at: float | None
+    level: float | None
     strict: bool
     thinks: bool
     fewest: int = 1
@@ -93,7 +93,7 @@ def marking_of(
         return Marking("", TOOLS, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
         raise ApiError(500, "this API key's rules ask for stronger marks than this server supports; ask its operator")
-    level = None if rules.detectable_at is None else alone(rules.detectable_at, tenant.tried)
+    level = None if rules.level is None else alone(rules.level, tenant.tried)
     return Marking(
         tenant.key.id,
         "",

@@ -74,7 +74,7 @@ class Planned:
         self.fewest = fewest_marked(nobodys)
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
-        level = settings.rules.detectable_at
+        level = settings.rules.level
         marks = Marks.of(self.watermark, policy, Facts(facts.name, reads_classes(tokenizer), level))
         main, policy = marks.main
         assert main is not None
@@ -126,10 +126,10 @@ class Planned:
 
     def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
-        if not marking.strict or marking.detectable_at is None:
+        if not marking.strict or marking.level is None:
             return
         part = self.watermark.part_for(sampling)
-        if fewest := beyond_reach(part, level_of(marking.detectable_at, self.watermark, part), most):
+        if fewest := beyond_reach(part, level_of(marking.level, self.watermark, part), most):
             said = (
                 f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
             )

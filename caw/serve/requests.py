@@ -16,12 +16,14 @@ from caw.serve.messages import Message
 from caw.serve.strict import Strict, sentence
 from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
 from caw.settings import (
+    DRAWING,
     MAX_BIAS,
     MAX_BIASES,
     MAX_PENALTY,
     MAX_REPETITION,
     MIN_REPETITION,
     MIN_TEMPERATURE,
+    PENALTIES,
     leaves_one_token,
 )
 
@@ -62,10 +64,7 @@ def _prompt(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     raise sentence(f"a prompt must be {expected}, got {found}; send one of these")
 
 
-SAMPLED = (
-    "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty",
-)  # fmt: skip
+SAMPLED = (*DRAWING, *PENALTIES[:3])
 # what other servers are told where a text is to go on; here the token says so
 CONTINUING = {"continue_final_message": True, "add_generation_prompt": False}
 

@@ -259,10 +259,10 @@ class Service:
         """Create one text of an order, with its receipt begun."""
         marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
         buffered, tested = not order.stream or marking.strict or order.calls is not None, None
-        if marking.detectable_at is not None:
+        if marking.level is not None:
             rules = None if grammar is None else GrammarRules(grammar)
             tested = partial(
-                self.planned.attempts, request, stops, marking.detectable_at, once=not buffered,
+                self.planned.attempts, request, stops, marking.level, once=not buffered,
                 plain=not marking.thinks, rules=rules,
             )  # fmt: skip
         begun = Begun(
@@ -270,7 +270,7 @@ class Service:
             model=self.settings.name, watermark=self.watermark,
             policy=policy_text(self.planned.marks.kind(request.row).policy)
             + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
-            detectable_at=marking.detectable_at, time=time.time(), keys=tenant.tried,
+            detectable_at=marking.level, time=time.time(), keys=tenant.tried,
             continues="" if part is None else part.receipt,
         )  # fmt: skip
         try:

@@ -6,50 +6,58 @@ import ipaddress
 from dataclasses import dataclass, field
 
 from caw.checks import require_bool, require_choice, require_int, require_number
+from caw.flags import LIMITS, MARKED, RUNNING, SERVING, flag
 from caw.guard import Guard, read_guard
 from caw.serve.contracts import MarkRules
+from caw.settings import KEEPS
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Settings of one server.
+    """Settings of one server; each is explained by the help of its option.
 
-    name: of the model in the API. host, port: address to listen on. rules: default rules of tenants. batch: texts
-    decoded together. max_length: maximum tokens of a text, including its prompt. max_waiting: maximum queued texts;
-    beyond that, requests get status 429. max_choices: maximum texts per request. max_connections: maximum open
-    connections. proxies: addresses of trusted proxies in front of the server. sampling: default sampling of requests:
-    "openai" = temperature 1, unfiltered; "model" = the model's generation config. drafts: speculative decoding where it
-    pays, which changes no text. max_attempts: maximum attempts at a tested text. guard: what greedy texts
-    that are tested and not streamed must keep of the unmarked ones, None = nothing. max_factor: maximum strength factor
-    of a tenant. timeout: total seconds of a request. read_timeout: seconds for a request's head, and for its body.
-    write_timeout: seconds in which a client may read next to nothing. grace: seconds for running requests at shutdown.
-    max_body: bytes.
+    name: of the model in the API. rules: default rules of tenants.
 
     Raises TypeError or ValueError naming the setting.
     """
 
     name: str
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = flag("127.0.0.1", "Address to listen on; 127.0.0.1 accepts only local connections.", SERVING)
+    port: int = flag(8000, "Port to listen on; 0 picks a free port.", SERVING)
     rules: MarkRules = field(default_factory=MarkRules)
-    batch: int = 8
-    max_length: int = 2048
-    max_waiting: int = 256
-    max_choices: int = 16
-    max_connections: int = 1000
-    proxies: tuple[str, ...] = ()
-    drafts: bool = True
-    sampling: str = "openai"
-    max_attempts: int = 4
-    guard: Guard | None = None
-    max_factor: float = 1.0
-    timeout: float = 600.0
-    read_timeout: float = 20.0
-    write_timeout: float = 30.0
-    grace: float = 30.0
-    max_body: int = 1 << 20
+    batch: int = flag(8, "Batch size: texts decoded together.", LIMITS, "--batch-size")
+    max_length: int = flag(2048, "Maximum tokens per text, including the prompt.", LIMITS)
+    max_waiting: int = flag(256, "Maximum queued texts; beyond that, requests get status 429.", LIMITS)
+    max_choices: int = flag(16, "Maximum choices per request.", LIMITS)
+    max_connections: int = flag(1000, "Maximum open connections.", LIMITS)
+    proxies: tuple[str, ...] = flag(
+        (), "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.", SERVING, "--proxy",
+        kind=list[str],
+    )  # fmt: skip
+    drafts: bool = flag(
+        True, "Speculative decoding by n-gram lookup; texts do not change.", RUNNING, "--drafts/--no-drafts"
+    )
+    sampling: str = flag(
+        "openai", "Default sampling of requests: temperature 1 (openai), or the model's generation config (model).",
+        SERVING, metavar="openai|model",
+    )  # fmt: skip
+    max_attempts: int = flag(4, "Maximum attempts per text.", MARKED)
+    guard: Guard | None = flag(
+        None, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked text.",
+        MARKED, kind=str, metavar=KEEPS,
+    )  # fmt: skip
+    max_factor: float = flag(
+        1.0, "Maximum strength of a retry, as a multiple of the policy's strength.", MARKED, "--max-strength-factor"
+    )
+    timeout: float = flag(600.0, "Request timeout in seconds.", LIMITS)
+    read_timeout: float = flag(20.0, "Read timeout: seconds to receive a complete request.", LIMITS)
+    write_timeout: float = flag(
+        30.0, "Write timeout: seconds without the client reading before it is disconnected.", LIMITS
+    )
+    grace: float = flag(30.0, "Grace period for running requests at shutdown, in seconds.", SERVING)
+    max_body: int = flag(1 << 20, "Maximum request size in bytes.", LIMITS)
 
     def __post_init__(self) -> None:
         if not self.name or not self.host:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caw.cli.command import command, options_of
 from caw.cli.detect_config import read_key_list
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.options import quieten
+from caw.cli.place import FLAG, Place
 from caw.cli.policy_choice import STRONG
-from caw.cli.quantization_option import FLAG, Quantized, prepare_place
 from caw.defaults import THETA
 from caw.io.files import check_paths
 from caw.io.inputs import open_input
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
 
+@command(of_reader=options_of(Place, "dtype", "quantization", "device", dtype=None))
 def detection_weights(
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Output: a .safetensors table; with --reader a JSON file.")
     ],
@@ -64,9 +67,7 @@ def detection_weights(
             "model:NAME --calibration`."
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="With --reader: device, cpu or cuda [cuda if available].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="With --reader: data type [auto].")] = None,
-    quantization: Quantized = None,
+    of_reader: dict[str, Any],
     field: Annotated[str, typer.Option(help="Field that holds the text or a list of token ids.")] = "tokens",
     prior: Annotated[
         float | None, typer.Option(help="Pseudo-count that shrinks rare tokens towards their class [fitted].", min=1)
@@ -108,7 +109,7 @@ def detection_weights(
             raise ValueError("--like, --positions and --input with --config exclude each other, got two; choose one")
         if reader is not None and (input is None or config is None):
             raise ValueError("--reader requires marked texts; give --input and --config")
-        if reader is None and any(given is not None for given in (device, dtype, quantization)):
+        if reader is None and any(given is not None for given in of_reader.values()):
             raise ValueError(f"--device, --dtype and {FLAG} require --reader; add it")
         if tokenizer is None and reader is None:
             raise ValueError("a table requires a tokenizer, got none; give --tokenizer or --reader")
@@ -130,7 +131,7 @@ def detection_weights(
             lines = read_marked_lines(input, field, {mark.key_id: mark for mark in alone})
             bad = lines.bad
             if reader is not None:
-                made = learned(reader, lines, about, device, dtype, quantization)
+                made = learned(reader, lines, about, of_reader)
             else:
                 made = estimated(named, lines, prior, about)
         made.save(output)
@@ -173,20 +174,18 @@ def learned(
     reader: str,
     lines: MarkedLines,
     about: dict[str, Any],
-    device: str | None,
-    dtype: str | None,
-    quantization: str | None,
+    of_reader: dict[str, Any],
 ) -> Calibration:
-    """Calibrate the model `reader` on texts with unknown prompts."""
+    """Calibrate the model `reader` on texts with unknown prompts. of_reader: of its `Place`, None = not given."""
     require("scikit-learn", "--reader")
-    from caw.models import ReaderWeights, load_model
+    from caw.models import ReaderWeights
     from caw_lab.training.fit_calibration import fit_calibration
 
-    dtype = dtype or "auto"
-    place = prepare_place(reader, device, None, dtype, quantization)
+    place = Place(**{name: value for name, value in of_reader.items() if value is not None})
+    device = place.prepare(reader)
     texts, policy = lines.as_strong(), lines.one_policy(reader)
     with doing(f"loading {reader}", announced=True):
-        model, tokenizer = load_model(reader, device=place, dtype=dtype, quantization=quantization)
+        model, tokenizer = place.load(reader, device)
     return fit_calibration(texts, ReaderWeights(model, tokenizer, policy=policy), about)
 
 

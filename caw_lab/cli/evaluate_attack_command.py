@@ -10,7 +10,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, kept_on_interrupt, user_errors
-from caw.cli.quantization_option import check_second, second_option
+from caw.cli.place import check_second, second_option, set_threads
 from caw.requirements import require
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def evaluate_attack_command(
         from caw_lab.evaluation.results import Results
         from caw_lab.evaluation.store import Store
 
-        opt.set_threads(threads)
+        set_threads(threads)
         config = config_of_run(run_folder)
         device = _ranker_place(ranker, device, ranker_quantized)
         endpoint: dict[str, object] = {"model": paraphrase_model, "key": os.environ.get(key_env), "base_url": base_url,

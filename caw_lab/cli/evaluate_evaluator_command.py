@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
-from caw.cli.quantization_option import Quantized, prepare_place
+from caw.cli.place import Place
 from caw.io.files import check_paths, write_text
 from caw.io.inputs import read_text
 from caw.requirements import require
@@ -24,7 +25,9 @@ OUTPUT = "Output"
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
 
 
+@command(place=options_of(Place, dtype="float32"))
 def evaluate_evaluator_command(
+    *,
     model: Annotated[
         str, typer.Option(help="Model that the evaluator is for: smollm2-135m, a .gguf file, a folder or a hub id.")
     ],
@@ -50,10 +53,7 @@ def evaluate_evaluator_command(
     json_file: Annotated[
         Path | None, opt.panel(OUTPUT, "Write precision, recall, F1, AUROC and average precision as JSON.", "--json")
     ] = None,
-    dtype: opt.DType = "float32",
-    quantization: Quantized = None,
-    device: opt.Device = None,
-    threads: opt.Threads = None,
+    place: dict[str, Any],
     quiet: opt.Quiet = False,
 ) -> None:
     """Measure how well evaluators identify key tokens on held-out documents.
@@ -89,9 +89,9 @@ def evaluate_evaluator_command(
         data = network.provenance.get("data", {})
         line_ends = bool(data.get("line_ends")) if line_ends is None else line_ends
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
-        device = prepare_place(model, device, threads, dtype, quantization)
+        on = Place(**place)
         with stored_positions(
-            Reading(model, template, prefix, positions, device, dtype, quantization), texts
+            Reading(model, template, prefix, positions, on.prepare(model), on.dtype, on.quantization), texts
         ) as stored:
             if line_ends:
                 stored = protect_line_ends(stored, model)

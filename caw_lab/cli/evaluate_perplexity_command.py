@@ -8,15 +8,17 @@ from typing import Annotated
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import command
 from caw.cli.errors import complain, kept_on_interrupt, user_errors
-from caw.cli.quantization_option import Quantized, prepare_place
+from caw.cli.place import Place
 from caw.io.progress import doing
-from caw.models import load_model
 from caw.requirements import require
 from caw_lab.cli.evaluate_attack_command import config_of_run
 
 
+@command()
 def evaluate_perplexity_command(
+    *,
     run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`.")],
     model: Annotated[str, typer.Option(help="Second model: smollm2-135m, a .gguf file, a folder or a hub id.")],
     given: Annotated[
@@ -24,10 +26,7 @@ def evaluate_perplexity_command(
     ] = "question",
     only: Annotated[list[str] | None, typer.Option(help="Glob of the cells to read, e.g. '*.0'; repeatable.")] = None,
     limit: Annotated[int | None, typer.Option(help="Maximum questions per cell.", min=1)] = None,
-    device: opt.Device = None,
-    dtype: opt.DType = "auto",
-    quantization: Quantized = None,
-    threads: opt.Threads = None,
+    place: Place,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compute the perplexity of a run's texts under a second model, for the report.
@@ -48,12 +47,12 @@ def evaluate_perplexity_command(
         from caw_lab.evaluation.metrics.scoring import Scorer
         from caw_lab.evaluation.store import Store
 
-        device = prepare_place(model, device, threads, dtype, quantization)
+        device = place.prepare(model)
         config = config_of_run(run_folder)
         plans = choose_plans(config.plan(), only or ())
         check_given(given)  # before a model is loaded for nothing
         with doing(f"loading {model}"):
-            loaded, tokenizer = load_model(model, device=device, dtype=dtype, quantization=quantization)
+            loaded, tokenizer = place.load(model, device)
         scorer = Scorer(config, Store(run_folder))
         judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]
         with kept_on_interrupt(run_folder):

@@ -12,6 +12,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, kept_on_interrupt, user_errors
+from caw.cli.place import set_threads
 from caw.io.files import check_paths
 from caw.requirements import require
 
@@ -82,7 +83,7 @@ def evaluate_run_command(
 
         settings = read_config(config)
         shard = Shard(rank, world_size)
-        opt.set_threads(threads)
+        set_threads(threads)
         folder = output or Path(settings.output)
         _check_files(config, settings, folder, publish_to)
         store = Store(folder)

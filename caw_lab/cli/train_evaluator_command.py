@@ -11,8 +11,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
-from caw.cli.quantization_option import Quantized, prepare_place
+from caw.cli.place import Place
 from caw.defaults import RECORD_SIZE
 from caw.io.files import check_paths
 from caw.io.inputs import read_text
@@ -25,7 +26,9 @@ FEATURES, TRAINING = "Features", "Training"
 COLUMNS = ("auroc", "average_precision", "f1")
 
 
+@command(place=options_of(Place, dtype="float32"))
 def train_evaluator_command(
+    *,
     model: Annotated[
         str, typer.Option(help="Model that the evaluator is for: smollm2-135m, a .gguf file, a folder or a hub id.")
     ],
@@ -72,10 +75,7 @@ def train_evaluator_command(
     ] = TrainSettings.hidden,
     max_epochs: Annotated[int, opt.panel(TRAINING, "Maximum epochs.")] = TrainSettings.max_epochs,
     seed: Annotated[int, opt.panel(TRAINING, "Random seed of the training.")] = 0,
-    dtype: opt.DType = "float32",
-    quantization: Quantized = None,
-    device: opt.Device = None,
-    threads: opt.Threads = None,
+    place: dict[str, Any],
     quiet: opt.Quiet = False,
 ) -> None:
     """Train an evaluator for a model, from labelled answers.
@@ -101,8 +101,8 @@ def train_evaluator_command(
             specs = [replace(specs[0], transform=cast(Transform, transform))]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
-        place = prepare_place(model, device, threads, dtype, quantization)
-        reading = Reading(model, template, prefix, positions, place, dtype, quantization)
+        on = Place(**place)
+        reading = Reading(model, template, prefix, positions, on.prepare(model), on.dtype, on.quantization)
         result = train_evaluator(
             reading, LabelFile(labels, data_dir, statement), output, specs, settings, line_ends=line_ends,
             command=shlex.join(["caw", *sys.argv[1:]]),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from caw.cli import options as opt
+from caw.cli.command import command, options_of
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_prompts import read_prompts
-from caw.cli.quantization_option import Quantized, prepare_place
+from caw.cli.place import Place
+from caw.flags import DECODING
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
-from caw.models import load_model
+from caw.settings import Settings
 
 if TYPE_CHECKING:
     from caw_lab.training.tuning import Point, Tuned
@@ -33,8 +35,14 @@ SAID_SETTINGS = ("max_new_tokens", "do_sample", "temperature", "seed")
 MEASURED = ("power", "found", "mean score", "changed")  # blank where no text was written with a setting
 
 
+@command(
+    of_mark=options_of(opt.MarkOptions, "gamma", "delta", "seeding", "context_width", "top_k_exp", "strength_exp"),
+    evaluator=options_of(opt.PolicyOptions, "evaluator"),
+    settings=options_of(Settings, "max_new_tokens", "chat", "seed"),
+)
 def tune_command(
-    model: Annotated[str, typer.Option(help="smollm2-135m, a .gguf file, a folder or a hub id.")],
+    *,
+    model: opt.ModelName,
     input: Annotated[
         str | None,
         typer.Option("--input", "-i", help='JSONL file, one prompt per line: {"prompt": ...}; - reads stdin.'),
@@ -60,27 +68,13 @@ def tune_command(
         str, opt.panel(opt.MARK, "Watermark whose strength is tuned.", "--watermark", metavar="kgw|unigram|exp|synthid")
     ] = "kgw",
     key: opt.Key = None,
-    gamma: opt.Gamma = None,
-    delta: opt.Delta = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
-    top_k_exp: opt.TopKExp = None,
-    strength_exp: opt.StrengthExp = None,
-    evaluator: opt.EvaluatorName = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum new tokens.", rich_help_panel=opt.DECODING)] = 200,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Apply the model's chat template to prompts.", rich_help_panel=opt.DECODING)
-    ] = False,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample instead of decoding greedily.", rich_help_panel=opt.DECODING)
-    ] = False,
-    temperature: Annotated[float, opt.panel(opt.DECODING, "With --sample: temperature.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    of_mark: dict[str, Any],
+    evaluator: dict[str, Any],
+    settings: dict[str, Any],
+    sample: Annotated[bool, opt.panel(DECODING, "Sample instead of decoding greedily.", "--sample")] = False,
+    temperature: Annotated[float, opt.panel(DECODING, "With --sample: temperature.")] = 1.0,
     json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write the full result as JSON.", "--json")] = None,
-    dtype: opt.DType = "auto",
-    quantization: Quantized = None,
-    device: opt.Device = None,
-    threads: opt.Threads = None,
+    place: Place,
     quiet: opt.Quiet = False,
 ) -> None:
     """Choose theta and beta of the capacity policy on your own prompts.
@@ -100,38 +94,33 @@ def tune_command(
     """
     with user_errors():
         from caw.policies import CapacityPolicy
-        from caw.settings import Settings
         from caw_lab.training.tuning import Tuner, encode, tune
 
         if protect is not None and power is not None and beta is not None:
             raise ValueError("--protect with --power chooses beta, got --beta as well; leave it out")
-        check_paths({"--input": input, "--model": model, "--evaluator": evaluator}, {"--json": json_file})
+        check_paths({"--input": input, "--model": model, "--evaluator": evaluator["evaluator"]}, {"--json": json_file})
         mark = None
         if power is not None:
-            mark = opt.build_watermark(
-                watermark, key,
-                {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
-                 "top-k-exp": top_k_exp, "strength-exp": strength_exp},
-            )  # fmt: skip
-        policy = cast(CapacityPolicy, opt.build_policy("capacity", {"evaluator": evaluator, "beta": beta}, model))
+            mark = opt.build_watermark(watermark, key, of_mark)
+        policy = cast(CapacityPolicy, opt.build_policy("capacity", {**evaluator, "beta": beta}, model))
         # before loading
-        settings = Settings(max_new_tokens=max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)
-        entries, bad = read_prompts(prompt, input, field, chat=chat)
+        chosen = Settings(**settings, do_sample=sample, temperature=temperature)
+        entries, bad = read_prompts(prompt, input, field, chat=chosen.chat)
         if not entries:
             raise ValueError("at least one prompt is required, got none; give --input or --prompt")
-        on = prepare_place(model, device, threads, dtype, quantization)
+        on = place.prepare(model)
         with doing(f"loading {model}", announced=True):
-            network, tokenizer = load_model(model, device=on, dtype=dtype, quantization=quantization)
-        ids = encode(network, tokenizer, [entry.prompt for entry in entries[:max_prompts]], chat=chat)
+            network, tokenizer = place.load(model, on)
+        ids = encode(network, tokenizer, [entry.prompt for entry in entries[:max_prompts]], chat=chosen.chat)
         tuner = Tuner(
             network,
             tokenizer,
             ids,
             policy.serving(tokenizer).network,
-            settings,
-            None if mark is None else mark.part_for(settings),
+            chosen,
+            None if mark is None else mark.part_for(chosen),
             fpr,
-            tokens or max_new_tokens,
+            tokens or chosen.max_new_tokens,
         )
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
         _show(tuned, fpr, tuner.tokens)
@@ -139,7 +128,7 @@ def tune_command(
             about = {
                 "model": model, "watermark": opt.describe(mark), "fpr": fpr, "length": tuner.tokens,
                 "wanted": {"protected": protect, "power": power},
-                "settings": {name: getattr(settings, name) for name in SAID_SETTINGS} | {"chat": chat},
+                "settings": {name: getattr(chosen, name) for name in (*SAID_SETTINGS, "chat")},
             }  # fmt: skip
             write_text(json_file, json.dumps({**tuned.as_dict(), **about}, indent=1) + "\n")
             complain(f"wrote {json_file}")

@@ -75,6 +75,10 @@ class DiPmark(Watermark):
         evidence = torch.cat([contexts, tokens], dim=1)
         return TokenScores((words >= 1 << 31).double(), evidence, torch.ones_like(ids, dtype=torch.bool))
 
+    def placed(self, device: torch.device) -> DiPmark:
+        """A CUDA graph can capture the ladder: it runs on tensors of the device alone, and reads nothing back."""
+        return self
+
     @property
     def _key(self) -> int:
         """A key of its own: other watermarks under the user's key say nothing about these shuffles."""

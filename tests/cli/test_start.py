@@ -60,7 +60,7 @@ def test_version() -> None:
     assert loaded & {*HEAVY, "rich"} == set()
     assert {m for m in loaded if m.startswith("caw")} == {
         "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.lazy_commands", "caw.cli.interrupts",
-        "caw_lab", "caw_lab.cli",
+        "caw.requirements", "caw_lab", "caw_lab.cli",
     }  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_help_explains_exit_codes() -> None:
 
 
 def test_help_shows_brackets_and_braces() -> None:
-    shown = " ".join(run("generate", "--help").stdout.split())
+    shown = " ".join(run("generate", "--help-all").stdout.split())
     assert "[0.25]" in shown and '{"prompt": ..., "id": ...}' in shown
 
 

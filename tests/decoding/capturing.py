@@ -209,8 +209,8 @@ def _placed(watermark: Any) -> list[Any]:
     if watermark is None or watermark.native is not None:
         return []
     scheme = getattr(watermark, "scheme", None)
-    payload = getattr(scheme, "payload", None)
-    return [owner for owner in (watermark, scheme, payload) if owner is not None]
+    bits = getattr(scheme, "bits", None)
+    return [owner for owner in (watermark, scheme, bits) if owner is not None]
 
 
 def _networks(step: DeviceStep) -> list[torch.nn.Module]:

@@ -220,13 +220,16 @@ def test_nats_that_cannot_be(free: Any, error: str) -> None:
         caw.EXP(key=1, strength="scale", free=free)
 
 
+PLAIN = caw.FixedStrength(1.0)
+
+
 @pytest.mark.parametrize(
     "mark, policy, sampled, why",
     [
-        (caw.EXP(key=1, strength="scale", free=2), None, False, "not sampled"),
-        (caw.EXP(key=1, free=2), None, True, "does not race at full strength"),
+        (caw.EXP(key=1, strength="scale", free=2), PLAIN, False, "not sampled"),
+        (caw.EXP(key=1, free=2), PLAIN, True, "does not race at full strength"),
         (caw.EXP(key=1, strength="scale", free=2), caw.FixedStrength(0.5), True, "does not race at full strength"),
-        (caw.EXP(key=1, strength="scale", format="vllm-dual", free=2), None, True, "this strength, format or payload"),
+        (caw.EXP(key=1, strength="scale", format="vllm-dual", free=2), PLAIN, True, "this strength, format or payload"),
     ],
 )
 def test_a_beginning_that_cannot_act_is_refused(mark: caw.EXP, policy: Any, sampled: bool, why: str) -> None:

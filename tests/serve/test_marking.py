@@ -191,11 +191,11 @@ def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
     assert found[:2] == [0.0, 0.0] and found[2] == pytest.approx(3.0902 - 2.3263, abs=1e-4)
     among = Tenant("a", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3), tried=10)
     marking = marking_of(among, SETTINGS, policy, max_tokens=9, wants=None)
-    assert marking.detectable_at == pytest.approx(1.0004e-4, rel=1e-4)
+    assert marking.level == pytest.approx(1.0004e-4, rel=1e-4)
     assert marking.margin == pytest.approx(3.7189 - 2.3263, abs=1e-3)
     mark = caw.KGW(1, subkeys=64)
     marking = marking_of(DIRECTORY.tenants["found"], SETTINGS, policy, mark=mark, max_tokens=9, wants=None)
-    assert marking.detectable_at == 1e-3 and marking.margin == pytest.approx(4.1640 - 3.6034, abs=1e-3)
+    assert marking.level == 1e-3 and marking.margin == pytest.approx(4.1640 - 3.6034, abs=1e-3)
 
 
 def test_rules_are_checked() -> None:

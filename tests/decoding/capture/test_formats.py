@@ -12,6 +12,7 @@ from decoding.capture.test_fixed_step import both
 from decoding.capturing import replays_go_on_as, seen_by_fakes, started
 from decoding.running import make_decoder, run
 from decoding.test_step import SAMPLING, capacity_policy
+from docs.test_examples import WATERMARK
 
 import caw
 from caw import ops
@@ -38,6 +39,7 @@ FORMATS: dict[str, Any] = {
     # no green token in a record of 100: the whole vocabulary counts
     "transformers, few": caw.KGW(key=19, gamma=0.01, delta=9.0, format="transformers"),
     "sbw, few": caw.KGW(key=17, gamma=0.01, delta=9.0, seeding="simple_4", format="sbw"),
+    "an own": WATERMARK.DiPmark(key=14, context_width=2),
 }
 POLICIES = {
     "fixed": lambda model: caw.FixedStrength(1.0),

@@ -23,11 +23,11 @@ pytestmark = [
 LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
 # what each command loads its model with, and what it needs besides one
 COMMANDS = {
-    "generate": ("caw.cli.generate_command", ["--prompt", "x"]),
-    "demo": ("caw.cli.demo_command", ["--evaluator", "EVALUATOR"]),
-    "tune": ("caw_lab.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
-    "serve": ("caw.cli.serve_command", []),
-    "evaluate perplexity": ("caw_lab.cli.evaluate_perplexity_command", ["."]),
+    "generate": ("caw.models", ["--prompt", "x"]),
+    "demo": ("caw.models", ["--evaluator", "EVALUATOR"]),
+    "tune": ("caw.models", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
+    "serve": ("caw.models", []),
+    "evaluate perplexity": ("caw.models", ["."]),
     "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
     "detection-weights": (
@@ -112,14 +112,14 @@ def test_what_does_not_go_together_is_refused(model: str) -> None:
 
 
 def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.cli import options, quantization_option
+    from caw.cli import place as module
+    from caw.cli.place import Place
 
-    monkeypatch.setattr(options, "resolve_device", lambda device: device or "cuda")
-    place = quantization_option.prepare_place
-    assert place("x.gguf", None, None, "auto", "file") == "cpu"
-    assert place("x.gguf", None, None, "auto", None) == "cuda"
+    monkeypatch.setattr(module, "resolve_device", lambda device: device or "cuda")
+    assert Place(quantization="file").prepare("x.gguf") == "cpu"
+    assert Place().prepare("x.gguf") == "cuda"
     with pytest.raises(ValueError, match="--quantization='file' computes in float32 on a CPU, found auto on cuda"):
-        place("x.gguf", "cuda", None, "auto", "file")
+        Place(device="cuda", quantization="file").prepare("x.gguf")
 
 
 @pytest.mark.parametrize(

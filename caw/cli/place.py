@@ -1,0 +1,75 @@
+"""Where a command's model runs and with which numbers: one set of options for every command that runs a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from caw.cli.options import panel
+from caw.flags import RUNNING, flag
+from caw.models.device import DTYPES, resolve_device
+from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS, check_quantization, usual_device
+from caw.models.sources import file_or_folder
+
+FLAG, CHOICES = "--quantization", "|".join((*FILE_WEIGHTS, *GPU_WEIGHTS))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Options of a model that a command loads."""
+
+    dtype: str = flag("auto", "Data type of the model.", RUNNING, metavar="auto|" + "|".join(DTYPES))
+    quantization: str | None = flag(
+        None, "Quantized model weights, 4 to 8 bits: file keeps a .gguf file's blocks, on a CPU (file-fast also rounds "
+        "inputs); fp8 (GPU only), int8 and int4 quantize while loading [no quantization].", RUNNING, metavar=CHOICES,
+    )  # fmt: skip
+    device: str | None = flag(None, "Device: cpu, cuda, cuda:1, ... [cuda if available].", RUNNING)
+    threads: int | None = flag(None, "CPU threads [all cores].", RUNNING, min=1)
+
+    def prepare(self, model: str) -> str:
+        """Set the number of threads and return the model's device: the CPU by default for a file's own blocks.
+
+        Raises ValueError or ImportError, before anything is loaded, for weights that this model cannot have there.
+        """
+        set_threads(self.threads)
+        device = str(resolve_device(usual_device(self.quantization, self.device)))
+        if self.quantization is not None:
+            import torch
+
+            check_quantization(self.quantization, file_or_folder(model), torch.device(device), self.dtype, FLAG)
+        return device
+
+    def load(self, model: str, device: str) -> tuple[Any, Any]:
+        """Return model and tokenizer."""
+        from caw.models import load_model
+
+        return load_model(model, device=device, dtype=self.dtype, quantization=self.quantization)
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the number of CPU threads; None leaves it unchanged."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def second_option(model: str, name: str, title: str = RUNNING) -> Any:
+    """Return the option for a command's second model, which `model` names."""
+    text = f"Weights of fewer bits, as of other commands' --quantization, for the model that {model} names."
+    return panel(title, text, name, metavar=CHOICES)
+
+
+def check_second(model: str | None, device: str, dtype: str, quantization: str | None, name: str, names: str) -> None:
+    """Raise as `Place.prepare` does, for a second model on the first one's device. ValueError if there is no second
+    model.
+
+    name: of its --quantization. names: the option that names the model.
+    """
+    if quantization is None:
+        return
+    if model is None:
+        raise ValueError(f"{name} is for the model given by {names}, got none; leave it out")
+    import torch
+
+    check_quantization(quantization, file_or_folder(model), torch.device(device), dtype, name)
