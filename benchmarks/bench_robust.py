@@ -30,7 +30,7 @@ from caw.benchmark.machine import about
 from caw.detection.edits import GAP_AND_WORD, Attacked, RateAttack, WordD, draw_count
 from caw.io.files import write_text
 from caw.models.teacher import teacher_forced
-from caw.watermarks import Watermark
+from caw.watermarks import Signature
 from caw_lab.evaluation.attacks.copy_paste import CopyPaste
 from caw_lab.training.everyday import EVERYDAY
 
@@ -38,7 +38,7 @@ SUBJECTS["demo"] = Subject("smollm2-135m", "file-fast", True, "qwen05")
 KEY = "what edits leave {}"
 KEYS, LEVELS, MEASURED = 4, (0.01, 0.001), 24
 UNMARKED = "unmarked"
-MARKS: dict[str, Callable[[str], Watermark]] = {
+MARKS: dict[str, Callable[[str], Signature]] = {
     UNMARKED: caw.Recommended,  # reads them; they are drawn without a mark
     "recommended": caw.Recommended,
     "race 2": caw.Recommended,  # the same texts, read as the race alone
@@ -58,7 +58,7 @@ class Set:
     marks: tuple[str, ...]
 
 
-def mark_of(mark: str, key: str) -> Watermark:
+def mark_of(mark: str, key: str) -> Signature:
     watermark = MARKS[mark](key)
     return watermark.drawn if mark == "race 2" else watermark  # type: ignore[attr-defined]
 
