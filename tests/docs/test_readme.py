@@ -142,6 +142,19 @@ def test_guarded_texts() -> None:
     assert f"at the cost of {row['cost']:.0f} unmarked decodes" in README
 
 
+def test_edits() -> None:
+    [texts] = [part for part in results("robust.json")["rows"] if part.get("set") == "demo .46"]
+    rows = [row for row in texts["rows"] if row["mark"] == "recommended"]
+    found = {row["edit"]: per_cent(row["found"][0] / row["n"], 0) for row in rows}
+    said = [f"{texts['tokens']} tokens and {texts['entropy']:.2f} nats a token"]
+    said += [
+        f"{found['as is']} are detected at 1 %",
+        f"{found['replaced-0.1']} after one",
+        f"{found['replaced-0.2']} after one in five",
+    ]
+    assert all(part in " ".join(README.split()) for part in said)
+
+
 def test_false_alarms() -> None:
     found = results("detect_null.json")
     rates = [rate for row in found["rows"] for rate in row["once"]]
