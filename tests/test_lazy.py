@@ -1,7 +1,5 @@
 """Public names load at their first use, and stay what they are whatever modules have been imported before."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess
@@ -9,14 +7,7 @@ import sys
 
 import pytest
 
-PACKAGES = (
-    "caw",
-    "caw.evaluator",
-    "caw_lab.training.labelers",
-    "caw.models",
-    "caw.policies",
-    "caw.watermarks",
-)
+PACKAGES = ("caw", "caw.evaluator", "caw_lab.training.labelers", "caw.models", "caw.policies", "caw.watermarks")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

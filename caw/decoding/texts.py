@@ -5,27 +5,25 @@ Every tensor is updated in place: a captured step reads and writes the same addr
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
 from caw.decoding.evidence import Evidence
 from caw.decoding.penalties import Penalties
 from caw.decoding.request import Request
+from caw.decoding.row_marks import within
 from caw.decoding.row_tensors import RowTensors
 from caw.defaults import FREE_TOKENS
-from caw.record import kept_rows
+from caw.record import Rows
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING
 
-P = TypeVar("P", Evidence, Penalties)
-
 
 @dataclass
-class Texts:
+class Texts(Rows):
     """B rows, each with a text or empty.
 
     padded_tokens: int64 [B, W + N]; W leading -1 (or the prompt's last tokens, for watermarks that read them), then the
@@ -33,7 +31,7 @@ class Texts:
     counts: int64 [B], tokens generated. budgets: int64 [B], maximum of them. active: bool [B].
     streams: int64 [B, 2], of the sampling noise, see `sampling`. rows: settings of each text.
     spent: float64 [B], surprisal in nats of the tokens of a free beginning, see `in_beginning`. free_counts: int64 [B],
-        how many these are.
+        how many these are. open_counts: int64 [B], positions of the new tokens at which the mark had a choice.
     refused: float32 [B], the first strength of the text that its policy must not give (NaN, below 0, beyond its
         maximum); 0 where there was none.
     window: W. evidence: what the texts have shown so far; None without a target.
@@ -47,6 +45,7 @@ class Texts:
     streams: torch.Tensor
     spent: torch.Tensor
     free_counts: torch.Tensor
+    open_counts: torch.Tensor
     refused: torch.Tensor
     rows: RowTensors
     window: int
@@ -73,6 +72,7 @@ class Texts:
             streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
             spent=torch.zeros(batch, dtype=torch.float64, device=device),
             free_counts=torch.zeros(batch, dtype=torch.int64, device=device),
+            open_counts=torch.zeros(batch, dtype=torch.int64, device=device),
             refused=torch.zeros(batch, device=device),
             rows=RowTensors.empty(batch, ends, device),
             window=window,
@@ -103,10 +103,20 @@ class Texts:
         """Tell which texts are in their free beginning, whose tokens the key does not draw, bool [B]."""
         return self.active & (self.spent < self.rows.beginnings) & (self.free_counts < FREE_TOKENS)
 
+    def counts_of(self, row: int) -> tuple[int, int, float]:
+        """(open positions, tokens of the free beginning, its nats so far; inf = it is over, or there was none)."""
+        spent, free = float(self.spent[row]), int(self.free_counts[row])
+        begins = spent < self.rows.beginnings[row] and free < FREE_TOKENS
+        return int(self.open_counts[row]), free, spent if begins else math.inf
+
     def contexts(self) -> torch.Tensor:
         """The last W tokens of each text, int64 [B, W], -1 where there are none."""
         offsets = torch.arange(self.window, device=self.counts.device)
         return self.padded_tokens.gather(1, self.counts[:, None] + offsets[None])
+
+    def repeats(self, mark: Watermark, context: torch.Tensor) -> torch.Tensor | None:
+        """Contexts [B, W] that a watermark does not mark again, bool [B]; None where it marks all."""
+        return self.context_repeats(within(mark, context), mark.missing) if mark.deduplicates else None
 
     def context_repeats(self, context: torch.Tensor, missing: int = MISSING) -> torch.Tensor:
         """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B].
@@ -135,6 +145,7 @@ class Texts:
         self.budgets[rows] = torch.tensor([request.budget for request in requests], device=device)
         spent = [request.spent if request.begun else 0.0 for request in requests]
         self.spent[rows], self.free_counts[rows] = torch.tensor(spent, dtype=torch.float64, device=device), 0
+        self.open_counts[rows] = torch.tensor([request.open for request in requests], device=device)
         self.rows.start(rows, [request.row for request in requests], ends, marks)
         prompts = [request.ids for request in requests]
         if self.evidence is not None:
@@ -168,26 +179,9 @@ class Texts:
         ended = self.rows.ended(tokens[:, None])[:, 0]
         self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop all but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
-        for name in TENSORS:
-            setattr(self, name, kept_rows(getattr(self, name), rows))
-        self.rows.keep(rows)
-        for own in (self.evidence, self.penalties):
-            if own is not None:
-                own.keep(rows)
-
-    def take(self, rows: torch.Tensor | slice) -> Texts:
-        """A copy of `rows` (int64 [R]); of a slice, the same memory."""
-        parts = {name: getattr(self, name)[rows] for name in TENSORS}
-        evidence, penalties = _taken(self.evidence, rows), _taken(self.penalties, rows)
-        return Texts(**parts, rows=self.rows.take(rows), window=self.window, evidence=evidence, penalties=penalties)
-
     def fork(self, row: int, to: int) -> None:
         """Copy row `row` to row `to`."""
-        parts = (self.evidence, self.penalties)
-        held = [getattr(self, name) for name in TENSORS] + self.rows.tensors
-        for tensor in [*held, *(t for part in parts if part is not None for t in part.tensors)]:
+        for tensor in self.tensors:
             tensor[to] = tensor[row]
         self.rows.marks[to] = self.rows.marks[row]
 
@@ -197,10 +191,3 @@ class Texts:
         self.padded_tokens = torch.nn.functional.pad(self.padded_tokens, (0, more), value=MISSING)
         if self.evidence is not None:
             self.evidence.seen = torch.nn.functional.pad(self.evidence.seen, (0, 0, 0, more))
-
-
-TENSORS = [f.name for f in dataclasses.fields(Texts) if f.type == "torch.Tensor"]
-
-
-def _taken(part: P | None, rows: torch.Tensor | slice) -> P | None:
-    return None if part is None else type(part)(*(tensor[rows] for tensor in part.tensors))

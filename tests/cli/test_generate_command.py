@@ -1,7 +1,5 @@
 """`caw generate` on one prompt: the library's text on stdout; every option works and arrives."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -22,12 +20,9 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 def test_who_decides_about_ends(model: str, tmp_path: Path) -> None:
     for options, expected in (
-        ((), False),
-        (("--format", "transformers", "--seeding", "lefthash"), True),
-        (("--mark-eos",), True),
-        (("--format", "transformers", "--keep-eos"), False),
-        (("--watermark", "synthid"), True),
-    ):
+        ((), False), (("--format", "transformers", "--seeding", "lefthash"), True), (("--mark-eos",), True),
+        (("--format", "transformers", "--keep-eos"), False), (("--watermark", "synthid"), True),
+    ):  # fmt: skip
         output = tmp_path / "out.jsonl"
         command = ("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "2", "-o", str(output))
         result = run(*command, "--key", "5", *options)

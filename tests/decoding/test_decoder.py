@@ -1,7 +1,5 @@
 """Batches, refill and branching change no token: identities 2 and 5."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any
@@ -16,10 +14,7 @@ import caw
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
 
-SAMPLING = {
-    "greedy": {},
-    "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.95, "seed": 5},
-}
+SAMPLING = {"greedy": {}, "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.95, "seed": 5}}
 
 
 def check(runs: dict[str, list[list[int]]], prompts: list[list[int]], reference: BruteForce) -> None:
