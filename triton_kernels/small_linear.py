@@ -7,10 +7,10 @@
 
 One kernel for 1 to 64 rows and for every format of weights: a program takes BLOCK_O outputs for all of them, 16 rows a
 product, and walks along K, tile by tile, in pipelined 16-byte copies. Weights of 4 and 8 bits (`packed_weights`) become
-numbers of x's dtype in registers, once for all rows. The tiles depend on the weights' shape and format alone and nobody splits K, so a row has the same
-bits whatever rows are beside it and however many: what candidates are given is what a plain decode is given.
-Tiles that were timed on the device (`tuned`) replace those of arithmetic, again for all numbers of rows; where torch's
-product was faster there, and as blind to other rows, it makes the products that it can make in one.
+numbers of x's dtype in registers, once for all rows. The tiles depend on the weights' shape and format alone and nobody
+splits K, so a row has the same bits whatever rows are beside it and however many: what candidates are given is what a
+plain decode is given. Tiles that were timed on the device (`tuned`) replace those of arithmetic, again for all numbers
+of rows; where torch's product was faster there, and as blind to other rows, it makes those that it can make in one.
 """
 
 from collections.abc import Sequence

@@ -87,7 +87,7 @@ def test_the_gate_can_fail(device):
         ("_race_kernel", {"registers": 65}, "registers"),
         ("_split_kernel", {"async_copies": 0}, "asynchronous"),
         ("_product_kernel", {"async_copies": 0}, "asynchronous"),
-        ("_product_kernel", {"issued": 4096, "useful": 2048}, "2 times the multiply-adds"),
+        ("_product_kernel", {"repeated": 2.0}, "2 times the multiply-adds"),
         ("_product_kernel", {"instructions": 7.6, "numbers": "int4 float16"}, "7.60 instructions a weight"),
         ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
     ]:
