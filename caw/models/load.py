@@ -17,6 +17,7 @@ from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, req
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def load_model(
@@ -24,7 +25,7 @@ def load_model(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "auto",
     quantization: str | None = None,
-) -> Any:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer.
 
     Args:
