@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 REQUIRE = os.environ.get("CAW_EXT") == "require"
@@ -30,6 +31,24 @@ except ImportError as error:
     torch, why_no_torch = None, str(error)
     if REQUIRE:
         sys.exit(f"CAW_EXT=require needs torch while building ({error}); install it and use --no-build-isolation")
+
+
+# Python that is started beside a folder of a package's name takes that for the package, whose finder of an editable
+# installation comes last: one more finder comes first, for a folder without code only
+BESIDE = """
+
+class _BesideFolder:
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if path is None and fullname in MAPPING:
+            found = PathFinder.find_spec(fullname, path, target)
+            if found is None or found.origin is None:
+                return _EditableFinder.find_spec(fullname, path, target)
+
+
+sys.meta_path.insert(0, _BesideFolder)
+"""
+editable_wheel._FINDER_TEMPLATE += BESIDE  # setuptools has no other place for it
 
 
 def sources(*patterns):

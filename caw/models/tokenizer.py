@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from caw.io.files import cache_root, write_whole
+from caw.io.files import cache_root, content_mark, write_whole
 from caw.models.load import load_tokenizer
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
 
@@ -195,7 +195,7 @@ def _kept_file(source: TokenizerSource) -> Path:
     """Return the cache file of a local tokenizer's backend; it changes with the tokenizer's files and the libraries."""
     folder = Path(source.folder)
     files = [folder / source.gguf] if source.gguf else [f for f in sorted(folder.iterdir()) if f.suffix not in WEIGHTS]
-    marks = [f"{f.resolve()} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files if f.is_file()]
+    marks = [content_mark(f) for f in files if f.is_file()]
     versions = [f"{package} {importlib.metadata.version(package)}" for package in ("transformers", "tokenizers")]
     mark = hashlib.sha256("\n".join([str(KEPT_VERSION), *versions, *marks]).encode()).hexdigest()
     return cache_root() / "tokenizers" / f"{Path(source.gguf or folder).stem}-{mark[:16]}.json"
