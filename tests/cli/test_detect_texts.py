@@ -56,6 +56,25 @@ def test_detect_lines_texts_and_ids(model: str, marked: str, tmp_path: Path) -> 
     assert json.loads(result.stdout)["p_value"] == (lines[0]["given_p_value"] or lines[0]["p_value"])
 
 
+def test_several_files(model: str, marked: str, tmp_path: Path) -> None:
+    texts = {"one.txt": marked, "two.txt": "the sky", "three.txt": marked}
+    files = [str(tmp_path / name) for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        Path(file).write_text(text, encoding="utf-8", newline="")
+    lines = detect_json(*files, "--tokenizer", model)
+    assert [(line["id"], line["is_watermarked"]) for line in lines] == list(
+        zip(files, (True, False, True), strict=True)
+    )
+    page = tmp_path / "page.html"
+    result = run("detect", *files, "--tokenizer", model, "--html", str(page))
+    assert "2 of 3 texts are watermarked" in result.stdout and all(
+        Path(file).name in page.read_text() for file in files
+    )
+    for more, said in ((files[:1], "each FILE must be given once"), (["x.jsonl"], "give --input for a file with")):
+        assert_refused(run("detect", *files, *more, "--tokenizer", model), said)
+    assert_refused(run("detect", *files, "--tokenizer", model, "--html", files[2]), "must be another file than")
+
+
 def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     made = run("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "8", "-o", str(out))
