@@ -25,15 +25,7 @@ from caw.cli.generate_prompts import (
 )
 from caw.cli.options import panel
 from caw.cli.place import Place
-from caw.cli.policy_choice import (
-    COOL,
-    GREEDY,
-    RACED,
-    choose_policy,
-    choose_watermark,
-    recommended_of,
-    what_marks,
-)
+from caw.cli.policy_choice import COOL, GREEDY, RACED, choose_policy, choose_watermark, recommended_of, what_marks
 from caw.flags import DECODING, DETECTABLE, flag
 from caw.io.files import check_paths
 from caw.io.inputs import name_of

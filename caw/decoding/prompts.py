@@ -74,8 +74,7 @@ class Accepted:
             raise (first.error or ValueError)(str(first))
         total = len(self.refused) + len(self.requests)
         warn_caller(
-            f"{len(self.refused)} of {total} prompts get no text, the rest goes on; the first: {first}",
-            PromptWarning,
+            f"{len(self.refused)} of {total} prompts get no text, the rest goes on; the first: {first}", PromptWarning
         )
 
     @property

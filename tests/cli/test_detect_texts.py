@@ -61,15 +61,11 @@ def test_several_files(model: str, marked: str, tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in texts]
     for file, text in zip(files, texts.values(), strict=True):
         Path(file).write_text(text, encoding="utf-8", newline="")
-    lines = detect_json(*files, "--tokenizer", model)
-    assert [(line["id"], line["is_watermarked"]) for line in lines] == list(
-        zip(files, (True, False, True), strict=True)
-    )
-    page = tmp_path / "page.html"
+    lines, page = detect_json(*files, "--tokenizer", model), tmp_path / "page.html"
+    assert [line["id"] for line in lines if line["is_watermarked"]] == [files[0], files[2]] and len(lines) == 3
     result = run("detect", *files, "--tokenizer", model, "--html", str(page))
-    assert "2 of 3 texts are watermarked" in result.stdout and all(
-        Path(file).name in page.read_text() for file in files
-    )
+    assert "2 of 3 texts are watermarked" in result.stdout
+    assert all(file in page.read_text() for file in files)
     for more, said in ((files[:1], "each FILE must be given once"), (["x.jsonl"], "give --input for a file with")):
         assert_refused(run("detect", *files, *more, "--tokenizer", model), said)
     assert_refused(run("detect", *files, "--tokenizer", model, "--html", files[2]), "must be another file than")
@@ -84,12 +80,6 @@ def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> 
     assert result.exit_code == 0  # it may be meant: what a key says of texts of others
     assert f"out.jsonl: 1 of the texts were marked with key {own}, tested is {other}; give the key" in result.stderr
     assert run("detect", "--tokenizer", model, "-i", str(out)).stderr == ""
-
-
-def test_a_file_of_lines_is_no_text(model: str, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_text('{"text": "the sky"}\n')
-    assert_refused(run("detect", "--tokenizer", model, str(out)), "give --input for a file with a text on each line")
 
 
 def test_detect_for_people(model: str, marked: str, tmp_path: Path) -> None:
@@ -128,6 +118,7 @@ def test_bad_detect(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ([], "one of FILE, --text, --input"),
         (["x.txt", "--text", "x"], "FILE and --text"),
         (["none.txt"], "none.txt"),
+        (["out.jsonl"], "give --input for a file with a text on each line"),
         (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"),
         (["--text", "x"], "--tokenizer"),
         (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"),

@@ -146,12 +146,7 @@ class FusedStep(FixedStep):
         return (Gate(1.0), choosing.own_strengths(state) * factors) if gate is None else (gate, factors)
 
     def decide(
-        self,
-        state: DecodeState,
-        rungs: Rungs,
-        window: Window,
-        width: int,
-        carried: torch.Tensor | None = None,
+        self, state: DecodeState, rungs: Rungs, window: Window, width: int, carried: torch.Tensor | None = None
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
         """Decide the step: returns (result, sibling int64 [B] to commit, where to commit bool [B]).
 
