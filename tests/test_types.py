@@ -14,11 +14,13 @@ reveal_type(caw.detect([1, 2], None, mark))
 reveal_type(caw.detect(["a"], None, mark))
 reveal_type(caw.detect([[1], [2]], None, mark))
 reveal_type(caw.Detector(None, mark)(("a", "b")))
+reveal_type(caw.detect_keys(["a"], None, {"one": mark}))
 reveal_type(caw.generate(*caw.load_model("x"), "a"))
 reveal_type(caw.load_model("x"))
 """
-ONE, OUTPUT = "caw.detection.result.DetectionResult", "caw.output.GenerationOutput"
-TYPES = [ONE, ONE, f"list[{ONE}]", f"list[{ONE}]", f"list[{ONE}]", OUTPUT, "tuple[Any, Any]"]  # transformers is skipped
+ONE, KEYS = "caw.detection.result.DetectionResult", "list[caw.detection.many_keys.KeySearchResult]"
+TYPES = [ONE, ONE, f"list[{ONE}]", f"list[{ONE}]", f"list[{ONE}]", KEYS, "caw.output.GenerationOutput"]
+TYPES += ["tuple[Any, Any]"]  # transformers is skipped
 
 
 @pytest.mark.slow(seconds=20)
