@@ -1,4 +1,5 @@
-"""A model's tokenizer for detection without transformers, whose import takes longer than detection itself.
+"""A model's tokenizer: transformers' own, and for detection one without transformers, whose import takes longer than
+detection itself.
 
 The ids are those of transformers' AutoTokenizer. Either the files show that it adds nothing to `tokenizer.json`, or its
 backend is loaded once, compared on PROBES and cached (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic
@@ -18,7 +19,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from caw.io.files import cache_root, content_mark, write_whole
-from caw.models.load import load_tokenizer
+from caw.models.gguf import require_gguf_packages
+from caw.models.messages import one_sentence, quiet
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
 
 KEPT_VERSION = 3
@@ -115,6 +117,30 @@ class FastTokenizer:
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+
+def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
+    """Load only the tokenizer, which is enough for detection; `name` as in `load_model`, nothing is dequantized.
+
+    revision: branch, tag or commit of a hub id, None = its main branch; files and folders have none. Raises as
+    `load_model`.
+    """
+    found = tokenizer_source(name)
+    if found.gguf is not None:
+        require_gguf_packages()
+        from caw.models.gguf_file import GGUFFile
+        from caw.models.gguf_tokenizer import check_tokenizer, gguf_tokenizer
+
+        file = GGUFFile(Path(found.folder) / found.gguf)
+        check_tokenizer(file)
+        with quiet(), one_sentence(name):
+            return gguf_tokenizer(file)
+    from transformers import AutoTokenizer
+
+    with quiet(), one_sentence(name):
+        return AutoTokenizer.from_pretrained(
+            found.folder, local_files_only=found.local, revision="main" if revision is None else revision
+        )
 
 
 def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:

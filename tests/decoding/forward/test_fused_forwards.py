@@ -14,7 +14,6 @@ import caw
 from caw import ops
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.plan_defaults import exact_rows
-from caw.models.parts import ModelParts
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
@@ -24,7 +23,7 @@ def llama() -> Any:
 
 
 def again(model: Any, *, enabled: bool = True) -> Any:
-    return FusedForwards.again(model, ModelParts.of(model), enabled=enabled)
+    return FusedForwards.again(model, enabled=enabled)
 
 
 def names(forwards: Any) -> list[str]:

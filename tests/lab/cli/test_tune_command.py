@@ -12,7 +12,7 @@ from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.io.vocabulary import Vocabulary
-from caw.models.load import load_tokenizer
+from caw.models import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("environment")
 
