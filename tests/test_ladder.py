@@ -1,7 +1,5 @@
 """The three ladders against exact rational arithmetic, on small integers where everything ties all the time."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

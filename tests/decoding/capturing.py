@@ -1,7 +1,5 @@
 """What a CUDA graph does to a step, without CUDA: record each tensor operation once, replay them on the same memory."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Iterator, Sequence

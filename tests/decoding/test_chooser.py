@@ -1,7 +1,5 @@
 """Identities 12 (given the same logits, the chooser emits what `generate` does) and 11 (a fork goes on as its text)."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Strength that follows the evidence, against decoding by definition with a detector at every token."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Free beginnings: a drawn text begins as the unmarked text of its seed, then the key draws; nothing is distorted."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import product

@@ -1,7 +1,5 @@
 """EXP(strength="scale") at strength 1: the model's own distribution, and a text that the key decides."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The whole step by Triton kernels: what it asks of their launchers, and its tokens in Triton's interpreter."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

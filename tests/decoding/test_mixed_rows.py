@@ -1,7 +1,5 @@
 """One batch of texts that differ in all that texts may differ in: each is what it is alone (float32)."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from typing import Any

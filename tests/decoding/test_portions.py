@@ -1,7 +1,5 @@
 """Prompts read in portions between steps: the same texts, and the others go on meanwhile."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random

@@ -1,7 +1,5 @@
 """Keys of single texts in one batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

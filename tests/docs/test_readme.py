@@ -1,7 +1,5 @@
 """README says what is so: its ten lines run, its numbers are the committed results', what it names is there."""
 
-from __future__ import annotations
-
 import ast
 import json
 import lzma

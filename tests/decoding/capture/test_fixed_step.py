@@ -1,7 +1,5 @@
 """Steps that read nothing back give the tokens, traces and ends of those that do."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Forwards kept from one call to the next: the same object while nothing changed, made anew at any change."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that accelerate spread: here over memory and a folder on disk, which takes the same road as several GPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
