@@ -1,7 +1,5 @@
 """Reference of `score_keys`: what the evidence of one text scores in all under each of many keys."""
 
-from __future__ import annotations
-
 import torch
 
 from caw import prf

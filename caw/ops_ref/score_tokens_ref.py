@@ -1,7 +1,5 @@
 """Reference of `score_tokens`: what the tokens of texts in a native format score, each under a key of its own."""
 
-from __future__ import annotations
-
 import torch
 
 from caw import prf
