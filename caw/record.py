@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from caw import ops
+from caw.arrays import ops, torch
 from caw.defaults import RECORD_SIZE
 
 

@@ -21,6 +21,8 @@ PACKAGES = {
     "reedsolo": ("reedsolo", "payload"),
     "scikit-learn": ("sklearn", "eval"),
     "sqlalchemy": ("sqlalchemy", "registry"),
+    "torch": ("torch", "generate"),
+    "transformers": ("transformers", "generate"),
 }
 
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from caw.benchmark.sizes import SHAPES
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.network import shipped
+from caw.evaluator.shelf import shipped
 from caw.evaluator.token_classes import CLASSES, class_table
 from caw.models import load_model
 from caw.models.device import resolve_device, resolve_dtype

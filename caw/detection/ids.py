@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 
+from caw.arrays import is_tensor
 from caw.io.token_texts import id_count
 from caw.io.unicode import is_unicode
 
 ID_LIMIT = 1 << 31
 SHAPES = "a str, one flat sequence of token ids, or a list of either"
 HALF = "must be valid Unicode, found half of a surrogate pair; repair the text"
-# what a tensor of ids may hold
-INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = [f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)]  # what a tensor of ids may hold
 
 
 def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
@@ -24,7 +23,7 @@ def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
 
     A list is classified by its first item. Raises TypeError for other types.
     """
-    if isinstance(text_or_ids, (str, np.ndarray, torch.Tensor)):
+    if isinstance(text_or_ids, (str, np.ndarray)) or is_tensor(text_or_ids):
         return [text_or_ids], True
     if not isinstance(text_or_ids, (list, tuple)):
         raise TypeError(f"expected {SHAPES}, got {type(text_or_ids).__name__}; pass the generated text or its ids")
@@ -111,9 +110,9 @@ def flat_ids(item: Any, name: str) -> np.ndarray:
         # NumPy would take them for 0 and 1 among integers
         if kinds & {bool, np.bool_} or any(array.dtype == bool for array in arrays):
             refuse("one with a bool", own)
-        if any(issubclass(kind, torch.Tensor) for kind in kinds):
-            item = [_array(i, refuse) if isinstance(i, torch.Tensor) else i for i in item]
-    elif isinstance(item, torch.Tensor):
+        if kinds - {int}:
+            item = [_array(i, refuse) if is_tensor(i) else i for i in item]
+    elif is_tensor(item):
         item = _array(item, refuse)
     elif not isinstance(item, np.ndarray):
         refuse(f"of type {type(item).__name__}", f"pass {SHAPES}")
@@ -134,20 +133,21 @@ def flat_ids(item: Any, name: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _array(tensor: torch.Tensor, refuse: Callable[[str, str], NoReturn]) -> np.ndarray:
+def _array(tensor: Any, refuse: Callable[[str, str], NoReturn]) -> np.ndarray:
     """Convert a dense tensor of integers to an array."""
-    if tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_meta or tensor.is_nested or str(tensor.layout) != "torch.strided":
         kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else "sparse"
         refuse(f"a {kind} tensor", "pass a dense one")
     if not tensor.numel():
         return np.empty(tuple(tensor.shape), np.int64)
-    if tensor.dtype not in INTEGERS:
-        refuse(f"of {str(tensor.dtype).removeprefix('torch.')} values", "pass what the tokenizer returned as input_ids")
+    if dtype not in INTEGERS:
+        refuse(f"of {dtype} values", "pass what the tokenizer returned as input_ids")
     return tensor.detach().cpu().numpy()
 
 
 def _is_text(item: Any) -> bool:
     """Return whether an item of a list is a text, not a token id (ids may be NumPy scalars or 0-d tensors)."""
-    if isinstance(item, (np.ndarray, torch.Tensor)):
+    if isinstance(item, np.ndarray) or is_tensor(item):
         return item.ndim > 0
     return isinstance(item, (str, list, tuple))

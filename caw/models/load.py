@@ -14,6 +14,7 @@ from caw.models.gguf import cache_folder, dequantized, require_gguf_packages
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
+from caw.requirements import require
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ def load_model(
     dequantized because its blocks cannot be used directly.
     """
     require_name(name)
+    require("torch", "loading a model")
     place = resolve_device(device)
     source = file_or_folder(name)
     if quantization is None:
@@ -143,6 +145,7 @@ def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
     `load_model`.
     """
     found = tokenizer_source(name)
+    require("transformers", f"the tokenizer of {name}")
     if found.gguf is not None:
         require_gguf_packages()
         from caw.models.gguf_file import GGUFFile

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from caw.checks import require_int, require_number
 from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
-from caw.evaluator.network import UNIVERSAL, shipped_for
+from caw.evaluator.shelf import UNIVERSAL, shipped_for
 from caw.io.show import shown
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.capacity import CapacityPolicy

@@ -1,0 +1,165 @@
+"""What the tokens of texts score, in arrays: by `caw._plain`, a C library without torch, or NumPy where it is missing.
+
+The numbers are those of the operators of the same names (`caw.ops`), which are compiled from the same sources.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw import prf
+from caw.op_indices import RACE_TOP_K, SELFHASH
+
+LIBRARY = Path(__file__).parent / "_plain.so"
+VERSION = 1  # of its functions, as in csrc/plain/plain.cpp
+REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ compiler)"
+SEED_MASK, BITS, MISSING = 0xFFFFFFFF, 32, -1
+AT_ONCE = 1 << 18  # words that NumPy works out together; bounds memory to some tens of MB
+
+
+@functools.cache
+def library() -> Any:
+    """The C library; None, with a warning, where it is missing or of another version."""
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        if found.caw_plain_version() == VERSION:
+            return found
+        why = "was built for functions of another version"
+    except (OSError, AttributeError) as error:
+        why = f"does not load ({error})" if LIBRARY.exists() else "is not installed"
+    warnings.warn(
+        f"caw's C library _plain {why}; {REMEDY}; NumPy is used instead and is slower", RuntimeWarning, stacklevel=3
+    )
+    return None
+
+
+def score_tokens(ids: np.ndarray, window: int, key: int, scheme: int, threshold: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values float64 [n] of tokens int64 [n] under one key, and selfhash's seeds int64 [n], else [0].
+
+    Texts have `window` missing tokens (-1) between them. key: below 2^64. scheme, threshold: see
+    `caw.watermarks.base.Native`.
+    """
+    n = len(ids)
+    values, seeds = np.empty(n), np.empty(n if scheme == SELFHASH else 0, np.int64)
+    if found := library():
+        tokens = _int64(ids)
+        found.caw_score_tokens(
+            _at(tokens), _long(n), _long(window), ctypes.c_uint64(key), _long(scheme), _long(threshold), _at(values),
+            _at(seeds) if len(seeds) else None,
+        )  # fmt: skip
+        return values, seeds
+    padded = np.concatenate([np.full(window, MISSING), ids])
+    contexts = [padded[i : i + n] for i in range(window)]
+    if scheme == SELFHASH:
+        seeds = np.min([prf.token_word(key, prf.absorb_context(key, [x]), ids) for x in contexts], axis=0)
+        contexts = [seeds, ids]
+    words = prf.token_word(key, prf.absorb_context(key, contexts), ids)
+    return _scores(np.broadcast_to(words, n), scheme, threshold), seeds
+
+
+def score_keys(contexts: np.ndarray, ids: np.ndarray, keys: np.ndarray, scheme: int, threshold: int) -> np.ndarray:
+    """What evidence scores in all under each of m keys, float64 [m]; everything that is given counts.
+
+    contexts: int64 [n, W], the tokens before each piece of evidence, -1 where there are none. ids: int64 [n]. keys:
+    int64 [m], 64 bits each. scheme, threshold: see `caw.watermarks.base.Native`. ValueError for selfhash, whose
+    evidence is another under each key.
+    """
+    if scheme == SELFHASH:
+        raise ValueError("scheme must be 0, 2 or 3, got 1; selfhash has other evidence under each key")
+    sums = np.zeros(len(keys))
+    if found := library():
+        before, tokens, secrets = _int64(contexts), _int64(ids), _int64(keys)
+        found.caw_score_keys(
+            _at(before), _at(tokens), _long(len(ids)), _long(contexts.shape[1]), _at(secrets), _long(len(keys)),
+            _long(scheme), _long(threshold), _at(sums),
+        )  # fmt: skip
+        return sums
+    step = max(1, AT_ONCE // max(1, len(ids)))
+    for start in range(0, len(keys), step):
+        some = keys[start : start + step, None]
+        words = prf.token_word(some, prf.absorb_context(some, [c[None] for c in contexts.T]), ids[None])
+        sums[start : start + step] = _scores(words, scheme, threshold).sum(1)
+    return sums
+
+
+def _scores(words: np.ndarray, scheme: int, threshold: int) -> np.ndarray:
+    if scheme >= RACE_TOP_K:  # both races
+        return np.asarray(-np.log1p(-prf.uniform(words)))
+    return np.asarray(prf.below(words, threshold)).astype(np.float64)
+
+
+def permutation(seed: int, size: int) -> np.ndarray:
+    """torch.randperm(size) of the CPU generator after manual_seed(seed), int64 [size]."""
+    return _heads(seed, size, size)
+
+
+def permutation_green(seeds: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
+    """The first `count` entries of each seed's permutation as a set: int64 [N] -> int32 [N, ceil(V / 32)], token t is
+    bit t % 32 of word t // 32.
+    """
+    member = np.zeros((len(seeds), (vocab_size + BITS - 1) // BITS * BITS), dtype=bool)
+    for row, seed in zip(member, seeds.tolist(), strict=True):
+        row[_heads(seed, vocab_size, count)] = True
+    return np.packbits(member, axis=1, bitorder="little").view("<i4")
+
+
+def permutation_contains(seeds: np.ndarray, tokens: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
+    """Whether tokens[i] is among the first `count` entries of the permutation of seeds[i], bool [N]; tokens outside
+    [0, V) are in none.
+    """
+    inside = np.zeros(len(seeds), dtype=bool)
+    if found := library():
+        starts, ids = _int64(seeds), _int64(tokens)
+        found.caw_contains(_at(starts), _at(ids), _long(len(ids)), _long(vocab_size), _long(count), _at(inside))
+        return inside
+    for seed in np.unique(seeds & SEED_MASK):
+        asks = seeds & SEED_MASK == seed
+        inside[asks] = np.isin(tokens[asks], _heads(int(seed), vocab_size, count))
+    return inside
+
+
+def generator_words(seeds: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """The 32-bit number indices[i] of the generator that seeds[i] starts, int64 [N]; torch.rand(n)[t] = (word t &
+    0xFFFFFF) / 2^24.
+    """
+    words = np.empty(len(indices), np.int64)
+    unique, inverse = np.unique(seeds & SEED_MASK, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    for seed, asks in zip(unique.tolist(), np.split(order, np.bincount(inverse).cumsum()[:-1]), strict=True):
+        words[asks] = _stream(seed, int(indices[asks].max()) + 1)[indices[asks]]
+    return words
+
+
+def _stream(seed: int, size: int) -> np.ndarray:
+    """The first numbers of MT19937 as torch and NumPy seed it, int64 [size]."""
+    return np.random.RandomState(seed & SEED_MASK).randint(0, 1 << BITS, size=size, dtype=np.uint32).astype(np.int64)
+
+
+def _heads(seed: int, size: int, count: int) -> np.ndarray:
+    """The first `count` entries of the permutation of range(size), int64: a forward Fisher-Yates shuffle."""
+    if found := library():
+        heads = np.empty(count, np.int64)
+        found.caw_permutation(ctypes.c_uint32(seed & SEED_MASK), _long(size), _long(count), _at(heads))
+        return heads
+    order = list(range(size))
+    targets = np.arange(count) + _stream(seed, count) % (size - np.arange(count))
+    for i, at in enumerate(targets.tolist()):
+        order[i], order[at] = order[at], order[i]
+    return np.array(order[:count])
+
+
+def _int64(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def _at(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+_long = ctypes.c_int64
