@@ -1,7 +1,7 @@
 """A model's tokenizer for detection without transformers, whose import takes longer than detection itself.
 
-The ids are those of transformers' AutoTokenizer. Either the files show that it adds nothing to `tokenizer.json`, or its
-backend is loaded once, compared on PROBES and cached (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic
+The ids are those of transformers' AutoTokenizer. A .gguf file of byte-level BPE is read here. Either other files show
+that it adds nothing to `tokenizer.json`, or its backend is loaded once, compared on PROBES and cached (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic
 of their own, and hub ids, are loaded by transformers each time; the caller is told.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from caw.io.files import cache_root, write_whole
+from caw.models.gguf_file import GGUFFile
+from caw.models.gguf_tokenizer import byte_level_backend, check_tokenizer
 from caw.models.load import load_tokenizer
+from caw.models.messages import one_sentence
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
 
 KEPT_VERSION = 3
@@ -130,6 +134,13 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
         return load_tokenizer(name)
     if source.gguf is None and (backend := _plain(Path(source.folder))) is not None:
         return FastTokenizer(backend)
+    if source.gguf is not None:
+        file = GGUFFile(Path(source.folder) / source.gguf)
+        check_tokenizer(file)
+        with one_sentence(name):
+            backend = byte_level_backend(file)
+        if backend is not None:
+            return FastTokenizer(backend)
     kept = _kept_file(source)
     if kept.is_file():
         with contextlib.suppress(Exception):  # tokenizers has no errors of its own; a bad file is written again
@@ -196,6 +207,7 @@ def _kept_file(source: TokenizerSource) -> Path:
     folder = Path(source.folder)
     files = [folder / source.gguf] if source.gguf else [f for f in sorted(folder.iterdir()) if f.suffix not in WEIGHTS]
     marks = [f"{f.resolve()} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files if f.is_file()]
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in ("transformers", "tokenizers")]
+    packages = ("transformers", "tokenizers")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages if importlib.util.find_spec(name)]
     mark = hashlib.sha256("\n".join([str(KEPT_VERSION), *versions, *marks]).encode()).hexdigest()
     return cache_root() / "tokenizers" / f"{Path(source.gguf or folder).stem}-{mark[:16]}.json"
