@@ -4,7 +4,7 @@
     caw._C       C++ ops for the CPU: built where torch is at hand too
     caw._C_cuda  CUDA ops: built where CUDA_HOME and a CUDA build of torch are, or with CAW_BUILD_CUDA=1
 
-The last two use torch's stable ABI, so that one file serves torch 2.11 to 2.15 and every Python from 3.10. Torch must be
+The last two use torch's stable ABI: one file serves torch 2.11 to 2.15 and every Python from 3.10. Torch must be
 importable while building them (`--no-build-isolation`). A build that fails leaves the reason beside the package and the
 library on its PyTorch reference; CAW_EXT=require makes it fatal, once all that can be built is in its place.
 """
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command import editable_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
@@ -32,6 +33,24 @@ except ImportError as error:
     torch, why_no_torch = None, str(error)
     if REQUIRE:
         sys.exit(f"CAW_EXT=require needs torch while building ({error}); install it and use --no-build-isolation")
+
+
+# Python that is started beside a folder of a package's name takes that for the package, whose finder of an editable
+# installation comes last: one more finder comes first, for a folder without code only
+BESIDE = """
+
+class _BesideFolder:
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if path is None and fullname in MAPPING:
+            found = PathFinder.find_spec(fullname, path, target)
+            if found is None or found.origin is None:
+                return _EditableFinder.find_spec(fullname, path, target)
+
+
+sys.meta_path.insert(0, _BesideFolder)
+"""
+editable_wheel._FINDER_TEMPLATE += BESIDE  # setuptools has no other place for it
 
 
 def sources(*patterns):

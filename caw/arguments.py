@@ -12,15 +12,13 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
 from caw.evaluator.network import check_serves
-from caw.evaluator.token_classes import reads_classes
 from caw.io.show import kind_of, shown
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.mark import Mark
-from caw.policies.recommended import Facts, mark_of
 from caw.policies.target import read_target
-from caw.settings import DRAWING, Sampling, Settings
+from caw.settings import DRAWING, Settings
 from caw.watermarks import Signature, Watermark
 
 
@@ -100,28 +98,6 @@ def check_arguments(
     warn_of_ignored_settings(facts, sampling or {})
     warn_of_dropout(facts)
     return policy
-
-
-def settle(
-    facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, sampling: Sampling, *, level: float | None = None
-) -> Mark:
-    """Return what marks the texts of a call, see `mark_of`; warns where no evaluator serves greedy ones.
-
-    level: p-value at which texts are tested, None = they are not.
-    """
-    mark = mark_of(watermark, policy, sampling, Facts(facts.name, reads_classes(tokenizer), level))
-    warn_of_no_evaluator(watermark, mark)
-    return mark
-
-
-def warn_of_no_evaluator(watermark: Any, mark: Mark) -> None:
-    """Warn of greedy texts of a rule that no evaluator serves."""
-    if mark.watermark is not watermark and mark.policy.target is not None and not mark.policy.reads_capacity:
-        warn_caller(
-            "no evaluator of this model and no tokenizer for the universal one, so greedy texts are marked at strength "
-            "1 until they reach the target; pass the tokenizer as caw_tokenizer=, name an evaluator, or use "
-            "caw.generate"
-        )
 
 
 def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:

@@ -26,7 +26,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error, settle, warn_of_keyed_draws
+from caw.arguments import check_policy, check_watermark, ended_on_error, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
@@ -41,7 +41,7 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.policies.mark import Mark
-from caw.policies.recommended import row_of
+from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
 from caw.watermarks import Signature, Watermark
 
@@ -99,7 +99,7 @@ def decode(
                 "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with "
                 f"{ONE_TOKEN}; use do_sample=False"
             )
-        watermark, policy = settle(facts, caw_tokenizer, watermark, policy, own)
+        watermark, policy = mark_of(watermark, policy, own, Facts())
         policy = check_policy(policy, facts.name, caw_tokenizer)
         Mark(watermark, policy).check_beginning(sampled=bool(generation_config.do_sample))
         warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))

@@ -19,7 +19,6 @@ from caw.arguments import (
     ended_on_error,
     kernels_of,
     prompt_count,
-    settle,
     warn_of_idle,
     warn_of_keyed_draws,
     without_retries,
@@ -38,7 +37,7 @@ from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
 from caw.policies.mark import Mark
-from caw.policies.recommended import row_of
+from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import Settings
 from caw.watermarks import Signature
 
@@ -128,7 +127,7 @@ def stream_results(
         warn_of_idle(watermark, policy, settings)
         settings = row_of(watermark, settings)
         requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
-        mark, policy = settle(facts, tokenizer, watermark, policy, settings, level=settings.level)
+        mark, policy = mark_of(watermark, policy, settings, Facts(settings.level))
         policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
         Mark(mark, policy).check_beginning(sampled=settings.do_sample)
         warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)

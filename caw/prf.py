@@ -23,7 +23,7 @@ import numpy as np
 
 from caw.arrays import columns, is_tensor, space_of, torch
 
-MASK = 0xFFFFFFFF
+MASK, KEY_MASK = 0xFFFFFFFF, (1 << 64) - 1
 ROUNDS = 10
 MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85

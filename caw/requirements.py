@@ -32,16 +32,20 @@ def require(package: str, purpose: str) -> None:
     purpose: what it is needed for, as the words after "required for".
     """
     module, extra = PACKAGES[package]
-    try:
-        there = importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # what finders that block a package raise
-        there = False
-    except ValueError:  # a module without a spec, which somebody put in sys.modules
-        there = sys.modules.get(module) is not None
-    if not there:
+    if not there(module):
         raise ImportError(
             f"{package} is required for {purpose} and is not installed; run `pip install 'caw-watermark[{extra}]'`"
         )
+
+
+def there(module: str) -> bool:
+    """Whether a module can be imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # what finders that block a package raise
+        return False
+    except ValueError:  # a module without a spec, which somebody put in sys.modules
+        return sys.modules.get(module) is not None
 
 
 def namesake() -> str:

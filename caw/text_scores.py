@@ -33,52 +33,51 @@ def library() -> Any:
         why = "was built for functions of another version"
     except (OSError, AttributeError) as error:
         why = f"does not load ({error})" if LIBRARY.exists() else "is not installed"
-    warnings.warn(
-        f"caw's C library _plain {why}; {REMEDY}; NumPy is used instead and is slower", RuntimeWarning, stacklevel=3
-    )
+    said = f"caw's C library _plain {why}; {REMEDY}; NumPy is used instead and is slower"
+    warnings.warn(said, RuntimeWarning, stacklevel=3)
     return None
+
+
+def _call(name: str, *given: np.ndarray | int) -> None:
+    """Call a function of the library with contiguous arrays and integers of 64 bits."""
+    numbers = (a.ctypes.data if isinstance(a, np.ndarray) else int(a) for a in given)
+    getattr(library(), name)(*(ctypes.c_uint64(number & prf.KEY_MASK) for number in numbers))
 
 
 def score_tokens(ids: np.ndarray, window: int, key: int, scheme: int, threshold: int) -> tuple[np.ndarray, np.ndarray]:
     """Values float64 [n] of tokens int64 [n] under one key, and selfhash's seeds int64 [n], else [0].
 
-    Texts have `window` missing tokens (-1) between them. key: below 2^64. scheme, threshold: see
-    `caw.watermarks.base.Native`.
+    Texts have `window` missing tokens (-1) between them. key: below 2^64. scheme, threshold: see `base.Native`.
     """
     n = len(ids)
-    values, seeds = np.empty(n), np.empty(n if scheme == SELFHASH else 0, np.int64)
-    if found := library():
-        tokens = _int64(ids)
-        found.caw_score_tokens(
-            _at(tokens), _long(n), _long(window), ctypes.c_uint64(key), _long(scheme), _long(threshold), _at(values),
-            _at(seeds) if len(seeds) else None,
-        )  # fmt: skip
+    if library():
+        values, seeds = np.empty(n), np.empty(n if scheme == SELFHASH else 0, np.int64)
+        _call("caw_score_tokens", _int64(ids), n, window, key, scheme, threshold, values, seeds)
         return values, seeds
+    tokens, seeds = ids[:, None], np.empty(0, np.int64)
     padded = np.concatenate([np.full(window, MISSING), ids])
-    contexts = [padded[i : i + n] for i in range(window)]
+    contexts = np.stack([padded[i : i + n] for i in range(window)], 1) if window else np.empty((n, 0), np.int64)
     if scheme == SELFHASH:
-        seeds = np.min([prf.token_word(key, prf.absorb_context(key, [x]), ids) for x in contexts], axis=0)
-        contexts = [seeds, ids]
-    words = prf.token_word(key, prf.absorb_context(key, contexts), ids)
-    return _scores(np.broadcast_to(words, n), scheme, threshold), seeds
+        contexts = np.concatenate([prf.anchored_seeds(key, contexts, tokens), tokens], 1)
+        seeds = contexts[:, 0]
+    words = np.broadcast_to(prf.context_words(key, contexts, tokens), (n, 1))
+    return _scores(words[:, 0], scheme, threshold), seeds
 
 
 def score_keys(contexts: np.ndarray, ids: np.ndarray, keys: np.ndarray, scheme: int, threshold: int) -> np.ndarray:
     """What evidence scores in all under each of m keys, float64 [m]; everything that is given counts.
 
     contexts: int64 [n, W], the tokens before each piece of evidence, -1 where there are none. ids: int64 [n]. keys:
-    int64 [m], 64 bits each. scheme, threshold: see `caw.watermarks.base.Native`. ValueError for selfhash, whose
-    evidence is another under each key.
+    int64 [m], 64 bits each. ValueError for selfhash, whose evidence is another under each key.
     """
     if scheme == SELFHASH:
         raise ValueError("scheme must be 0, 2 or 3, got 1; selfhash has other evidence under each key")
     sums = np.zeros(len(keys))
-    if found := library():
-        before, tokens, secrets = _int64(contexts), _int64(ids), _int64(keys)
-        found.caw_score_keys(
-            _at(before), _at(tokens), _long(len(ids)), _long(contexts.shape[1]), _at(secrets), _long(len(keys)),
-            _long(scheme), _long(threshold), _at(sums),
-        )  # fmt: skip
+    if library():
+        n, window = contexts.shape
+        _call(
+            "caw_score_keys", _int64(contexts), _int64(ids), n, window, _int64(keys), len(keys), scheme, threshold, sums
+        )
         return sums
     step = max(1, AT_ONCE // max(1, len(ids)))
     for start in range(0, len(keys), step):
@@ -94,9 +93,19 @@ def _scores(words: np.ndarray, scheme: int, threshold: int) -> np.ndarray:
     return np.asarray(prf.below(words, threshold)).astype(np.float64)
 
 
-def permutation(seed: int, size: int) -> np.ndarray:
-    """torch.randperm(size) of the CPU generator after manual_seed(seed), int64 [size]."""
-    return _heads(seed, size, size)
+def permutation(seed: int, size: int, count: int | None = None) -> np.ndarray:
+    """torch.randperm(size)[:count] of the CPU generator after manual_seed(seed), int64: a forward Fisher-Yates
+    shuffle.
+    """
+    count = size if count is None else count
+    if library():
+        heads = np.empty(count, np.int64)
+        _call("caw_permutation", seed & SEED_MASK, size, count, heads)
+        return heads
+    order, places = list(range(size)), np.arange(count)
+    for i, at in enumerate((places + _stream(seed, count) % (size - places)).tolist()):
+        order[i], order[at] = order[at], order[i]
+    return np.array(order[:count])
 
 
 def permutation_green(seeds: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
@@ -105,7 +114,7 @@ def permutation_green(seeds: np.ndarray, vocab_size: int, count: int) -> np.ndar
     """
     member = np.zeros((len(seeds), (vocab_size + BITS - 1) // BITS * BITS), dtype=bool)
     for row, seed in zip(member, seeds.tolist(), strict=True):
-        row[_heads(seed, vocab_size, count)] = True
+        row[permutation(seed, vocab_size, count)] = True
     return np.packbits(member, axis=1, bitorder="little").view("<i4")
 
 
@@ -114,13 +123,12 @@ def permutation_contains(seeds: np.ndarray, tokens: np.ndarray, vocab_size: int,
     [0, V) are in none.
     """
     inside = np.zeros(len(seeds), dtype=bool)
-    if found := library():
-        starts, ids = _int64(seeds), _int64(tokens)
-        found.caw_contains(_at(starts), _at(ids), _long(len(ids)), _long(vocab_size), _long(count), _at(inside))
+    if library():
+        _call("caw_contains", _int64(seeds), _int64(tokens), len(tokens), vocab_size, count, inside)
         return inside
     for seed in np.unique(seeds & SEED_MASK):
         asks = seeds & SEED_MASK == seed
-        inside[asks] = np.isin(tokens[asks], _heads(int(seed), vocab_size, count))
+        inside[asks] = np.isin(tokens[asks], permutation(int(seed), vocab_size, count))
     return inside
 
 
@@ -141,25 +149,5 @@ def _stream(seed: int, size: int) -> np.ndarray:
     return np.random.RandomState(seed & SEED_MASK).randint(0, 1 << BITS, size=size, dtype=np.uint32).astype(np.int64)
 
 
-def _heads(seed: int, size: int, count: int) -> np.ndarray:
-    """The first `count` entries of the permutation of range(size), int64: a forward Fisher-Yates shuffle."""
-    if found := library():
-        heads = np.empty(count, np.int64)
-        found.caw_permutation(ctypes.c_uint32(seed & SEED_MASK), _long(size), _long(count), _at(heads))
-        return heads
-    order = list(range(size))
-    targets = np.arange(count) + _stream(seed, count) % (size - np.arange(count))
-    for i, at in enumerate(targets.tolist()):
-        order[i], order[at] = order[at], order[i]
-    return np.array(order[:count])
-
-
 def _int64(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.int64)
-
-
-def _at(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-_long = ctypes.c_int64

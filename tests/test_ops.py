@@ -212,10 +212,6 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "score_tokens": lambda: [
         [torch.arange(9), 2, torch.arange(9) % 2, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)
     ],
-    "score_keys": lambda: [
-        [CONTEXT, torch.tensor([3, 0, 7]), torch.tensor([1, -1, 2**62, 5]), scheme, prf.green_threshold(0.25)]
-        for scheme in (0, 2, 3)
-    ] + [[CONTEXT[:0], KEYS[:0], KEYS, 0, 5], [CONTEXT, KEYS, KEYS[:0], 2, 0]],
     "show_evidence": lambda: [
         [torch.arange(B * 6).view(B, 6) % 5 - 1, torch.tensor([0, 4, 2]), torch.tensor([[3, 1], [2, 2], [0, 4]]),
          torch.zeros(B, 5, columns, dtype=torch.int64), torch.tensor([0, 4, 2]), 2, KEYS, scheme, 1 << 22]

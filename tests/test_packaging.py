@@ -136,3 +136,15 @@ def test_ci_runs_the_tests() -> None:
     assert "set -euo pipefail" in lines
     assert lines[-4:-1] == ["make lint", "make docs ARGS=--check", "make test"]
     assert lines[-1].startswith("make test-changed ")
+
+
+def test_python_that_starts_beside_a_folder_of_this_name_finds_the_package(tmp_path: Path) -> None:
+    """As above a checkout that is installed to be edited, whose finder `setup.py` puts before the folders."""
+    finders = [module for name, module in sys.modules.items() if name.startswith("__editable___caw")]
+    if finders and not hasattr(finders[0], "_BesideFolder"):
+        pytest.skip("needs an environment that this setup.py made; run `make setup`")
+    (tmp_path / "caw" / "docs").mkdir(parents=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    asked = [sys.executable, "-c", "import caw, caw_lab; print(caw.KGW(1).key_id)"]
+    done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == caw.KGW(1).key_id, done.stderr

@@ -22,6 +22,11 @@ def main() -> None:
 
         os.write(2, b"caw: interrupted\n")
         os._exit(130)
+    import sys
+
+    for stream in (sys.stdout, sys.stderr):  # a terminal of few letters shows the others by their numbers
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     from caw.cli.program import app
 
     app()

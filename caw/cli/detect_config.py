@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from caw.cli import options as opt
 from caw.io.inputs import read_text
+from caw.io.show import shown_variable
 from caw.requirements import require
-from caw.watermarks.keys import parse_key
+from caw.watermarks.keys import read_key
 from caw.watermarks.names import WATERMARKS, watermark_class
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def read_key_list(path: Path) -> dict[str, Signature]:
     import yaml
 
     try:
-        loaded = yaml.safe_load(read_text(path))
+        loaded = yaml.load(read_text(path), _as_written(yaml))  # a safe loader
     except yaml.YAMLError:
         # what the parser says would quote the file, and with it perhaps a key
         raise ValueError(f"{path} is not valid YAML; check its indentation and quotes") from None
@@ -76,13 +77,31 @@ def _named_watermark(entry: Any, where: str) -> tuple[str, Signature]:
     if (key is None) == (variable is None):
         raise ValueError(f"{where}: expected one of key and key_env, got {'none' if key is None else 'both'}; give one")
     if variable is not None:
-        if not os.environ.get(str(variable)):
-            raise ValueError(f"{where}: environment variable {variable} must hold the key, it is not set; export it")
-        key = parse_key(os.environ[str(variable)])
+        key = os.environ.get(str(variable))
+        if not key:
+            raise ValueError(f"{where}: {shown_variable(variable)} must hold the key, it is not set; export it")
     name = str(values.pop("name", f"{kind} {where.rsplit(' ', 1)[-1]}"))
     known = {field.name for field in fields(cls)} - {"key"}
     for parameter in values:
         if parameter not in known:
             raise ValueError(f"{where}: {parameter!r} is not a parameter of {kind}; use {', '.join(sorted(known))}")
-    assert key is not None
-    return name, cls(key, **values)
+    try:
+        return name, cls(read_key(key), **values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+KEPT_TAGS = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:binary")
+
+
+def _as_written(yaml: Any) -> Any:
+    """Return a loader that reads a key as the text that stands there, not as the number or date that YAML sees."""
+
+    class AsWritten(yaml.SafeLoader):
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            for name, value in node.value:
+                if name.value == "key" and isinstance(value, yaml.ScalarNode) and value.tag not in KEPT_TAGS:
+                    value.tag = "tag:yaml.org,2002:str"
+
+    return AsWritten

@@ -148,8 +148,8 @@ def generate(
 ) -> None:
     """Generate watermarked text from one prompt or from a JSONL file of prompts.
 
-    Sampled texts are marked at no cost in quality, greedy ones no more strongly than detection needs and more gently
-    where a token matters (CAW, by the model's own evaluator or the universal one). A line on stderr says how.
+    Sampled texts are marked at no cost in quality, greedy ones until they are detectable, and no longer. A line on
+    stderr says how.
 
     Each output line has id, text, tokens, finish_reason, prompt_digest, watermark, policy, key_id (never the key) and
     settings. It is written as soon as its text is finished; at the end the file is sorted into input order. The id is
@@ -194,7 +194,7 @@ def generate(
         family = None if mark is None else mark.part_for(texts)
         if mark is not None and len(mark.parts) > 1:
             kind = RACED if texts.races else COOL if texts.do_sample else GREEDY
-            mark, policies, marking = recommended_of(mark, policy, of_policy, model, settings.level, [kind])
+            mark, policies, marking = recommended_of(mark, policy, of_policy, settings.level, [kind])
             how = policies[kind]
         else:
             races = family is not None and family.races_whole

@@ -17,6 +17,7 @@ from caw.cli.command import command, options_of
 from caw.cli.errors import complain, user_errors
 from caw.cli.policy_choice import build_recommended, choose_watermark
 from caw.cli.registry_options import RegistryUrl, opened, read_time, shown_time
+from caw.io.show import shown_variable
 from caw.requirements import require
 from caw.serve.contracts import MarkRules
 from caw.watermarks.keys import parse_key
@@ -270,7 +271,7 @@ def _key_of(variable: str) -> int:
     from caw.watermarks.keys import normalize_key
 
     if not os.environ.get(variable):
-        raise ValueError(f"environment variable {variable} must hold a key, it is not set; export it")
+        raise ValueError(f"{shown_variable(variable)} must hold a key, it is not set; export it")
     return normalize_key(parse_key(os.environ[variable]))
 
 

@@ -81,9 +81,8 @@ def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any])
 
 
 def recommended_of(
-    mark: Any, policy: str | None, options: Mapping[str, Any], model: str, level: float | None,
-    kinds: Iterable[str],
-) -> tuple[Recommended, dict[str, Policy], str]:  # fmt: skip
+    mark: Any, policy: str | None, options: Mapping[str, Any], level: float | None, kinds: Iterable[str]
+) -> tuple[Recommended, dict[str, Policy], str]:
     """Return a `Recommended` with the options of its policies, the policy of each kind of texts, and the line that says
     how they are marked.
 
@@ -91,7 +90,7 @@ def recommended_of(
     """
     from caw.policies.recommended import Facts
 
-    mark, facts = build_recommended(mark, policy, options), Facts(model, level=level)
+    mark, facts = build_recommended(mark, policy, options), Facts(level)
     policies = {kind: mark.of(Sampling(do_sample=kind == RACED), facts).policy for kind in kinds}
     return mark, policies, what_recommended_marks(mark, policies)
 

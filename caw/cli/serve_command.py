@@ -83,7 +83,7 @@ def serve(
         mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
-            mark, _, marking = recommended_of(mark, policy, of_policy, model, level, [RACED, OTHERS])
+            mark, _, marking = recommended_of(mark, policy, of_policy, level, [RACED, OTHERS])
         else:
             [lone] = mark.parts
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=lone.races_whole)

@@ -142,7 +142,7 @@ class Chooser:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
         self.device, self.kernels = resolve_device("cpu" if device is None else device), BACKENDS[backend]()
-        marks = Marks.of(watermark, policy, Facts(classes=False))
+        marks = Marks.of(watermark, policy, Facts())
         if marks.race is not None and mark_eos is not None:
             raise ValueError(
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "

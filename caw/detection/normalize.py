@@ -11,9 +11,10 @@ Steps make a single reading, which needs no correction: they are chosen before t
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 from typing import Any
+
+from caw.io.unicode import normalized
 
 # invisible characters that come along when texts are pasted: zero-width ones, marks of direction, soft hyphens, ...
 INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufff9-\ufffb\ufe00-\ufe0f]")
@@ -27,8 +28,8 @@ def _spaces(text: str) -> str:
 
 
 STEPS: dict[str, Callable[[str], str]] = {
-    "nfc": lambda text: unicodedata.normalize("NFC", text),
-    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "nfc": lambda text: normalized("NFC", text),
+    "nfkc": lambda text: normalized("NFKC", text),
     "spaces": _spaces,
     "quotes": lambda text: text.translate(QUOTES),
 }

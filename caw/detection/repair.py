@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from caw.io.show import HIDDEN
+from caw.io.unicode import normalized
 
 # letters of other alphabets that look like Latin ones: pairs of confusables.txt (Unicode UTS 39) for which both are the
 # same shape in common fonts
@@ -30,6 +31,8 @@ BREAKS = re.compile("\r\n|[\r\u0085\u2028\u2029\x0b\x0c]")
 INVISIBLE = re.compile(f"{HIDDEN.pattern[:-1]}\ufe0e\ufe0f]")
 # between letters of other scripts, in flags and other pictures these say how the signs around them join
 JOINERS = re.compile("[\u034f\u200c\u200d\ufe00-\ufe0f\u180b-\u180f\U000e0000-\U000e0fff]")
+# a run that no sign has: a manifest (C2PA) or a message that is written behind one
+WRAPPER = re.compile("\ufeff?[\ufe00-\ufe0f\U000e0100-\U000e01ef]{8,}")
 SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 HYPHENS = re.compile("[\u2010\u2011]")
 # ligatures, and letters in styles that Unicode has for mathematics
@@ -56,7 +59,7 @@ def repaired(text: str) -> tuple[str, tuple[str, ...]]:
     text, said = _entities(text)
     found = [said]
     kinds = "" if text.isascii() else "".join(set(text))
-    for rule in RULES if SPECIAL.search(kinds) or not unicodedata.is_normalized("NFC", text) else LINES:
+    for rule in RULES if SPECIAL.search(kinds) or normalized("NFC", text) != text else LINES:
         text, said = rule(text)
         found.append(said)
     return text, tuple(filter(None, found))
@@ -64,28 +67,21 @@ def repaired(text: str) -> tuple[str, tuple[str, ...]]:
 
 def plain(text: str) -> tuple[str, str]:
     """Return (the text with typographic quotes, dashes, dots and fractions as ASCII, a description of them or "")."""
-    signs = TYPOGRAPHY.findall(text) if TYPOGRAPHY.search("".join(set(text))) else []
-    if not signs:
+    if not TYPOGRAPHY.search("".join(set(text))):
         return text, ""
+    signs = TYPOGRAPHY.findall(text)
     return TYPOGRAPHY.sub(lambda sign: TYPOGRAPHIC[sign[0]], text), _counted("typographic sign", signs)
 
 
 def _entities(text: str) -> tuple[str, str]:
-    if "&" not in text:
-        return text, ""
-    found = [entity for entity in ENTITY.findall(text) if html.unescape(entity) != entity]
-    if not found:
-        return text, ""
-    return ENTITY.sub(lambda entity: html.unescape(entity[0]), text), _number(
-        "HTML entity", len(found), "HTML entities"
-    )
+    count = sum(html.unescape(entity) != entity for entity in ENTITY.findall(text))
+    text = ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    return text, _number("HTML entity", count, "HTML entities")
 
 
 def _composed(text: str) -> tuple[str, str]:
-    if unicodedata.is_normalized("NFC", text):
-        return text, ""
-    composed = unicodedata.normalize("NFC", text)
-    return composed, _number("decomposed letter", max(1, len(text) - len(composed)))
+    composed = normalized("NFC", text)
+    return composed, "" if composed == text else _number("decomposed letter", max(1, len(text) - len(composed)))
 
 
 def _styled(text: str) -> tuple[str, str]:
@@ -98,11 +94,15 @@ def _styled(text: str) -> tuple[str, str]:
 
 def _invisible(text: str) -> tuple[str, str]:
     signs: list[str] = []
+    last = (-1, False)  # place of the last joiner, and whether it joins: one behind it does as it does
 
     def gone(found: re.Match[str]) -> str:
+        nonlocal last
         sign, at = found[0], found.start()
-        if JOINERS.match(sign) and _joins(text, at):
-            return sign
+        if JOINERS.match(sign):
+            last = at, last[1] if last[0] == at - 1 else _joins(text, at)
+            if last[1]:
+                return sign
         signs.append(sign)
         # a soft hyphen at the end of a line parts a word
         return "-" if sign == "\u00ad" and text[at + 1 : at + 2] in ("\n", "\r") else ""
@@ -112,57 +112,21 @@ def _invisible(text: str) -> tuple[str, str]:
 
 
 def _joins(text: str, at: int) -> bool:
-    """Return whether the character before a joiner is of a script, or a picture, that uses joiners."""
+    """Return whether the character before a run of joiners is of a script, or a picture, that uses joiners."""
     before = text[at - 1 : at]
-    if not before or SPACES.match(before) or (HIDDEN.match(before) and not JOINERS.match(before)):
+    if not before or SPACES.match(before) or HIDDEN.match(before):
         return False
-    if JOINERS.match(before):
-        return _joins(text, at - 1) if at > 1 else False
     return (ord(before) >= 0x250 and not "\u2000" <= before <= "\u206f") or text[at + 1 : at + 2] == "\u20e3"
 
 
-def _breaks(text: str) -> tuple[str, str]:
-    text, count = BREAKS.subn("\n", text)
-    return text, _number("line end of another system", count, "line ends of another system")
-
-
 def _spaces(text: str) -> tuple[str, str]:
-    signs = [sign for sign in SPACES.findall(text) if sign != "\u3000" or not EAST_ASIAN.search(text)]
+    wide_stay = bool(EAST_ASIAN.search(text))
+    signs = [sign for sign in SPACES.findall(text) if sign != "\u3000" or not wide_stay]
     if signs:
         wide = "\u3000" if "\u3000" not in signs else ""
         text = SPACES.sub(lambda sign: sign[0] if sign[0] == wide else " ", text)
     hyphens = HYPHENS.findall(text)
     return HYPHENS.sub("-", text), _counted("special space or hyphen", signs + hyphens, "special spaces and hyphens")
-
-
-def _lookalikes(text: str) -> tuple[str, str]:
-    text, count = without_lookalikes(text)
-    return text, _number("letter of another alphabet inside a Latin word", count, IN_LATIN)
-
-
-def _quoting(text: str) -> tuple[str, str]:
-    text, count = without_quoting(text)
-    return text, _number("quoted line", count)
-
-
-def _hyphens(text: str) -> tuple[str, str]:
-    text, count = without_hyphens(text)
-    return text, _number("word parted at a line end", count, "words parted at line ends")
-
-
-def _wraps(text: str) -> tuple[str, str]:
-    text, count = without_wraps(text)
-    return text, _number("wrapped line", count)
-
-
-def _doubled(text: str) -> tuple[str, str]:
-    text, count = DOUBLED.subn(" ", text)
-    return text, _number("doubled space", count)
-
-
-IN_LATIN = "letters of other alphabets inside Latin words"
-LINES: tuple[Rule, ...] = (_breaks, _quoting, _hyphens, _wraps, _doubled)
-RULES: tuple[Rule, ...] = (_composed, _styled, _invisible, _spaces, _lookalikes, *LINES)
 
 
 def _number(what: str, count: int, many: str = "") -> str:
@@ -269,3 +233,33 @@ def _is_wrap(before: str, after: str, width: int) -> bool:
     if not before or not words or ITEM.match(after):
         return False
     return len(before) + 1 + len(words[0]) > SLACK * width
+
+
+def _counting(undo: Callable[[str], tuple[str, int]], what: str, many: str = "") -> Rule:
+    """Return the rule of a function that gives the text and the number of its changes."""
+
+    def rule(text: str) -> tuple[str, str]:
+        text, count = undo(text)
+        return text, _number(what, count, many)
+
+    return rule
+
+
+def without_wrapper(text: str) -> tuple[str, int]:
+    """Return (the text without messages in variation selectors, number of their characters)."""
+    return WRAPPER.sub("", text), sum(map(len, WRAPPER.findall(text)))
+
+
+OTHER_SYSTEM = "line end of another system", "line ends of another system"
+PARTED = "word parted at a line end", "words parted at line ends"
+IN_LATIN = "letter of another alphabet inside a Latin word", "letters of other alphabets inside Latin words"
+LINES: tuple[Rule, ...] = (
+    _counting(lambda text: BREAKS.subn("\n", text), *OTHER_SYSTEM), _counting(without_quoting, "quoted line"),
+    _counting(without_hyphens, *PARTED), _counting(without_wraps, "wrapped line"),
+    _counting(lambda text: DOUBLED.subn(" ", text), "doubled space"),
+)  # fmt: skip
+HIDING = "character of a hidden message", "characters of a hidden message"
+RULES: tuple[Rule, ...] = (
+    _counting(without_wrapper, *HIDING), _composed, _styled, _invisible, _spaces,
+    _counting(without_lookalikes, *IN_LATIN), *LINES,
+)  # fmt: skip

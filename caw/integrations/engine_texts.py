@@ -137,6 +137,6 @@ class EngineTexts:
 
     def _tokenizer_for(self, profile: Profile) -> Any:
         """The engine's tokenizer, loaded for an evaluator alone that has yet to read it and may be used here."""
-        _, policy = mark_of(profile.watermark, profile.policy, RowSettings(), Facts(classes=False))
+        _, policy = mark_of(profile.watermark, profile.policy, RowSettings(), Facts())
         reads = isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes
         return load_tokenizer(self.tokenizer, self.revision) if reads and self.tokenizer is not None else None

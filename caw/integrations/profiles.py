@@ -25,15 +25,15 @@ from typing import Any
 
 from caw.checks import require_bool
 from caw.io.inputs import read_text
-from caw.io.json_files import read_json
-from caw.io.show import shown
+from caw.io.json_files import read_settings
+from caw.io.show import shown, shown_variable
 from caw.policies import Policy
 from caw.policies.names import POLICIES, make_policy
 from caw.policies.recommended import Facts, mark_of
 from caw.settings import Sampling
 from caw.watermarks import Signature
-from caw.watermarks.keys import parse_key
-from caw.watermarks.names import WATERMARKS, reads_alike, watermark_from
+from caw.watermarks.keys import read_key
+from caw.watermarks.names import WATERMARKS, reads_alike, watermark_arguments, watermark_from
 
 ARGUMENT = "caw_profile"  # of a request
 OFF = "off"
@@ -100,9 +100,7 @@ def load(path: Path) -> Marks:
 
     Raises ValueError in one sentence, in which no secret is; ImportError where a registry's packages are missing.
     """
-    said = read_json(path)
-    if said is None:
-        raise ValueError(f"expected the file of keys and profiles at {path}, found none; see docs/engines.md")
+    said = read_settings(path, "the file of keys and profiles", "see docs/engines.md")
     try:
         _known(said, "the file", {"keys", "profiles", "default"}, {"opt_out"})
         profiles = {name: _profile(name, own, said["keys"]) for name, own in _object(said, "profiles").items()}
@@ -114,8 +112,9 @@ def load(path: Path) -> Marks:
 def _profile(name: str, said: Any, keys: Any) -> Profile:
     where = f"profile {shown(name)}"
     _known(said, where, {"key"}, {"watermark", "policy"})
-    if not isinstance(keys, Mapping) or said["key"] not in keys:
-        raise ValueError(f"{where}: key must be a name of keys, got {shown(said['key'])}; add it there")
+    if not isinstance(keys, Mapping) or not isinstance(said["key"], str) or said["key"] not in keys:
+        names = ", ".join(keys) if isinstance(keys, Mapping) else "none"  # what stands there may be the secret itself
+        raise ValueError(f"{where}: key must be a name of keys ({names}), got something else; add it there")
     try:
         watermark = _watermark(keys[said["key"]], said.get("watermark"))
         if "policy" not in said:
@@ -131,11 +130,10 @@ def _profile(name: str, said: Any, keys: Any) -> Profile:
 
 def _watermark(key: Any, said: Any) -> Signature:
     """The watermark that a profile tells of, under a key; a registry's key has one of its own."""
-    if isinstance(key, int | str):
-        key = {"literal": key}
-    if not isinstance(key, Mapping) or set(key) not in ({"literal"}, *KEY_FORMS):
+    texts = isinstance(key, Mapping) and all(isinstance(each, str) for each in key.values())
+    if not isinstance(key, int | str) and not (texts and set(key) in KEY_FORMS):
         raise ValueError("a key must be a secret or an object of env, of file, or of registry and tenant; use env")
-    if "registry" in key:
+    if isinstance(key, Mapping) and "registry" in key:
         own = _of_registry(key["registry"], key["tenant"])
         if said is not None and not reads_alike(own, watermark_from(named(said, "watermark", WATERMARKS), 1)):
             raise ValueError(
@@ -144,19 +142,26 @@ def _watermark(key: Any, said: Any) -> Signature:
         return own if said is None else watermark_from(said, own.key)
     if said is None:
         raise ValueError("watermark must be given, found none; add e.g. {'name': 'kgw'}")
-    return watermark_from(named(said, "watermark", WATERMARKS), _secret(key))
+    arguments = named(said, "watermark", WATERMARKS)
+    known = watermark_arguments(arguments["name"])
+    if unknown := sorted(arguments.keys() - {"name", *known}):
+        raise ValueError(f"watermark may have {', '.join(known)}, got {shown(unknown[0])}; leave it out")
+    return watermark_from(arguments, _secret(key))
 
 
-def _secret(key: Mapping[str, Any]) -> int | str:
-    if "literal" in key:
-        return key["literal"]
-    if "file" in key:
-        secret = read_text(Path(key["file"])).strip()
-    else:
-        secret = os.environ.get(key["env"], "")
+def _secret(key: int | str | Mapping[str, Any]) -> int | str | bytes:
+    if isinstance(key, int | str):
+        return read_key(key)
+    if "env" in key:
+        secret = os.environ.get(key["env"])
         if not secret:
-            raise ValueError(f"{key['env']} must hold the key, it is not set; export it")
-    return parse_key(secret)
+            raise ValueError(f"{shown_variable(key['env'])} must hold the key, it is not set; export it")
+        return read_key(secret)
+    try:
+        return read_key(read_text(Path(key["file"])).strip())
+    except OSError as error:  # its own sentence names the file, and that may be the secret
+        reason = (error.strerror or type(error).__name__).lower()
+        raise ValueError(f"the file of its key cannot be read ({reason}); check its path and permissions") from None
 
 
 def _of_registry(url: str, tenant: str) -> Signature:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from caw.checks import require_int, require_number
 from caw.integrations.profiles import named
-from caw.io.json_files import read_json
+from caw.io.json_files import read_settings
 from caw.io.show import shown
 from caw.policies.names import POLICIES, make_policy
 from caw.requirements import require
@@ -197,9 +197,7 @@ def application(service: RayService) -> Any:
 
 def read_service(path: str | Path) -> RayService:
     """Read the file of a service. ValueError, in one sentence, for one that is missing or says what cannot be."""
-    said = read_json(Path(path))
-    if said is None:
-        raise ValueError(f"expected the file of a service at {path}, found none; see docs/deploy.md")
+    said = read_settings(Path(path), "the file of a service", "see docs/deploy.md")
     try:
         said["replicas"] = _made(Replicas, "replicas", said.get("replicas", {}))
         found: RayService = _made(RayService, "the file", said)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import hashlib
 import os
 import re
 import secrets
@@ -288,6 +290,33 @@ def _is_stdout(path: StrPath) -> bool:
     return False
 
 
+HEAD, SAMPLES, SAMPLE = 8 << 20, 256, 4096  # bytes of a file that are read whole; samples of its rest, and their bytes
+
+
+def content_mark(file: Path) -> str:
+    """Return a text that changes with a file: place, size and time, which another may have had before it (images give
+    all files one time), and SHA-256 of its head and of samples to its end."""
+    about = file.stat()
+    digest = _digest(file, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+    return f"{file.resolve()} {about.st_size} {about.st_mtime_ns} {digest}"
+
+
+@functools.lru_cache(64)  # takes 10 ms; no program sets the time of change (ctime) by which it is known here
+def _digest(file: Path, about: tuple[int, ...]) -> str:
+    digest, rest = hashlib.sha256(), max(about[1] - HEAD - SAMPLE, 0)
+    with open(file, "rb") as stream:
+        digest.update(stream.read(HEAD))
+        for i in range(SAMPLES + 1):
+            stream.seek(HEAD + rest * i // SAMPLES)
+            digest.update(stream.read(SAMPLE))
+    return digest.hexdigest()
+
+
 def cache_root() -> Path:
-    """Return the cache folder of converted models, tokenizers and tuned products: CAW_CACHE, or ~/.cache/caw."""
-    return Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw")
+    """Return the cache folder: CAW_CACHE, or ~/.cache/caw; OSError for a user without a home, as containers have."""
+    if place := os.environ.get("CAW_CACHE"):
+        return Path(place)
+    try:
+        return Path.home() / ".cache" / "caw"
+    except RuntimeError:
+        raise OSError("the cache needs a home folder, this user has none; set CAW_CACHE to a folder") from None

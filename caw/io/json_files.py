@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 from caw.io.columns import from_columns, small
 from caw.io.files import write_whole
 from caw.io.inputs import lines_of, read_bounded, too_long
+from caw.io.show import shown
 
 SUFFIX, COLUMNS = ".xz", ".columns"
 MADE_BY = "caw evaluate run"
@@ -159,6 +161,33 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object in {kept}, found something else; remove the file")
     return value
+
+
+def read_settings(path: Path, what: str, remedy: str) -> dict[str, Any]:
+    """Return the object in a file that a person wrote.
+
+    Raises ValueError, which says what is wrong and where and ends with `remedy`, for no file, and for anything but an
+    object whose names occur once.
+    """
+    try:
+        value = json.loads(read_bounded(path), object_pairs_hook=_once)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = "other bytes than UTF-8" if isinstance(error, UnicodeDecodeError) else "too many levels"
+        if isinstance(error, json.JSONDecodeError):
+            found = f"{error.msg.removesuffix(' at').lower()} at line {error.lineno}, column {error.colno}"
+        raise ValueError(f"expected JSON in {path}, found {found}; {remedy}") from None
+    except FileNotFoundError:
+        raise ValueError(f"expected {what} at {path}, found none; {remedy}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object in {path}, found {type(value).__name__}; {remedy}")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"each name must occur once, found {shown(name)} twice in one object; remove one")
+    return dict(pairs)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

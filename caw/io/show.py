@@ -53,6 +53,16 @@ def kind_of(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
+# a secret that was written where the name of its variable belongs must not be shown
+VARIABLE = re.compile("[A-Z]{1,12}|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+){1,8}")
+
+
+def shown_variable(name: Any) -> str:
+    """Name an environment variable for a message, if it looks like one and not like the secret itself."""
+    looks = isinstance(name, str) and len(name) <= SHOWN and VARIABLE.fullmatch(name)
+    return f"environment variable {name}" if looks else "the environment variable of that name"
+
+
 def _code(found: re.Match[str]) -> str:
     return f"[U+{ord(found[0]):04X}]"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,27 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
     texts = tokenizer.batch_decode([[*anchor, i] for i in ids], clean_up_tokenization_spaces=False)
     return [text.removeprefix(before) for text in texts]
+
+
+# how byte-level tokenizers write bytes: visible ones as themselves, others by new letters
+VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+LETTERS = {chr(byte): byte for byte in VISIBLE}
+LETTERS |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(VISIBLE)))}
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte in SentencePiece's vocabulary
+INCOMPLETE = "\ufffd"  # what a decoder shows of a character whose bytes are not all there
+
+
+def token_bytes(tokenizer: Any, token: int, text: str) -> bytes | None:
+    """Return the bytes of a token of this text; None for part of a character whose name does not tell which."""
+    if INCOMPLETE not in text:
+        return text.encode("utf-8", "surrogatepass")
+    [name] = tokenizer.convert_ids_to_tokens([token])
+    if byte := BYTE.fullmatch(name or ""):
+        return bytes.fromhex(byte[1])
+    if name and LETTERS.keys() >= set(name):
+        found = bytes(LETTERS[letter] for letter in name)
+        return found if found.decode("utf-8", "replace") == text else None
+    return text.encode() if name == text else None
 
 
 def tokenizer_end_ids(tokenizer: Any) -> set[int]:

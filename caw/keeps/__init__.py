@@ -4,7 +4,7 @@
     results()           the answer, and every equation, both sides, in order; fenced code as it is
     json(fields)        all parsed values: named fields equal, other strings free but for their numbers
     parses("python")    code that parses
-    content()           numbers, names, code, negations and stated answers (`parts.py`): the wording is free
+    content()           numbers, names, code, addresses, comparisons, negations, answers (`parts.py`), not wording
 
 A reader of its own is any function of two texts:
 
@@ -29,14 +29,15 @@ from typing import Any
 
 from caw.checks import require_choice
 from caw.io.show import shown
-from caw.keeps.equations import CHOICES, Tokens, answers_of, equations_of, has_number, may_go_on
+from caw.keeps.equations import CHOICES, answers_of, equations_of, has_number, may_go_on
 from caw.keeps.parts import names_in, same_content
 
 Keeps = Callable[[str, str], bool]
 
-FENCED = re.compile(r"^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
-BRACKET = re.compile(r"[{[]")
+BRACKET, ANY_BRACKET = re.compile(r"[{[]"), re.compile(r"[][{}]")
+DEEPEST = 100  # levels of JSON that are read
 VERDICT = re.compile(r"\W*(yes|no|true|false|correct|incorrect)\b(?=[\s.,;:!*]|\Z)", re.IGNORECASE)
 IN_WORDS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:[.,:]\d+)*|[\u2070-\u2079\u00b9\u00b2\u00b3\u00bc-\u00be]")  # numbers
 CACHED = 64  # texts whose results or values are known
@@ -56,7 +57,9 @@ class Number:
     def __call__(self, unmarked: str, marked: str) -> bool:
         answers = answers_of(unmarked)
         same = answers == answers_of(marked) and _verdict_of(unmarked) == _verdict_of(marked)
-        return same and (not _in_words(answers) or same_content(unmarked, marked, names_in(unmarked)))
+        # a number, or a choice from A to H, says what it rests on
+        plain = not answers or any(has_number(each) or each[0] in tuple(CHOICES) for each in answers)
+        return same and (plain or same_content(unmarked, marked, names_in(unmarked)))
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
@@ -67,11 +70,6 @@ def _verdict_of(text: str) -> str:
     """The word of agreement or denial that a text begins with, else nothing."""
     found = VERDICT.match(text)
     return found[1].lower() if found else ""
-
-
-def _in_words(answers: Sequence[Tokens]) -> bool:
-    """Whether answers are stated, none of them with a number or as a choice from A to H."""
-    return bool(answers) and not any(has_number(each) or each[0] in tuple(CHOICES) for each in answers)
 
 
 @dataclass(frozen=True)
@@ -114,19 +112,12 @@ class Json:
             return True
         if theirs.whole and not ours.whole:
             return False
-        try:
-            return theirs.loose == ours.loose and self._same(theirs.values, ours.values, False)
-        except RecursionError:  # too deep to compare
-            return False
+        return theirs.loose == ours.loose and self._same(theirs.values, ours.values, False)
 
     def reads(self, unmarked: str) -> bool:
         """Tell whether there is something to keep."""
         theirs = values_of(unmarked)
-        try:
-            named = not self.fields or self._named(theirs.values)
-        except RecursionError:
-            named = True
-        return (bool(theirs.values) and named) or any(theirs.loose)
+        return (bool(theirs.values) and (not self.fields or self._named(theirs.values))) or any(theirs.loose)
 
     def _named(self, value: Any) -> bool:
         """Whether one of the fields is there."""
@@ -194,27 +185,33 @@ class Values:
 
 @functools.lru_cache(CACHED)
 def values_of(text: str) -> Values:
-    """Return the JSON values of a text: all of it, or what parses from a bracket on; what one holds is not another."""
+    """Return the JSON values of a text: all of it, or what parses from a bracket on; what one holds is not another.
+
+    A text with brackets in more levels than `DEEPEST` has none: it stays as it is from its first bracket on.
+    """
+    depth = deepest = 0
+    for each in ANY_BRACKET.findall(text):
+        depth = depth + 1 if each in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        return Values([], [_loose(text)], whole=False)
     decoder = json_format.JSONDecoder(object_pairs_hook=Pairs, parse_float=_json_number, parse_int=_json_number)
     try:
         return Values([decoder.decode(text)], ["", ""], whole=True)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     values: list[Any] = []
     loose: list[str] = []
     since, at = 0, 0
     hopeless: set[int] = set()  # brackets that do not parse either
     while found := BRACKET.search(text, at):
+        at = found.end()
+        if found.start() in hopeless:
+            continue
         try:
-            if found.start() in hopeless:
-                raise ValueError
             value, end = decoder.raw_decode(text, found.start())
         except json_format.JSONDecodeError as error:
             hopeless |= _open_at(text, found.start(), error.pos)
-            at = found.end()
-            continue
-        except (ValueError, RecursionError):
-            at = found.end()
             continue
         values.append(value)
         loose.append(_loose(text[since : found.start()]))
@@ -286,7 +283,7 @@ def _parses(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """The same numbers, names, code, negations and stated answers, in the same order."""
+    """The same numbers, names, code, addresses, comparisons, negations and stated answers, in the same order."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
         return same_content(unmarked, marked, names_in(unmarked))
@@ -325,8 +322,7 @@ def parses(language: str = "python") -> Keeps:
 
 
 def content() -> Keeps:
-    """Keep numbers, names (capitalised words inside a sentence), code, negations and stated answers; the wording is
-    free."""
+    """Keep numbers, names inside a sentence, code, addresses, comparisons, negations and stated answers."""
     return Content()
 
 
@@ -336,9 +332,5 @@ def reads(reader: Keeps, unmarked: str) -> bool:
 
 
 NAMED: dict[str, Callable[[], Keeps]] = {
-    "number": number,
-    "results": results,
-    "json": json,
-    "python": parses,
-    "content": content,
-}
+    "number": number, "results": results, "json": json, "python": parses, "content": content,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Content of a text, in order: numbers, names, code, negations and stated answers; no change of wording may touch it.
+"""Content of a text, in order: numbers, names, code, addresses, comparisons, negations and stated answers.
 
 Words are read in English only. Digits of every script and Chinese numerals are numbers; a name needs a capital letter.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from caw.keeps.equations import NUMBER_WORDS, TITLES
+from caw.keeps.equations import BESIDE, BOUND, NUMBER_WORDS, OPPOSITES, SIDE, TITLES, addresses_of
 
 # "second" is mostly no number
-WORDS = rf"{NUMBER_WORDS}|hundreds?|thousands?|millions?|billions?|trillions?|dozens?"
+WORDS = (
+    rf"{NUMBER_WORDS}|zero|once|twice|thrice|half|all|both|hundreds?|thousands?|millions?|billions?|trillions?|dozens?"
+)
 CHINESE = "〇零一二三四五六七八九十百千万萬億亿兩两"
 NUMBER = re.compile(
-    rf"[-−]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|[{CHINESE}]+|\b(?:{WORDS})\b", re.IGNORECASE
+    rf"[-−–]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|[{CHINESE}]+|\b(?:{WORDS})\b", re.IGNORECASE
 )
 NAME = re.compile(r"\b[^\W\d_][\w'’-]*")
 OPENING = r"[\s\"'“”‘’*#>_()\[\]|~•–—-]*"
@@ -26,6 +28,13 @@ ANSWER = re.compile(r"\banswer\s+is\b:?[^\S\n]*((?:[^.!?\n]|[.!?](?=\S))+)", re.
 NEGATION = re.compile(
     r"\b(?:cannot|not|no|none|nor|neither|never|nothing|nobody|nowhere|without)\b|n['’]t\b", re.IGNORECASE
 )
+# what compares or places a number ("at least 5", "5 PM", "x < 5"), and words whose opposite is another such word
+TURNED = re.compile(
+    rf"\b(?:{BOUND})(?= (?:[-−$€£¥]?\d|(?:one|{NUMBER_WORDS})\b))|(?<=\d) ?(?:{BESIDE})\b|\b(?:{OPPOSITES})(?=\w*\b)"
+    r"|\b(?:morning|afternoon|evening|midnight|noon)\b"
+    rf"|{SIDE}[<>](?= ?[-−+]?[\w$.(\\])|[≤≥≠±]",
+    re.IGNORECASE,
+)
 NO_NAMES = {"I", "I'm", "I'll", "I've", "I'd"}
 LOOKED_BACK = 16  # characters before a word that tell whether it begins a sentence
 
@@ -36,7 +45,7 @@ def names_in(text: str) -> set[str]:
 
 
 def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return the numbers, names, code, negations and answers of a text, each in the order of the text.
+    """Return the numbers, names, code, addresses, comparisons, negations and answers of a text, each in its order.
 
     names: words that are names even where they begin a sentence. Numbers are without thousands separators and currency
     signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. All
@@ -46,6 +55,8 @@ def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...],
         tuple(_plain(each) for each in NUMBER.findall(text)),
         tuple(word for word, begins in _capitalised(text) if not begins or word in names),
         tuple(_code(text)),
+        addresses_of(text),
+        tuple(re.sub(r"[\s.]", "", each.lower()) for each in TURNED.findall(text)),
         tuple("not" for _ in NEGATION.finditer(text)),
         tuple(" ".join(words.lower().split()) for words in ANSWER.findall(text)),
     )

@@ -47,6 +47,10 @@ def branchable_config(model: Any) -> Any:
 
     Raises NotImplementedError with the model's name and the reason for others.
     """
+    if hasattr(model, "merge_and_unload"):  # of PEFT
+        raise NotImplementedError(
+            "the model must be a transformers model itself, got adapters around one; pass model.merge_and_unload()"
+        )
     config = model.config.get_text_config(decoder=True)
     reason = _reason(model, config, config.model_type)
     if reason:

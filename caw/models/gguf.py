@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 from pathlib import Path
 
-from caw.io.files import cache_root
+from caw.io.files import cache_root, content_mark
 from caw.models.ends import end_token_ids
 from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
@@ -23,8 +23,7 @@ def cache_folder(file: Path) -> Path:
     with open(file, "rb") as stream:
         if stream.read(4) != b"GGUF":
             raise ValueError(f"expected a GGUF file (magic bytes 'GGUF'), {file} is none; download it again")
-    stat = file.stat()
-    mark = hashlib.sha256(f"{CACHE_VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
+    mark = hashlib.sha256(f"{CACHE_VERSION} {content_mark(file)}".encode()).hexdigest()
     return cache_root() / "models" / f"{file.stem}-{mark[:12]}"
 
 

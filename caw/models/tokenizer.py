@@ -1,8 +1,9 @@
 """A model's tokenizer for detection without transformers, whose import takes longer than detection itself.
 
-The ids are those of transformers' AutoTokenizer. A .gguf file of byte-level BPE is read here. Either other files show
-that it adds nothing to `tokenizer.json`, or its backend is loaded once, compared on PROBES and cached (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic
-of their own, and hub ids, are loaded by transformers each time; the caller is told.
+The ids are those of transformers' AutoTokenizer. A .gguf file's byte-level BPE is read here. Other files either show
+that transformers adds nothing to `tokenizer.json`, or the backend is loaded once, compared on PROBES and cached
+(`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic of their own, and hub ids, are loaded by transformers
+each time; the caller is told.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +18,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from caw.io.files import cache_root, write_whole
+from caw.io.files import cache_root, content_mark, write_whole
 from caw.models.gguf_file import GGUFFile
 from caw.models.gguf_tokenizer import byte_level_backend, check_tokenizer
 from caw.models.load import load_tokenizer
 from caw.models.messages import one_sentence
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
+from caw.requirements import there
 
 KEPT_VERSION = 3
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -206,8 +207,7 @@ def _kept_file(source: TokenizerSource) -> Path:
     """Return the cache file of a local tokenizer's backend; it changes with the tokenizer's files and the libraries."""
     folder = Path(source.folder)
     files = [folder / source.gguf] if source.gguf else [f for f in sorted(folder.iterdir()) if f.suffix not in WEIGHTS]
-    marks = [f"{f.resolve()} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files if f.is_file()]
-    packages = ("transformers", "tokenizers")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages if importlib.util.find_spec(name)]
+    marks, packages = [content_mark(f) for f in files if f.is_file()], ("transformers", "tokenizers")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages if there(name)]
     mark = hashlib.sha256("\n".join([str(KEPT_VERSION), *versions, *marks]).encode()).hexdigest()
     return cache_root() / "tokenizers" / f"{Path(source.gguf or folder).stem}-{mark[:16]}.json"

@@ -3,7 +3,7 @@
 Two marks under one secret, separated by the domains that their keys are derived for (`keys.derive_key`):
 
     drawn    EXP(key derived for domain `caw/recommended/drawn`, strength="scale", context_width=2), at full strength
-    greedy   KGW(the key itself, which KGW derives for `caw/kgw`), under CAW, until the text is detectable
+    greedy   KGW(the key itself, which KGW derives for `caw/kgw`), at full strength until the text is detectable
 
 So whoever marked with KGW before finds those texts under the same key.
 
@@ -20,7 +20,6 @@ from typing import Any, ClassVar, TypeVar
 
 from caw.checks import require_int, require_number
 from caw.defaults import RECOMMENDED_TARGET, RECOMMENDED_WIDTH
-from caw.evaluator.shelf import UNIVERSAL, shipped_for
 from caw.io.show import shown
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.capacity import CapacityPolicy
@@ -36,15 +35,10 @@ RowT = TypeVar("RowT", bound=Sampling)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known where a request is made.
-
-    model: its name, which names the evaluator of greedy texts; "" = unknown. classes: whether a tokenizer is there to
-    read token classes from: without one the universal evaluator cannot serve. level: p-value at which texts are tested
-    before they leave, None = they are not.
+    """What is known where a request is made. level: p-value at which texts are tested before they leave, None = they
+    are not.
     """
 
-    model: str = ""
-    classes: bool = True
     level: float | None = None
 
 
@@ -55,8 +49,9 @@ class Recommended(Signature):
     A text that is drawn (`do_sample=True`) gets the exponential race at full strength: over keys it is distributed as
     the model's own, so the mark costs nothing; its first tokens are drawn without the key (`EXP`, free). A greedy text
     has no chance to hide a mark in, and one drawn below temperature 0.3 too little (`caw.settings.LEAST_RACED`): they
-    get green lists, as strongly as CAW allows each token, until their p-value is `target`. Without an evaluator that
-    serves the model they have them at strength 1.
+    get green lists until their p-value is `target`, at strength 1: it changes the tokens whose change costs least, and
+    in whole everyday texts no evaluator was shown to cost less. In calculations `universal-answers` found more texts of
+    a 1.5B model and kept more answers, of a 0.5B as many; it looks ahead, which no engine does, so it has to be named.
 
     One detector reads both, and its result says which of them it found (`DetectionResult.family`).
 
@@ -64,7 +59,7 @@ class Recommended(Signature):
         key: int below 2^64, text or bytes.
         target: p-value in (0, 1) at which the marking of a greedy text may rest, by the detector of both families. Of
             texts that are tested, the smaller of the two levels.
-        evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = the model's own.
+        evaluator: of the policy for greedy texts, a shipped name or a .safetensors file; None = strength 1.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -103,17 +98,12 @@ class Recommended(Signature):
         if watermark is self.drawn:
             return Mark(watermark, FixedStrength(1.0))
         target = self.level_of_each(self.target if facts.level is None else min(facts.level, self.target))
-        evaluator = self.evaluator_for(facts)
-        policy = FixedStrength(1.0, target=target) if evaluator is None else CapacityPolicy(evaluator, target=target)
-        return Mark(watermark, policy)
+        if self.evaluator is None:
+            return Mark(watermark, FixedStrength(1.0, target=target))
+        return Mark(watermark, CapacityPolicy(self.evaluator, target=target))
 
     def part_for(self, sampling: Sampling) -> EXP | KGW:
         return self.drawn if sampling.races else self.greedy
-
-    def evaluator_for(self, facts: Facts) -> str | None:
-        """Return the evaluator of greedy texts: its own, the model's, or the universal one; None = none can serve."""
-        own = self.evaluator or (shipped_for(facts.model) if facts.model else None)
-        return own or (UNIVERSAL if facts.classes else None)
 
     @property
     def parts(self) -> tuple[Watermark, ...]:

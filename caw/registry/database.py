@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,6 +21,8 @@ READS = "caw_reads"  # option of a connection that changes nothing
 ADVISORY = 0x63617721  # PostgreSQL's lock while tables are made
 
 
+OPEN = {"host", "hostaddr", "port", "user", "dbname", "sslmode", "mode", "uri"}  # parts of a query that are no secret
+EXAMPLES = "sqlite:///keys.db or postgresql+psycopg://user@host/name"
 NONE = "{} must be a registry, found none; create the first key with `caw keys create`"
 
 
@@ -36,13 +38,13 @@ def utc_now() -> datetime:
 class Database:
     """An engine whose tables exist. clock: returns the current time in UTC."""
 
-    engine: sa.Engine
+    engine: sa.Engine = field(repr=False)
     clock: Callable[[], datetime] = utc_now
 
     @property
     def name(self) -> str:
         """The URL without its password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        return shown_url(self.engine.url)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
@@ -84,7 +86,7 @@ def open_database(url: str, *, create: bool, clock: Callable[[], datetime] = utc
         engine = make_engine(url, create=False)
         with naming(engine):
             if not sa.inspect(engine).has_table(tables.facts.name):
-                raise ValueError(NONE.format(_shown(engine)))
+                raise ValueError(NONE.format(shown_url(engine.url)))
     database = Database(engine, clock)
     with naming(engine), engine.connect() as connection:
         schema = database.fact(connection, "schema")
@@ -100,9 +102,11 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
     """Create an engine that keeps values out of its messages; create: create the SQLite file, private to its owner."""
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):
         # its own message would quote the URL, and with it a password
-        raise ValueError("the registry must be a URL such as sqlite:///keys.db, got something else") from None
+        raise ValueError(f"the registry must be a URL such as {EXAMPLES}, got something else; check it") from None
+    if parsed.drivername == "postgres":  # as hosting services write it
+        parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
         try:
             return sa.create_engine(parsed, hide_parameters=True, pool_pre_ping=True)
@@ -111,10 +115,13 @@ def make_engine(url: str, *, create: bool) -> sa.Engine:
                 f"{parsed.drivername} requires the package {error.name}, which is not installed; install it, or for "
                 "PostgreSQL run `pip install 'caw-watermark[postgres]'` and use postgresql+psycopg://..."
             ) from None
+        except (sa.exc.ArgumentError, TypeError, ValueError):  # no such kind of database, or an option it does not have
+            kind = parsed.drivername
+            raise ValueError(f"the registry must be a URL such as {EXAMPLES}, got one of {kind}; check it") from None
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("the registry must be durable, got an in-memory database; name a file: sqlite:///keys.db")
     if not create and not os.path.exists(parsed.database):
-        raise ValueError(NONE.format(parsed.render_as_string()))
+        raise ValueError(NONE.format(shown_url(parsed)))
     with contextlib.suppress(FileExistsError):
         os.close(os.open(parsed.database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     engine = sa.create_engine(parsed, hide_parameters=True, connect_args={"timeout": WAIT})
@@ -158,8 +165,19 @@ def _create(engine: sa.Engine, clock: Callable[[], datetime]) -> None:
             connection.execute(tables.facts.insert(), [{"name": n, "value": v} for n, v in rows.items()])
 
 
-def _shown(engine: sa.Engine) -> str:
-    return engine.url.render_as_string(hide_password=True)
+def shown_url(url: sa.URL) -> str:
+    """A database's URL without its password, and without parts of its query that may hold one."""
+    shown = url.set(query={name: value for name, value in url.query.items() if name in OPEN})
+    return shown.render_as_string(hide_password=True)
+
+
+def _without_secrets(text: str, url: sa.URL) -> str:
+    """A driver's message without what the URL hides: some quote the options that they were given."""
+    hidden = [values for name, values in url.normalized_query.items() if name not in OPEN]
+    values = [str(url.password or ""), *(value for values in hidden for value in values)]
+    for value in sorted({value for value in values if len(value) > 3}, key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
 
 
 @contextlib.contextmanager
@@ -168,8 +186,10 @@ def naming(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        reason = str(error.orig).strip().split("\n")[0]
+        reason = _without_secrets(str(error.orig).strip().split("\n")[0], engine.url)
         kind = RefusedError if isinstance(error, (sa.exc.IntegrityError, sa.exc.DataError)) else OSError
-        raise kind(f"the registry {_shown(engine)} cannot be used: {reason}; fix that and try again") from None
+        raise kind(f"the registry {shown_url(engine.url)} cannot be used: {reason}; fix that and try again") from None
     except sa.exc.TimeoutError:
-        raise OSError(f"the registry {_shown(engine)} cannot be used: too many calls at once; try again") from None
+        raise OSError(
+            f"the registry {shown_url(engine.url)} cannot be used: too many calls at once; try again"
+        ) from None

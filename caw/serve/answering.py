@@ -14,12 +14,15 @@ from caw.serve.contracts import Ending
 from caw.serve.errors import ApiError, encoded
 from caw.serve.metrics import Metrics
 from caw.serve.orders import Order, Piece
+from caw.serve.requests import StreamOptions
 from caw.serve.settings import ServerSettings
-from caw.serve.shapes import Shape
+from caw.serve.shapes import Shape, usage
 
 LOG = logging.getLogger("caw.serve")
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
 
 
 class GoneError(Exception):
@@ -33,10 +36,12 @@ class Answer(Response):
     the middle of a stream is its last event, without [DONE], and the connection is closed.
     """
 
-    def __init__(self, order: Order, shape: Shape, settings: ServerSettings, metrics: Metrics, *, usage: bool) -> None:
+    def __init__(
+        self, order: Order, shape: Shape, settings: ServerSettings, metrics: Metrics, told: StreamOptions
+    ) -> None:
         super().__init__()
         self.path = ""
-        self.order, self.shape, self.settings, self.metrics, self.usage = order, shape, settings, metrics, usage
+        self.order, self.shape, self.settings, self.metrics, self.told = order, shape, settings, metrics, told
         self.begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,12 +96,13 @@ class Answer(Response):
 
     async def _stream(self, send: Send) -> None:
         async for piece in self._pieces():
-            events = [] if self.begun else [_event(one) for one in self.shape.opening(self.order)]
+            events = [] if self.begun else list(self.shape.opening(self.order))
             if not self.begun:
-                await self._begin(send, 200, "text/event-stream; charset=utf-8")
-            events.append(_event(self.shape.chunk(self.order, piece)))
-            await self._send(send, _body(b"".join(events)))
-        if self.usage:
+                await self._begin(send, 200, EVENTS)
+            events.append(self.shape.chunk(self.order, piece))
+            counts = {"usage": usage(self.order)} if self.told.continuous_usage_stats else {}
+            await self._send(send, _body(b"".join(_event(one | counts) for one in events)))
+        if self.told.include_usage:
             await self._send(send, _body(_event(self.shape.usage_chunk(self.order))))
         await self._send(send, _body(DONE, last=True))
 
@@ -108,7 +114,8 @@ class Answer(Response):
     async def _begin(self, send: Send, status: int, kind: str, length: int | None = None) -> None:
         self.begun = True
         self.metrics.answered(self.path, status)
-        headers = {**HEADERS, "content-type": kind, **({} if length is None else {"content-length": str(length)})}
+        more = UNBUFFERED if kind == EVENTS else {} if length is None else {"content-length": str(length)}
+        headers = {**HEADERS, "content-type": kind, **more}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": raw})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
@@ -18,11 +19,11 @@ from starlette.responses import Response
 from caw.serve.answering import Answer
 from caw.serve.contracts import Tenant
 from caw.serve.detecting import DetectRequest
-from caw.serve.errors import BAD, ApiError, encoded
+from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.guard import Guard
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
-from caw.serve.requests import ChatRequest, CompletionRequest, Sampling
+from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
 from caw.serve.service import Service
 from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
@@ -129,7 +130,7 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:
         order = await service.order(asked, tenant, shape.prefix)
         metrics.taken(order)
-        return Answer(order, shape, service.settings, metrics, usage=_wants_usage(asked))
+        return Answer(order, shape, service.settings, metrics, asked.stream_options or StreamOptions())
 
     @app.post("/v1/chat/completions")
     async def chat_completions(asked: ChatRequest, tenant: Client) -> Response:
@@ -200,7 +201,13 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        answer = await refused(request, ApiError(error.status_code, str(error.detail)))
+        said = str(error.detail)
+        if error.status_code == UNKNOWN:
+            paths = sorted((each.path for each in app.routes if isinstance(each, APIRoute)), key=len, reverse=True)
+            asked = re.sub("/+", "/", request.url.path).rstrip("/")  # as of a base URL with a slash or a part too many
+            meant = [path for path in paths if "{" not in path and asked.endswith(path.removeprefix("/v1") or path)]
+            said = f"this server has no such path; use {meant[0] if meant and asked else ', '.join(sorted(paths))}"
+        answer = await refused(request, ApiError(error.status_code, said))
         answer.headers.update(error.headers or {})  # which methods a path has
         return answer
 
@@ -213,10 +220,6 @@ def _bearer(request: Request) -> str | None:
     """Return the API key of a request, or None."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" and key.strip() else None
-
-
-def _wants_usage(asked: Sampling) -> bool:
-    return asked.stream_options is not None and asked.stream_options.include_usage
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -50,6 +50,9 @@ class TimeoutProtocol(H11Protocol):
 
         self.conn.next_event = counting  # type: ignore[method-assign]
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: uvicorn would ask for websockets where Java's client offers HTTP/2 and is served without."""
+
     @property
     def between(self) -> bool:
         """Whether no request is in progress."""

@@ -20,12 +20,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from caw.io.token_texts import INCOMPLETE
 from caw.serve.errors import BAD, ApiError
 
 LIFE = 24 * 3600  # seconds for which a token holds
 MAC_BYTES, DOMAIN = 32, b"caw/continuation/1"
 PARAMETER = "continuation"
-INCOMPLETE = "\ufffd"  # what a decoder shows of a letter whose bytes are not all there: a text may be cut inside one
 
 
 @dataclass(frozen=True)

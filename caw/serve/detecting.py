@@ -32,6 +32,7 @@ MAX_LETTERS = 100_000
 LEAST_TOKENS = 60  # of a text that the public may ask about
 PUBLIC_RATE, PUBLIC_BURST = 0.2, 10  # questions a second of one address, and at once
 MOST_WAITING, MOST_PUBLIC = 32, 8  # texts that wait in all, and before which the public's may wait
+DEADLINE = 60.0  # seconds within which a text is answered
 CACHED = 64  # tenants whose prepared keys are cached
 MOST_DRAWN = 5000  # stretches of a text that a page shows
 EVERYBODY = "everybody"
@@ -109,11 +110,15 @@ class Detection:
         if self._waiting >= (MOST_PUBLIC if tenant is None else MOST_WAITING):
             raise ApiError(BUSY, "the queue for detection is full; try again later", code="queue_full")
         self._waiting += 1
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._tested, text, tenant, draw)
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._tested, text, tenant, draw)
+            done, _ = await asyncio.wait([work], timeout=DEADLINE)  # a text whose turn has come is tested to its end
         finally:
+            work.cancel()
             self._waiting -= 1
+        if not done:
+            raise ApiError(503, f"no result within {DEADLINE:g} s; try again later, or send a part of the text")
+        return work.result()
 
     def close(self) -> None:
         """Stop the thread."""

@@ -7,7 +7,7 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments, warn_of_no_evaluator
+from caw.arguments import check_arguments
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request, Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
@@ -20,7 +20,6 @@ from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable
 from caw.detection.detector import Detector
 from caw.detection.family import level_of
-from caw.evaluator.token_classes import reads_classes
 from caw.models.facts import ModelFacts
 from caw.models.sampling import model_sampling
 from caw.policies import Policy
@@ -75,10 +74,9 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.level
-        marks = Marks.of(self.watermark, policy, Facts(facts.name, reads_classes(tokenizer), level))
+        marks = Marks.of(self.watermark, policy, Facts(level))
         main, policy = marks.main
         assert main is not None
-        warn_of_no_evaluator(self.watermark, marks.main)
         policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
         Mark(main, policy).check_beginning(sampled=True)
         if level is not None:

@@ -70,7 +70,10 @@ CONTINUING = {"continue_final_message": True, "add_generation_prompt": False}
 
 
 class StreamOptions(Strict, extra="ignore"):
+    """include_usage: a last event has the token counts. continuous_usage_stats: every event has those so far."""
+
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class JsonSchema(Strict):

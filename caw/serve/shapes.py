@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from caw.io.token_texts import token_texts
+from caw.io.token_texts import INCOMPLETE, token_bytes, token_texts
 from caw.serve.job import Token
 from caw.serve.orders import Order, Piece
 
@@ -72,12 +72,13 @@ class Completions(Shape):
             return None
         text = order.texts[piece.choice]
         columns: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token, own, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
-            columns["tokens"].append(token)
-            columns["token_logprobs"].append(own)
-            columns["top_logprobs"].append(dict(reversed(likeliest)))  # of two tokens of one text, the likelier
+        for own, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
+            columns["tokens"].append(own.name)
+            columns["token_logprobs"].append(own.value)
+            likelier = {each.name: each.value for each in reversed(likeliest)}  # of one text, the likelier
+            columns["top_logprobs"].append(likelier)
             columns["text_offset"].append(text.letters)
-            text.letters += len(token)
+            text.letters += own.letters
         return columns
 
 
@@ -114,8 +115,8 @@ class Chat(Shape):
         if order.alternatives is None:
             return None
         content = [
-            {**_entry(token, own), "top_logprobs": [_entry(*pair) for pair in likeliest]}
-            for token, own, likeliest in _named(self.tokenizer, tokens, order.alternatives)
+            {**own.entry, "top_logprobs": [each.entry for each in likeliest]}
+            for own, likeliest in _named(self.tokenizer, tokens, order.alternatives)
         ]
         return {"content": content, "refusal": None}
 
@@ -152,22 +153,38 @@ def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
     return {"caw": said}
 
 
-def _entry(token: str, value: float) -> dict[str, Any]:
-    return {"token": token, "logprob": value, "bytes": list(token.encode("utf-8", "surrogatepass"))}
+@dataclass(frozen=True)
+class Named:
+    """A token's text, its bytes (None: unknown) and its log-probability."""
+
+    text: str
+    raw: bytes | None
+    value: float
+
+    @property
+    def entry(self) -> dict[str, Any]:  # OpenAI's form in chats
+        return {"token": self.text, "logprob": self.value, "bytes": None if self.raw is None else list(self.raw)}
+
+    @property
+    def name(self) -> str:  # OpenAI's form in completions: part of a character is its bytes
+        if self.raw is None or INCOMPLETE not in self.text:
+            return self.text
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.raw)
+
+    @property
+    def letters(self) -> int:  # that begin in it
+        return len(self.text) if self.raw is None else sum(byte & 0xC0 != 0x80 for byte in self.raw)
 
 
-def _named(
-    tokenizer: Any, tokens: Sequence[Token], alternatives: int
-) -> Iterator[tuple[str, float, list[tuple[str, float]]]]:
-    """Return the text of each token, its log-probability, and those of the top tokens."""
+def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[Named, list[Named]]]:
+    """Return each token and the top tokens at its place."""
     for token in tokens:
         said = token.log_probs
         assert said is not None
-        shown = said.likeliest[:alternatives]
-        texts = token_texts(tokenizer, [token.id, *(other for other, _ in shown)])
-        likeliest = [(text, _finite(value)) for text, (_, value) in zip(texts[1:], shown, strict=True)]
-        yield texts[0], _finite(said.own), likeliest
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else LEAST
+        pairs = [(token.id, said.own), *said.likeliest[:alternatives]]
+        texts = token_texts(tokenizer, [each for each, _ in pairs])
+        own, *likeliest = (
+            Named(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
+            for text, (each, value) in zip(texts, pairs, strict=True)
+        )
+        yield own, likeliest

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caw.decoding.stopping import StopStrings
-
-INCOMPLETE = "�"  # what decoders show of a letter whose bytes are not all there
+from caw.io.token_texts import INCOMPLETE
 
 
 class Unfolding:

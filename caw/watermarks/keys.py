@@ -6,6 +6,7 @@ import hashlib
 import numbers
 import re
 import unicodedata
+from typing import Any
 
 from caw.io.unicode import is_unicode
 
@@ -40,6 +41,18 @@ def parse_key(text: str) -> int | str:
             "which makes it text"
         )
     return int(text)
+
+
+def read_key(value: Any) -> int | str | bytes:
+    """Return the key that a file holds: text as `parse_key` reads it, an integer or bytes as they are.
+
+    Raises TypeError, without showing it, for what a file format turned into anything else.
+    """
+    if isinstance(value, str):
+        return parse_key(value)
+    if isinstance(value, bool) or not isinstance(value, (int, bytes)):
+        raise TypeError(f"a key in a file must be text or an integer, got {type(value).__name__}; put it in quotes")
+    return value
 
 
 def normalize_key(key: int | str | bytes) -> int:

@@ -19,6 +19,7 @@ from caw.io.files import check_paths, write_text
 from caw.io.json_files import read_json
 from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar
+from caw.io.show import shown_variable
 from caw.requirements import require
 from caw_lab.training.labelers import EndpointLabeler, Labeler, LabelError, LexicalLabeler
 from caw_lab.training.labelers.base import label_documents, label_line, read_documents
@@ -161,7 +162,7 @@ def _endpoint_key(name: str, base_url: str | None) -> str:
     if base_url and urlsplit(base_url).hostname in LOOPBACK:
         return "none"
     raise ValueError(
-        f"environment variable {name} must hold the endpoint's API key, it is not set; set it or give --key-env"
+        f"{shown_variable(name)} must hold the endpoint's API key, it is not set; set it or give --key-env"
     )
 
 

@@ -3,25 +3,6 @@
 #include "../lists.h"
 #include "../text_scores.h"
 
-namespace caw {
-namespace {
-
-constexpr int64_t kKeyPiece = 512;  // tokens whose words stay in the first-level cache; sums are made piece by piece
-
-// 32-bit ids of the evidence, a row for each place of the context and one for the tokens.
-std::vector<uint32_t> rows_of(
-    const int64_t* context, const int64_t* token, int64_t count, int64_t window, int64_t step) {
-  std::vector<uint32_t> ids(size_t((window + 1) * step));
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t k = 0; k < window; ++k) ids[size_t(k * step + i)] = uint32_t(context[i * window + k]);
-    ids[size_t(window * step + i)] = uint32_t(token[i]);
-  }
-  return ids;
-}
-
-}  // namespace
-}  // namespace caw
-
 #define CAW_API extern "C" __attribute__((visibility("default")))
 using namespace caw;
 
@@ -33,7 +14,7 @@ CAW_API void caw_score_tokens(const int64_t* tokens, int64_t n, int64_t window, 
   ScoreBuffers own(window);
   for (int64_t first = 0; first < n; first += kScorePiece) {
     const int64_t count = n - first < kScorePiece ? n - first : kScorePiece;
-    text.score_under(key, first, count, own, values + first, seeds ? seeds + first : nullptr);
+    text.score_under(key, first, count, own, values + first, seeds + first);
   }
 }
 
@@ -41,13 +22,18 @@ CAW_API void caw_score_tokens(const int64_t* tokens, int64_t n, int64_t window, 
 CAW_API void caw_score_keys(const int64_t* contexts, const int64_t* tokens, int64_t count, int64_t window,
     const int64_t* keys, int64_t total, int64_t scheme, int64_t threshold, double* sums) {
   const int64_t step = count + kScorePad;
-  const std::vector<uint32_t> ids = rows_of(contexts, tokens, count, window, step);
+  // 32-bit ids, a row for each place of the context and one for the tokens
+  std::vector<uint32_t> ids(size_t((window + 1) * step));
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = 0; k < window; ++k) ids[size_t(k * step + i)] = uint32_t(contexts[i * window + k]);
+    ids[size_t(window * step + i)] = uint32_t(tokens[i]);
+  }
   const Kernels& simd = kernels();
-  std::vector<uint32_t> words(size_t(kKeyPiece + kScorePad));
+  std::vector<uint32_t> words(size_t(kScorePiece + kScorePad));
   for (int64_t j = 0; j < total; ++j) {
     sums[j] = 0;
-    for (int64_t first = 0; first < count; first += kKeyPiece) {
-      const int64_t some = count - first < kKeyPiece ? count - first : kKeyPiece;
+    for (int64_t first = 0; first < count; first += kScorePiece) {
+      const int64_t some = count - first < kScorePiece ? count - first : kScorePiece;
       simd.context_words(uint64_t(keys[j]), ids.data() + first, step, window, some, words.data());
       sums[j] += scheme == kRaceTopK || scheme == kRaceScale
           ? simd.sum_races(words.data(), some)

@@ -54,7 +54,7 @@ def test_the_line_says_which_family_marks_and_why(
     out = tmp_path / "out.jsonl"
     result = generate(model, "--prompt", "the sky", "-o", str(out), *MARK, "--sample", *sampling)
     assert result.exit_code == 0 and result.stderr.startswith(f"caw: marking {kind}")
-    assert read(out)[0]["policy"]["name"] == ("fixed" if "exp" in kind else "capacity")
+    assert read(out)[0]["policy"]["name"] == "fixed"
 
 
 # Lines that say how their texts were made ------------------------------------------------------------------------

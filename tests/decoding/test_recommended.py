@@ -30,7 +30,7 @@ ROWS = [
     RowSettings(max_new_tokens=30, strength_factor=0.0, **DRAWN),
     RowSettings(max_new_tokens=30, **{**DRAWN, "temperature": 0.29}),
 ]
-MARKS = Marks.of(MARK, None, Facts(classes=False))
+MARKS = Marks.of(MARK, None, Facts())
 FIXED = MARKS.main.policy
 
 

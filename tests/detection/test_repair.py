@@ -1,9 +1,12 @@
 """What copying does to a text is undone, and what looks like it is left alone."""
 
 import textwrap
+import time
 
 import pytest
 
+from caw.detection.normalize import STEPS, normalize_text
+from caw.detection.readings import readings_of
 from caw.detection.repair import plain, repaired
 
 PROSE = (
@@ -87,3 +90,34 @@ def test_typographic_signs() -> None:
     named = "7 typographic signs (left double quotation mark, right single quotation mark, right double quotation mark"
     assert plain("“It’s” – a—b…½") == ('"It\'s" - a--b...1/2', f"{named}, others)")
     assert plain("as ASCII") == ("as ASCII", "") == plain(plain("as ASCII")[0])
+
+
+J, TAG, MANIFEST = "\u200d", "\U000e0067", "\ufeff" + "\ufe01\U000e0123" * 40
+HOSTILE = {
+    "joiners behind a letter": "\u0628" + J * 99_999, "short runs of joiners": ("\u0628" + J * 7) * 12_500,
+    "tags": ("\U0001f3f4" + TAG * 999) * 100, "variation selectors": "a" + "\ufe01\U000e0123" * 50_000,
+    "marks": "a" + "\u0301\u0327" * 50_000, "short runs of marks": ("a" + "\u0301\u0327" * 14) * 3_500,
+    "marks that fall into marks": "\u0f40" + "\u0f73\u0f71\u0327\u0301" * 25_000, "wide spaces": "\u3000" * 100_000,
+    "entities": "&#" * 50_000, "quotes": "> a\n>b\nc\n" * 11_000, "hyphens": "a-  " * 25_000, "blanks": " " * 100_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_time_grows_with_the_text_and_not_with_its_square(text: str) -> None:
+    def seconds(read: str) -> float:
+        begun = time.process_time()
+        readings_of(read)
+        normalize_text(read, tuple(STEPS))
+        return time.process_time() - begun
+
+    half, whole = (min(seconds(part) for _ in range(2)) for part in (text[: len(text) // 2], text))
+    assert whole < 3 * half + 0.1
+
+
+def test_a_hidden_message_is_taken_off_and_a_long_run_of_marks_stays() -> None:
+    assert repaired(f"\u2764\ufe0f{MANIFEST} and more") == (
+        "\u2764\ufe0f and more",
+        ("81 characters of a hidden message",),
+    )
+    marks = "\u0301\u0327" * 16
+    assert repaired(f"e\u0301 a{marks}")[0] == f"\u00e9 a{marks}" == normalize_text(f"e\u0301 a{marks}", ("nfkc",))

@@ -360,7 +360,7 @@ def test_files_that_are_refused(installed: Path) -> None:
         ({**FILE, "opt_out": 1}, "opt_out must be True or False"),
         ({**FILE, "profiles": {"off": PROFILES["kgw"]}}, "none named 'off'"),
         ({**FILE, "profiles": []}, "profiles must be an object"),
-        ({**FILE, "profiles": {"a": {"key": "nope"}}}, "profile 'a': key must be a name of keys, got 'nope'"),
+        ({**FILE, "profiles": {"a": {"key": "nope"}}}, "profile 'a': key must be a name of keys \\(.*house"),
         ({**FILE, "profiles": {"a": {"key": "house"}}}, "profile 'a': watermark must be given"),
         ({**FILE, "keys": {"house": {"env": "NOWHERE"}}, "profiles": {"kgw": PROFILES["kgw"]}}, "NOWHERE must hold"),
         ({**FILE, "keys": {"house": [1]}, "profiles": {"kgw": PROFILES["kgw"]}}, "a key must be a secret or an object"),

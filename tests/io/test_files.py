@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from caw.io import files
-from caw.io.files import check_paths, lock, write_text, write_whole
+from caw.io.files import cache_root, check_paths, content_mark, lock, write_text, write_whole
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX files")
 
@@ -208,3 +208,28 @@ def test_the_lock_of_a_killed_process_blocks_nobody_though_its_child_lives(tmp_p
     finally:
         os.kill(child, signal.SIGKILL)
         parent.stdout.close()
+
+
+@pytest.mark.parametrize("place", [0, 1 << 20, files.HEAD + 5, -1])
+def test_another_content_of_the_same_size_and_time_is_another_file(place: int, tmp_path: Path) -> None:
+    file, content = tmp_path / "file", bytearray(files.HEAD + 3 * files.SAMPLE)
+    marks = []
+    for byte in (0, 1, 0):
+        content[place] = byte
+        file.write_bytes(content)
+        os.utime(file, (1, 1))
+        marks.append(content_mark(file))
+    assert marks[0] == marks[2] != marks[1]
+
+
+def test_without_a_home_the_cache_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(uid: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("pwd.getpwuid", none)
+    for name in ("HOME", "CAW_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(OSError, match="set CAW_CACHE to a folder"):
+        cache_root()
+    monkeypatch.setenv("CAW_CACHE", "/some/place")
+    assert cache_root() == Path("/some/place")

@@ -52,6 +52,11 @@ def test_the_text_part_of_a_larger_model_counts() -> None:
     assert branchable_config(stub(config)) is config.text_config
 
 
+def test_adapters_around_a_model_are_to_be_merged() -> None:
+    with pytest.raises(NotImplementedError, match=r"got adapters around one; pass model\.merge_and_unload\(\)"):
+        branchable_config(stub(AutoConfig.for_model("llama"), merge_and_unload=None))
+
+
 def test_what_a_class_cannot_do_is_refused() -> None:
     config = AutoConfig.for_model("llama")
     with pytest.raises(NotImplementedError, match=INTERFACE):

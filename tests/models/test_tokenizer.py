@@ -109,9 +109,14 @@ def test_what_python_adds_is_kept_once(change: dict[str, Any], folder: Path, cac
 
 
 def test_a_changed_file_is_read_anew(folder: Path, cache: Path) -> None:
-    configure(folder, add_prefix_space=True)
-    detection_tokenizer(folder, [].append)
-    configure(folder, add_prefix_space=False, padding_side="left")
+    sizes = set()
+    for prefix, side in ((True, "right"), (False, "left")):
+        configure(folder, add_prefix_space=prefix, padding_side=side)
+        os.utime(folder / "tokenizer_config.json", (1, 1))
+        sizes.add((folder / "tokenizer_config.json").stat().st_size)
+        if prefix:
+            detection_tokenizer(folder, [].append)
+    assert len(sizes) == 1, "size and time do not tell them apart"
     said: list[str] = []
     assert not isinstance(detection_tokenizer(folder, said.append), FastTokenizer)
     assert len(said) == 1 and len(list(cache.iterdir())) == 2

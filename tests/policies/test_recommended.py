@@ -1,5 +1,6 @@
 """The policies that a Recommended brings."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,44 +11,24 @@ from caw.policies.target import read_target
 from caw.settings import Sampling
 
 MARK = caw.Recommended(1, target=1e-2)
-
-
 GREEDY, DRAWN = Sampling(), Sampling(do_sample=True)
-
-
-def p_value(policy: caw.policies.Policy) -> float:
-    target = read_target(policy.target)
-    assert target is not None
-    return target.p_value
 
 
 def test_drawn_texts_are_marked_at_full_strength_without_a_target() -> None:
     for level in (None, 1e-6):
-        assert MARK.of(DRAWN, Facts("smollm2-135m", level=level)) == (MARK.drawn, caw.FixedStrength(1.0))
+        assert MARK.of(DRAWN, Facts(level)) == (MARK.drawn, caw.FixedStrength(1.0))
 
 
 @pytest.mark.parametrize(("level", "reached"), [(None, 1e-2), (1e-4, 1e-4), (0.5, 1e-2)])
-def test_greedy_ones_get_the_evaluator_of_their_model_and_half_of_the_level(
-    level: float | None, reached: float
+@pytest.mark.parametrize("evaluator", [None, "smollm2-135m"])
+def test_greedy_ones_are_marked_at_strength_1_or_by_the_evaluator_named_until_half_of_the_level(
+    level: float | None, reached: float, evaluator: str | None
 ) -> None:
-    mark, policy = MARK.of(GREEDY, Facts("somewhere/SmolLM2-135M-Instruct", level=level))
-    assert mark == MARK.greedy and isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "smollm2-135m"
-    assert math.isclose(1 - (1 - p_value(policy)) ** 2, reached, rel_tol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["no such model", ""])
-def test_a_model_without_an_evaluator_gets_the_universal_one(name: str) -> None:
-    _, policy = MARK.of(GREEDY, Facts(name))
-    assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == "universal" and p_value(policy) < 1e-2
-
-
-def test_without_classes_of_tokens_there_is_none_and_texts_are_marked_at_strength_1() -> None:
-    _, policy = MARK.of(GREEDY, Facts("no such model", classes=False))
-    assert isinstance(policy, caw.FixedStrength) and policy.value == 1 and p_value(policy) < 1e-2
-    named = caw.Recommended(1, evaluator="smollm2-135m")
-    own = Facts("smollm2-135m", classes=False)
-    assert named.evaluator_for(Facts("no such model")) == "smollm2-135m" == MARK.evaluator_for(own)
-    assert MARK.evaluator_for(Facts(classes=False)) is None
+    mark, policy = dataclasses.replace(MARK, evaluator=evaluator).of(GREEDY, Facts(level))
+    target = read_target(policy.target)
+    assert target is not None and math.isclose(1 - (1 - target.p_value) ** 2, reached, rel_tol=1e-9)
+    named = caw.FixedStrength(1.0, target=target) if evaluator is None else caw.CapacityPolicy(evaluator, target=target)
+    assert (mark, policy) == (MARK.greedy, named)
 
 
 def test_a_policy_beside_it_is_refused() -> None:

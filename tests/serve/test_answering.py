@@ -337,3 +337,25 @@ def test_what_nobody_expects_keeps_its_traceback(caplog: pytest.LogCaptureFixtur
     for error in (KeyError("x"), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
         lines.failed("a tenant could not be looked up", error)
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
+
+
+@pytest.mark.parametrize(("path", "meant"), [
+    ("//v1/chat/completions", "/v1/chat/completions"), ("/v1/chat/completions/", "/v1/chat/completions"),
+    ("/v1/v1/completions", "/v1/completions"), ("/chat/completions", "/v1/chat/completions"),
+    ("/api/v1/detect", "/v1/detect"),
+    ("/v1/responses", "/, /health, /metrics"), ("/v1", "/, /health, /metrics"),
+])  # fmt: skip
+def test_an_unknown_path_is_answered_with_the_one_that_is_meant(served: Running, path: str, meant: str) -> None:
+    status, answer = post(served.port, b"{}", path)
+    assert status == 404 and answer["error"]["message"].startswith(f"this server has no such path; use {meant}")
+
+
+def test_a_stream_is_not_held_back_by_nginx_and_an_offered_upgrade_says_nothing(
+    served: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, seen = raw_stream(served.port, max_tokens=2)
+    assert b"x-accel-buffering: no\r\n" in seen
+    connection.close()
+    upgrade = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQ"}
+    assert post(served.port, json.dumps({**ASK, "max_tokens": 2}).encode(), **upgrade)[0] == 200
+    assert caplog.text == ""

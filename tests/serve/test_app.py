@@ -45,7 +45,8 @@ def test_completions_are_what_the_library_gives_alone(
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_chat_is_what_the_library_gives_alone(served: Running, stream: bool) -> None:
     want = alone(chat_ids(HELLO), max_new_tokens=25, do_sample=True, seed=9)
-    settings: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+    told = {"include_usage": True, "continuous_usage_stats": True}
+    settings: dict[str, Any] = {"stream_options": told} if stream else {}
     answer: Any = served.client().chat.completions.create(
         model=NAME, messages=[HELLO], max_completion_tokens=25, seed=9, stream=stream, **settings
     )
@@ -59,6 +60,8 @@ def test_a_chat_is_what_the_library_gives_alone(served: Running, stream: bool) -
     assert ["".join(chunk.choices[0].delta.content or "" for chunk in chunks)] == want
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert last.choices == [] and last.usage.completion_tokens == 25
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == 25
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -96,10 +99,37 @@ def test_log_probabilities_are_the_unmarked_models(served: Running, stream: bool
     assert any(token.top_logprobs[0].token != token.token for token in content), "marks changed something"
 
 
+def raw_of(token: str) -> bytes:
+    part = token.startswith("bytes:")
+    return bytes.fromhex(token.removeprefix("bytes:").replace("\\x", "")) if part else token.encode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bytes_of_a_part_of_a_character_are_its_own(served: Running, stream: bool) -> None:
+    """And not those of the replacement character that stands for it in the text."""
+    first, tokenizer = "\U0001f9a6".encode()[0], parts()[1]
+    [token] = tokenizer.convert_tokens_to_ids([chr(first)])  # the alphabet of bytes has it as itself
+    forced: dict[str, Any] = {"max_tokens": 2, "temperature": 0, "logit_bias": {str(token): 100}, "stream": stream}
+    answer: Any = served.client().chat.completions.create(
+        model=NAME, messages=[HELLO], logprobs=True, top_logprobs=1, **forced
+    )
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    content = [each for choice in choices if choice.logprobs for each in choice.logprobs.content]
+    assert [each.bytes for each in content] == [[first]] * 2
+    answer = served.complete("the sky", logprobs=1, **forced)
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    logprobs = [choice.logprobs for choice in choices if choice.logprobs]
+    assert [token for each in logprobs for token in each.tokens] == ["bytes:\\xf0"] * 2
+    assert [place for each in logprobs for place in each.text_offset] == [0, 1]
+
+
 def test_log_probabilities_of_completions(served: Running) -> None:
     said = served.complete("the sky", max_tokens=8, logprobs=2).choices[0].logprobs
     assert len(said.tokens) == len(said.token_logprobs) == len(said.top_logprobs) == 8
-    assert said.text_offset == [sum(map(len, said.tokens[:place])) for place in range(8)]
+    whole = b"".join(raw_of(token) for token in said.tokens)
+    starts = [place for place, byte in enumerate(whole) if byte & 0xC0 != 0x80]
+    ends = [sum(len(raw_of(token)) for token in said.tokens[:place]) for place in range(8)]
+    assert said.text_offset == [sum(start < end for start in starts) for end in ends]
     assert all(1 <= len(top) <= 2 and max(top.values()) < 0 for top in said.top_logprobs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -156,3 +157,15 @@ def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]
     monkeypatch.setattr(detecting, "MOST", 2)
     assert limit.allows("c") and limit.allows("d") and len(limit._left) == 2
+
+
+def test_a_text_that_takes_too_long_is_answered_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(directory=Keys(DIRECTORY.tenants)) as served:
+        monkeypatch.setattr(detecting, "DEADLINE", 0.2)
+        gate = threading.Event()
+        with monkeypatch.context() as slow:
+            slow.setattr(served.service.detection, "_tested", lambda *asked: gate.wait(60))
+            assert ask(served, {"text": UNMARKED})[0] == 503
+        gate.set()
+        monkeypatch.setattr(detecting, "DEADLINE", 60.0)
+        assert ask(served, {"text": UNMARKED})[0] == 200 and served.service.detection._waiting == 0

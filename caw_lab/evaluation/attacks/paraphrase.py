@@ -35,7 +35,7 @@ class Paraphrase(Attack):
     parallel: ClassVar[bool] = True
     model: str
     key: str = field(repr=False)
-    base_url: str | None = None
+    base_url: str | None = field(default=None, repr=False)
     temperature: float = 0.7
     timeout: float = 60.0
     retries: int = 5
