@@ -28,7 +28,7 @@ from caw.ops_ref.permutation_ref import (
     permutation_green_ref,
 )
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
-from caw.ops_ref.score_tokens_ref import score_tokens_ref
+from caw.text_scores import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref

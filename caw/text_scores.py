@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from caw import prf
+from caw.arrays import float64, space_of, torch
 from caw.op_indices import RACE_TOP_K, SELFHASH
 
 LIBRARY = Path(__file__).parent / "_plain.so"
@@ -54,13 +55,32 @@ def score_tokens(ids: np.ndarray, window: int, key: int, scheme: int, threshold:
         values, seeds = np.empty(n), np.empty(n if scheme == SELFHASH else 0, np.int64)
         _call("caw_score_tokens", _int64(ids), n, window, key, scheme, threshold, values, seeds)
         return values, seeds
-    tokens, seeds = ids[:, None], np.empty(0, np.int64)
-    padded = np.concatenate([np.full(window, MISSING), ids])
-    contexts = np.stack([padded[i : i + n] for i in range(window)], 1) if window else np.empty((n, 0), np.int64)
+    return score_tokens_ref(ids, window, key, scheme, threshold)
+
+
+def contexts_of(ids: Any, window: int) -> Any:
+    """Return the contexts int64 [n, W] of every token of one text int64 [n], array or tensor: the W = `window` ids
+    before it, -1 = missing.
+    """
+    n = ids.shape[0]
+    if isinstance(ids, np.ndarray):
+        padded = np.concatenate([np.full(window, MISSING), ids])
+        return np.lib.stride_tricks.sliding_window_view(padded, window)[:n] if window else np.empty((n, 0), np.int64)
+    padded = torch.cat([ids.new_full((window,), MISSING), ids])
+    return padded.unfold(0, window, 1)[:n] if window else ids.new_empty(n, 0)
+
+
+def score_tokens_ref(ids: Any, window: int, key: Any, scheme: int, threshold: int) -> tuple[Any, Any]:
+    """`score_tokens`, and the reference of the operator of that name: of an array or tensor, key: int, or int64 [n]
+    of each token, the 64 bits of its key.
+    """
+    contexts, tokens, seeds = contexts_of(ids, window), ids[:, None], ids[:0]
+    keys = key if isinstance(key, int) else key[:, None]
     if scheme == SELFHASH:
-        contexts = np.concatenate([prf.anchored_seeds(key, contexts, tokens), tokens], 1)
-        seeds = contexts[:, 0]
-    words = np.broadcast_to(prf.context_words(key, contexts, tokens), (n, 1))
+        anchors = prf.anchored_seeds(keys, contexts, tokens)
+        seeds, words = anchors[:, 0], prf.seeded_words(keys, anchors, tokens)
+    else:
+        words = prf.context_words(keys, contexts, tokens)
     return _scores(words[:, 0], scheme, threshold), seeds
 
 
@@ -87,10 +107,10 @@ def score_keys(contexts: np.ndarray, ids: np.ndarray, keys: np.ndarray, scheme: 
     return sums
 
 
-def _scores(words: np.ndarray, scheme: int, threshold: int) -> np.ndarray:
+def _scores(words: Any, scheme: int, threshold: int) -> Any:
     if scheme >= RACE_TOP_K:  # both races
-        return np.asarray(-np.log1p(-prf.uniform(words)))
-    return np.asarray(prf.below(words, threshold)).astype(np.float64)
+        return -space_of(words).log1p(-prf.uniform(words))
+    return float64(prf.below(words, threshold))
 
 
 def permutation(seed: int, size: int, count: int | None = None) -> np.ndarray:

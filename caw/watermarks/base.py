@@ -21,12 +21,12 @@ from caw.arrays import ops, space_of, torch
 from caw.ladder import Ladder, Rule, race_width
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.record import RECORD_SIZE, Record
+from caw.text_scores import MISSING, contexts_of
 from caw.watermarks import keys
 
 if TYPE_CHECKING:  # which read watermarks
     from caw.watermarks.payload import PayloadCode
 
-MISSING = -1
 Null: TypeAlias = Literal["binomial", "gamma", "bits"]
 W = TypeVar("W", bound="Watermark")
 S = TypeVar("S", bound="Signature")
@@ -85,18 +85,6 @@ class TokenScores:
     scored: torch.Tensor
     keyless: torch.Tensor | None = None
     compat_evidence: torch.Tensor | None = None
-
-
-def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
-    """Return the contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 =
-    missing.
-    """
-    if isinstance(ids, np.ndarray):
-        padded = np.concatenate([np.full(window, MISSING), ids])
-        shown = np.lib.stride_tricks.sliding_window_view(padded, window) if window else padded[:, None][:, :0]
-        return shown[: len(ids)]
-    padded = torch.cat([ids.new_full((window,), MISSING), ids])
-    return padded.unfold(0, window, 1)[: ids.shape[0]] if window else ids.new_empty(ids.shape[0], 0)
 
 
 def native_scores(values: torch.Tensor, seeds: torch.Tensor, ids: torch.Tensor, *, races: bool) -> TokenScores:
