@@ -16,7 +16,9 @@ import numpy as np
 from caw.requirements import require
 
 if TYPE_CHECKING:
-    pass
+    import torch as torch  # others take it from here
+
+    from caw import ops as ops
 
 LAZY = {"torch": "torch", "ops": "caw.ops"}
 

@@ -31,11 +31,14 @@ def require(package: str, purpose: str) -> None:
 
     purpose: what it is needed for, as the words after "required for".
     """
-    module, extra = PACKAGES[package]
-    if not there(module):
-        raise ImportError(
-            f"{package} is required for {purpose} and is not installed; run `pip install 'caw-watermark[{extra}]'`"
-        )
+    if not there(PACKAGES[package][0]):
+        raise ImportError(missing(package, purpose))
+
+
+def missing(package: str, purpose: str) -> str:
+    """The sentence about a package of PACKAGES that is not installed."""
+    extra = PACKAGES[package][1]
+    return f"{package} is required for {purpose} and is not installed; run `pip install 'caw-watermark[{extra}]'`"
 
 
 def there(module: str) -> bool:

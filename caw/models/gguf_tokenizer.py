@@ -130,9 +130,10 @@ def byte_level_backend(file: GGUFFile) -> Tokenizer | None:
     """Return what `gguf_tokenizer` has for a backend, for texts without special tokens, without transformers; None for
     SentencePiece. For files that passed `check_tokenizer`.
     """
-    tokens, merges = file.texts(f"{GGML}tokens"), [tuple(text.split(" ")) for text in file.texts(f"{GGML}merges")]
-    if file.settings[f"{GGML}model"] != BYTES or any(len(pair) != 2 for pair in merges):
+    if file.settings[f"{GGML}model"] != BYTES:
         return None
+    tokens = file.texts(f"{GGML}tokens")
+    merges = [(one, other) for one, other in (text.split(" ") for text in file.texts(f"{GGML}merges"))]
     spelled = _byte_letters()
     alphabet = set(spelled)
     vocabulary = {

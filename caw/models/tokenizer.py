@@ -146,6 +146,9 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     if kept.is_file():
         with contextlib.suppress(Exception):  # tokenizers has no errors of its own; a bad file is written again
             return FastTokenizer(Tokenizer.from_file(str(kept)))
+    if source.gguf is None and not there("transformers") and (Path(source.folder) / "tokenizer.json").is_file():
+        report(f"reading the tokenizer.json of {name} alone; 'caw-watermark[generate]' reads what its class adds")
+        return FastTokenizer(Tokenizer.from_file(str(Path(source.folder) / "tokenizer.json")))
     check_source(name)
     report(f"reading the tokenizer of {name} with transformers, which takes seconds")
     loaded = load_tokenizer(name)
