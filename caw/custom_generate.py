@@ -39,6 +39,7 @@ from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
+from caw.models.parts import looked_at_once
 from caw.policies import Policy
 from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, mark_of, row_of
@@ -88,7 +89,7 @@ def decode(
     Raises ValueError for beam search, guidance and outputs other than sequences, and where the model's logits become
     NaN or infinite.
     """
-    with ended_on_error(caw_streamer):
+    with looked_at_once(), ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
         facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))
@@ -165,7 +166,7 @@ class _ProcessorWarper:
     def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
         out = logits.clone()
         new = torch.where(texts.made < 0, self.pad, texts.made)  # an ended row is padded, as in transformers
-        # a row can lag a token behind the others (see `Step.look_ahead`); processors know only rows of one length, and
+        # a row can lag a token behind the others (see `Step.decide`); processors know only rows of one length, and
         # some of them count rows, so they get the whole batch for each length
         for count in torch.unique(texts.counts[texts.active]).tolist():
             scores = self.processors(torch.cat([self.input_ids, new[:, :count]], dim=1), logits.clone())

@@ -157,23 +157,21 @@ def may_win_beyond(values: torch.Tensor, delta: float, max_strength: float) -> t
     return (last > -torch.inf) & (last + torch.full_like(last, max_strength) * delta >= values[:, 0])
 
 
-class Shortlist(NamedTuple):
+class Carried(NamedTuple):
     """Which tokens of B ladders a forward carries, in which order.
 
-    candidates: int64 [B, N], column 0 the original token; columns >= counts repeat column 0. counts: int64 [B].
-    places: int64 [B, M], the column of each rung's token; None = rung j's is column j.
+    tokens: int64 [B, Q], column 0 the original token; columns >= counts repeat column 0. counts: int64 [B].
+    places: int64 [B, M], the column of each rung's token, Q or more for one that is not carried; None = rung j's is
+        column j. several: whether any text may need more than one of them.
     """
 
-    candidates: torch.Tensor
+    tokens: torch.Tensor
     counts: torch.Tensor
     places: torch.Tensor | None = None
-
-    def place_of(self, choice: torch.Tensor) -> torch.Tensor:
-        """Return the column of chosen rungs int64 [B]."""
-        return choice if self.places is None else self.places.gather(1, choice[:, None])[:, 0]
+    several: bool = True
 
 
-def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -> Shortlist:
+def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -> Carried:
     """Return each token of the first counts[b] rungs once: the original, then by the strengths that choose it.
 
     For the rule top_k, whose tokens may win, lose and win again. The token that the longest part of [0, max_strength]
@@ -194,7 +192,7 @@ def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -
     width = max(map(len, tokens), default=1)
     filled = [order + order[:1] * (width - len(order)) for order in tokens]
     shape = ladder.candidates.new_tensor
-    return Shortlist(
+    return Carried(
         shape(filled).view(-1, width), shape([len(order) for order in tokens]), shape(places).view_as(ladder.candidates)
     )
 

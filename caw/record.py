@@ -1,16 +1,69 @@
-"""The record of one distribution: the part of a row of logits that later steps need, read in one pass."""
+"""Rows of tensors, one for each text of a batch, and the record of a distribution: the part of a row of logits that
+later steps need, read in one pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from caw.arrays import ops, torch
 from caw.defaults import RECORD_SIZE
 
+R = TypeVar("R", bound="Rows")
+
+
+class Rows:
+    """What a batch keeps of its B texts: tensors [B, ...], written in place, other `Rows`, and lists of B objects."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors, those of its parts too, in the order of the fields."""
+        return [tensor for value in vars(self).values() for tensor in _leaves(value)]
+
+    def take(self: R, rows: torch.Tensor | slice) -> R:
+        """A copy of these rows (int64 [R]); of a slice, the same memory."""
+        return self.each(rows, lambda tensor, some: tensor[some])
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
+        vars(self).update(vars(self.each(rows, kept_rows)))
+
+    def each(self: R, rows: Any, change: Callable[[torch.Tensor, Any], torch.Tensor]) -> R:
+        """Return these rows, of each tensor what `change` makes of it and them."""
+        new = object.__new__(type(self))
+        vars(new).update({name: _each(value, rows, change) for name, value in vars(self).items()})
+        return new
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = vars(value).values() if isinstance(value, Rows) else value if isinstance(value, list) else ()
+    return [tensor for part in parts for tensor in _leaves(part)]
+
+
+def _each(value: Any, rows: Any, change: Callable[[torch.Tensor, Any], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value, rows)
+    if isinstance(value, Rows):
+        return value.each(rows, change)
+    if not isinstance(value, list):
+        return value
+    if all(isinstance(part, Rows) for part in value):
+        return [part.each(rows, change) for part in value]
+    return value[rows] if isinstance(rows, slice) else [value[row] for row in rows.tolist()]
+
+
+def kept_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """tensor[rows] as a view of the front of the same memory; the rest of it is free."""
+    tensor[: rows.numel()] = tensor[rows]
+    return tensor[: rows.numel()]
+
 
 @dataclass
-class Record:
+class Record(Rows):
     """Top-K of the logits of B rows, ties to the smaller id.
 
     values: float32 [B, K], descending logits; -inf where the row has fewer than K entries.
@@ -44,19 +97,14 @@ class Record:
         """Put the rows of several records into one."""
         return cls(*(torch.cat(parts) for parts in zip(*(record.tensors for record in records), strict=True)))
 
-    def write(self, rows: torch.Tensor, other: Record) -> None:
-        """Overwrite `rows` (int64 [R]) in place with the R rows of `other`."""
-        self.values[rows], self.ids[rows] = other.values, other.ids
-        self.probs[rows], self.logsumexp[rows] = other.probs, other.logsumexp
-
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Values, ids, probs, logsumexp."""
         return [self.values, self.ids, self.probs, self.logsumexp]
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep only these rows (int64 [R], ascending), moved to the front of the same memory."""
-        self.values, self.ids, self.probs, self.logsumexp = (kept_rows(t, rows) for t in self.tensors)
+    def write(self, rows: torch.Tensor, other: Record) -> None:
+        """Overwrite `rows` (int64 [R]) in place with the R rows of `other`."""
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            mine[rows] = theirs
 
     def where(self, mask: torch.Tensor, other: Record) -> Record:
         """Return rows of `other` where mask [B] is true, of self elsewhere."""
@@ -67,13 +115,3 @@ class Record:
             torch.where(m, other.probs, self.probs),
             torch.where(mask, other.logsumexp, self.logsumexp),
         )
-
-    def take(self, rows: torch.Tensor) -> Record:
-        """Return the rows int64 [R] as a new record."""
-        return Record(self.values[rows], self.ids[rows], self.probs[rows], self.logsumexp[rows])
-
-
-def kept_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """tensor[rows] as a view of the front of the same memory; the rest of it is free."""
-    tensor[: rows.numel()] = tensor[rows]
-    return tensor[: rows.numel()]

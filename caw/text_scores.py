@@ -59,9 +59,7 @@ def score_tokens(ids: np.ndarray, window: int, key: int, scheme: int, threshold:
 
 
 def contexts_of(ids: Any, window: int) -> Any:
-    """Return the contexts int64 [n, W] of every token of one text int64 [n], array or tensor: the W = `window` ids
-    before it, -1 = missing.
-    """
+    """Return the contexts int64 [n, W] of each token of a text int64 [n]: the W = `window` ids before, -1 = missing."""
     n = ids.shape[0]
     if isinstance(ids, np.ndarray):
         padded = np.concatenate([np.full(window, MISSING), ids])
@@ -71,9 +69,7 @@ def contexts_of(ids: Any, window: int) -> Any:
 
 
 def score_tokens_ref(ids: Any, window: int, key: Any, scheme: int, threshold: int) -> tuple[Any, Any]:
-    """`score_tokens`, and the reference of the operator of that name: of an array or tensor, key: int, or int64 [n]
-    of each token, the 64 bits of its key.
-    """
+    """`score_tokens` of an array or tensor; the operator's reference. key: int, or int64 [n], 64 bits a token."""
     contexts, tokens, seeds = contexts_of(ids, window), ids[:, None], ids[:0]
     keys = key if isinstance(key, int) else key[:, None]
     if scheme == SELFHASH:
@@ -114,9 +110,7 @@ def _scores(words: Any, scheme: int, threshold: int) -> Any:
 
 
 def permutation(seed: int, size: int, count: int | None = None) -> np.ndarray:
-    """torch.randperm(size)[:count] of the CPU generator after manual_seed(seed), int64: a forward Fisher-Yates
-    shuffle.
-    """
+    """torch.randperm(size)[:count] of the CPU generator after manual_seed(seed), int64: a forward Fisher-Yates."""
     count = size if count is None else count
     if library():
         heads = np.empty(count, np.int64)
@@ -129,9 +123,7 @@ def permutation(seed: int, size: int, count: int | None = None) -> np.ndarray:
 
 
 def permutation_green(seeds: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
-    """The first `count` entries of each seed's permutation as a set: int64 [N] -> int32 [N, ceil(V / 32)], token t is
-    bit t % 32 of word t // 32.
-    """
+    """The first `count` entries of each seed's permutation as bits, int32 [N, ceil(V / 32)]: t % 32 of word t // 32."""
     member = np.zeros((len(seeds), (vocab_size + BITS - 1) // BITS * BITS), dtype=bool)
     for row, seed in zip(member, seeds.tolist(), strict=True):
         row[permutation(seed, vocab_size, count)] = True
@@ -139,9 +131,7 @@ def permutation_green(seeds: np.ndarray, vocab_size: int, count: int) -> np.ndar
 
 
 def permutation_contains(seeds: np.ndarray, tokens: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
-    """Whether tokens[i] is among the first `count` entries of the permutation of seeds[i], bool [N]; tokens outside
-    [0, V) are in none.
-    """
+    """Whether tokens[i] is among the first `count` entries of the permutation of seeds[i], bool [N]; beyond V: no."""
     inside = np.zeros(len(seeds), dtype=bool)
     if library():
         _call("caw_contains", _int64(seeds), _int64(tokens), len(tokens), vocab_size, count, inside)

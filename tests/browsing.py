@@ -1,7 +1,5 @@
 """A Chromium for tests of pages, and how they look at one."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

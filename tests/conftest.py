@@ -1,7 +1,5 @@
 """What all tests share: seeds, the GPU rule, the demo model and the data folder."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

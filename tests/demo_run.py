@@ -1,7 +1,5 @@
 """`caw demo` with its defaults, run once by a process: half a minute that two tests share."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Environments of their own, for packages that this one lacks; this checkout is in them as it is installed here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An evaluator that finds every token equally unimportant, in a file: greedy texts of random models get a mark."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

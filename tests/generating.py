@@ -1,7 +1,5 @@
 """Call `generate` on tiny models, and record what a streamer is given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Fewer cases of tests with many parameters: every two values of different parameters still meet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import combinations, product
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys and contexts that the tests of everything keyed share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Arguments of a product of few rows, as drawn for dense and for packed weights."""
 
-from __future__ import annotations
-
 import torch
 
 

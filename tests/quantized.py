@@ -1,7 +1,5 @@
 """Quantized blocks for tests: random bytes of every type, with scales that are finite, and what they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

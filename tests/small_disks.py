@@ -1,7 +1,5 @@
 """Disks that take a few bytes at a time, or fill up: injected ones anywhere, a real one where it may be mounted."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """A stand-in for an OpenAI-compatible endpoint: a real HTTP server in a thread, its answers scripted by a test."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Stored positions made up for tests: no model behind them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One sentence for each bad input of generate; what can go on goes on, with a warning."""
 
-from __future__ import annotations
-
 import copy
 import re
 import warnings

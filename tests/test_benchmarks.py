@@ -1,7 +1,5 @@
 """The benchmarks still run: seconds each, numbers that mean nothing."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Continuous integration finds the tests that mirror what changed."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 from pathlib import Path

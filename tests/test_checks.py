@@ -1,7 +1,5 @@
 """Checks of arguments: what passes, and one sentence for what does not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """model.generate(custom_generate=caw.decode): parity with transformers' own generate, and what it must refuse."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from typing import Any

@@ -3,8 +3,6 @@
 theta was .5 in the library, .8 in the demo and README, .6 in the evaluation's example and .9 in the published runs.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import fields

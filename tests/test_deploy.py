@@ -1,7 +1,5 @@
 """What is in deploy/: commands that the program takes, metrics that the server has, files that programs accept."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The public way in: identity 1, and texts, ids and traces that belong together."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

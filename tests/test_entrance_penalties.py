@@ -1,7 +1,5 @@
 """Bias, penalties and min_p of `caw.generate`: texts as `model.generate` makes them, whatever else is asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`caw.generate` with a Recommended: the family of its texts, its policies, and what it says."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

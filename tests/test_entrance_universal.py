@@ -1,7 +1,5 @@
 """`caw.CapacityPolicy()` on a model that nobody trained an evaluator for."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A forked child computes: it used to wait for ever for threads that a fork does not copy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

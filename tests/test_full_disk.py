@@ -1,7 +1,5 @@
 """Lines on a full disk: nothing is lost without a word, no half line stays, and going on gives the whole file."""
 
-from __future__ import annotations
-
 import errno
 import json
 from collections.abc import Callable

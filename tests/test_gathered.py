@@ -1,7 +1,5 @@
 """Results that are gathered from runs: what replaces what, and what one policy has over another."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The run that a GPU at hand is asked for: its parts, its order, its time, and its rehearsal."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

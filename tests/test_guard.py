@@ -1,7 +1,5 @@
 """The settings of a guard, and what it does not go with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

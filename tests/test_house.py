@@ -71,6 +71,43 @@ def test_no_message_of_ours_is_parsed(sources: dict[str, str]) -> None:
     assert {name: messages for name, text in python.items() if (messages := read_messages(ast.parse(text)))} == {}
 
 
+def imported(text: str) -> set[str]:
+    """Names that a module imports, those of types alone left out."""
+    tree = ast.parse(text)
+    types = [node for test in ast.walk(tree) if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
+             for part in test.body for node in ast.walk(part)]  # fmt: skip
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) and node not in types]
+    names = {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
+    return names | {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+
+
+def circles(sources: dict[str, str]) -> list[str]:
+    """Modules that an import of theirs leads back to."""
+    known = {name.removesuffix(".py").replace("/", "."): name for name in sources}
+    uses = {
+        module: {known_as for name in imported(sources[path]) for known_as in (name, name.rpartition(".")[0])
+                 if known_as in known and known_as != module}
+        for module, path in known.items()
+    }  # fmt: skip
+    found = []
+    for module in uses:
+        reached, waiting = set(), list(uses[module])
+        while waiting and module not in reached:
+            if (one := waiting.pop()) not in reached:
+                reached.add(one)
+                waiting += uses[one]
+        found += [module] * (module in reached)
+    return found
+
+
+def test_no_imports_go_in_a_circle(sources: dict[str, str]) -> None:
+    """Not those inside functions either: files of one circle can only be understood together."""
+    python = {n: text for n, text in sources.items() if n.startswith(("caw/", "caw_lab/")) and n.endswith(".py")}
+    assert len(python) > 300 and circles(python) == []
+    made = {"a.py": "def f():\n    from b import g", "b.py": "import c", "c.py": "from a import f", "d.py": "import a"}
+    assert circles(made) == ["a", "b", "c"]
+
+
 def test_no_name_of_a_package_hides_a_module(sources: dict[str, str]) -> None:
     """`caw.generate` would be the module or the function, by what was imported last."""
     packages = [name for name in sources if name.endswith("__init__.py")]

@@ -5,8 +5,6 @@ bit: no test may depend on it. Each set takes every case of the kernels; of othe
 cases, the others one, without what starts processes or interprets Triton's kernels.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The three ladders against exact rational arithmetic, on small integers where everything ties all the time."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 
@@ -143,18 +141,18 @@ def test_each_token_is_carried_once_the_likeliest_first() -> None:
     needs = torch.tensor([[0, 3, 4, 9, torch.inf], [0, 2, 3, 4, 10], [0, *[torch.inf] * 4]])
     ladder = Ladder(ids, needs, torch.tensor([4, 5, 1]), "top_k", 10.0)
     found = likeliest_first(ladder, ladder.counts, 1.0)
-    assert found.candidates.tolist() == [[7, 8, 5, 7], [4, 6, 9, 2], [3, 3, 3, 3]]
+    assert found.tokens.tolist() == [[7, 8, 5, 7], [4, 6, 9, 2], [3, 3, 3, 3]]
     assert found.counts.tolist() == [3, 4, 1]
+    assert found.places is not None
     for choice in range(5):
-        rungs = torch.full((3,), choice)
-        columns = found.place_of(rungs)
+        columns = found.places[:, choice]
         reached = choice < ladder.counts
-        carried = found.candidates.gather(1, columns[:, None])[:, 0]
+        carried = found.tokens.gather(1, columns[:, None])[:, 0]
         assert torch.equal(carried[reached], ids[:, choice][reached])
     stronger = likeliest_first(ladder, ladder.counts, 2.0)  # 2 wins from strength .95 on
-    assert stronger.candidates[1].tolist() == [4, 2, 6, 9]
+    assert stronger.tokens[1].tolist() == [4, 2, 6, 9]
     waiting = likeliest_first(ladder, torch.tensor([1, 5, 1]), 1.0)
-    assert waiting.counts.tolist() == [1, 4, 1] and waiting.candidates[0].tolist() == [7, 7, 7, 7]
+    assert waiting.counts.tolist() == [1, 4, 1] and waiting.tokens[0].tolist() == [7, 7, 7, 7]
     assert (
         likeliest_first(
             Ladder(ids[:0], needs[:0], ladder.counts[:0], "top_k", 10.0), ladder.counts[:0], 1.0

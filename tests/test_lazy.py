@@ -1,7 +1,5 @@
 """Public names load at their first use, and stay what they are whatever modules have been imported before."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """The contract of imports holds, and a wrong import in any room breaks it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

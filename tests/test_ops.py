@@ -1,7 +1,5 @@
 """Every op: schema, mutation, aliasing and fake agree with what it does; all are in one list."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Callable

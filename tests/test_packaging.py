@@ -1,7 +1,5 @@
 """What gets installed: the packages, the weights, the program, and imports that ask for nothing optional."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

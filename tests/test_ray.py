@@ -1,7 +1,5 @@
 """Shards of prompts: without Ray what an actor does, with Ray a pool of two on the CPU, killed and started again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

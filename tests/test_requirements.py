@@ -1,7 +1,5 @@
 """Packages are asked for before work starts, by the functions as well as by the commands."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings of a call: one list, from which the public functions' keywords are derived."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import fields

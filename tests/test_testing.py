@@ -1,7 +1,5 @@
 """The tolerance table's own comparison must be able to fail."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

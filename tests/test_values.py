@@ -1,7 +1,5 @@
 """Values of every kind for every number, name and switch: taken as they are meant, or refused in one short sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

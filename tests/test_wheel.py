@@ -1,7 +1,5 @@
 """What `pip install` brings: a wheel built as for a release, repaired, installed and used without a compiler."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

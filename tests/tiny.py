@@ -1,7 +1,5 @@
 """A tiny random Llama with a tokenizer of its own, as a folder: a whole model in a second, without a network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

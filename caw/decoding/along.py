@@ -14,16 +14,13 @@ from typing import Any
 
 import torch
 
-from caw.decoding.choosing import Choosing
+from caw.decoding.choosing import Choosing, texts_of
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.reading import CHUNK, chunk_logits, read
 from caw.decoding.request import Request
 from caw.decoding.row_settings import MAX_MARGIN
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
-from caw.decoding.texts import Texts
 from caw.decoding.trace import TokenTrace
 from caw.record import Record
 from caw.watermarks.base import MISSING
@@ -72,7 +69,6 @@ def read_along(
     request: Request,
     text: Sequence[int],
     ends: Sequence[int],
-    marks: RowMarks,
     *,
     since: int,
     strengths: Sequence[float],
@@ -93,7 +89,7 @@ def read_along(
     first = max(prompt - 1 + since - plan.history, 0)  # the first position whose logits are needed
     if have < first:
         read(model, cache, row, [known[:first]], 0, have, CHUNK)
-    chooser = _Chooser(plan, request, text, ends, marks, since)
+    chooser = _Places(plan, request, text, ends, since)
     own: list[float] = []
     choices: list[MarkedChoice] = []
     window: torch.Tensor | None = None
@@ -123,7 +119,6 @@ def read_records(
     request: Request,
     text: Sequence[int],
     ends: Sequence[int],
-    marks: RowMarks,
     record: Record,
     *,
     since: int,
@@ -135,7 +130,7 @@ def read_records(
     and one of the text counts as likely as the last in it.
     """
     history, count = plan.history, len(text)
-    chooser = _Chooser(plan, request, text, ends, marks, since)
+    chooser = _Places(plan, request, text, ends, since)
     choices: list[MarkedChoice] = []
     for first in range(since, count, POSITIONS):  # a window has also what stands before and behind its places
         last = min(first + POSITIONS, count - 1)
@@ -150,12 +145,12 @@ def read_records(
     likely = torch.where(said, own.values, -torch.inf).amax(dim=1)
     least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
     likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
-    others = _others(chooser, marks, request, choices, own, len(strengths) - 1)
+    others = _others(chooser, request, choices, own, len(strengths) - 1)
     return TextReading(since, likely[since:].tolist(), choices, *others)
 
 
 def _others(
-    chooser: _Chooser, marks: RowMarks, request: Request, choices: Sequence[MarkedChoice], record: Record, level: int
+    chooser: _Places, request: Request, choices: Sequence[MarkedChoice], record: Record, level: int
 ) -> tuple[list[MarkedChoice], list[MarkedChoice]]:
     """Tokens that show more of the key than the text's own, at the places of choices and at all others.
 
@@ -163,7 +158,7 @@ def _others(
     is made from. None where the policy's strength is 0 at every place: such a text is not to be marked. record: of the
     text's places. level: of those elsewhere, which no strength chooses.
     """
-    mark = marks.of(request.mark, request.row.key)
+    mark = chooser.plan.marks.of(request.mark, request.row.key)
     text, ends = chooser.text, chooser.ends
     chosen = {choice.place: choice for choice in choices}
     places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]
@@ -199,26 +194,20 @@ def _others(
     return found
 
 
-class _Chooser:
+class _Places:
     """Choose at the places of a text, in order.
 
     given: (capacity, strength) of each place, at the greatest strength. scored: where bias or penalties change what the
     choice is made from, that of each place, in parts.
     """
 
-    def __init__(
-        self, plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], marks: RowMarks, since: int
-    ) -> None:
+    def __init__(self, plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], since: int) -> None:
         device = plan.facts.device
         self.plan, self.text, self.ends, self.device = plan, list(text), set(ends), device
         rows, room = POSITIONS + 2 + plan.history, len(text) + 1
         row = dataclasses.replace(request.row, strength_factor=plan.limits.strength_factor, margin=MAX_MARGIN)
-        texts = Texts.empty(
-            rows, plan.window, room, device, plan.limits.ends,
-            evidence=None if plan.loop is None else plan.loop.evidence(rows, room, device),
-            penalties=Penalties.empty(rows, plan.facts.vocab_size, plan.limits, device),
-        )  # fmt: skip
-        self.texts, self.choosing = texts, Choosing(plan, texts, marks)
+        self.texts = texts_of(plan, room, rows)
+        self.choosing = Choosing(plan, self.texts)
         self.choosing.start([0], [dataclasses.replace(_plain(request), row=row)], [ends])
         self.choosing.follow([0], [self.text[:since]])
         self.next = since

@@ -6,59 +6,45 @@ import copy
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_ints
-from caw.decoding.choosing import Choosing, Rules
-from caw.decoding.closed_loop import close_loop
-from caw.decoding.full_race import mark_that_races
+from caw.decoding.chooser_checks import (
+    EngineText,
+    check_before,
+    check_finite,
+    check_ids,
+    check_kinds,
+    check_lengths,
+    check_possible,
+    check_strengths,
+    check_window,
+    checked_logits,
+    new_ids,
+)
+from caw.decoding.choosing import Choosing, texts_of
 from caw.decoding.penalties import Penalties
-from caw.decoding.plan_defaults import checked, history_needed, marks_eos
-from caw.decoding.request import Request
+from caw.decoding.plan import plan_choice
+from caw.decoding.plan_defaults import checked
+from caw.decoding.request import Request, Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
-from caw.decoding.warping import make_warper
 from caw.io.show import shown
 from caw.models.device import resolve_device
+from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.base import refusal
 from caw.policies.mark import Mark
 from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
+from caw.settings import Settings
 from caw.watermarks import Signature
 
 ROOM = 256  # tokens of a text that there is memory for at first
 BACKENDS = {None: ops.dispatched, "reference": ops.references}
-
-
-@dataclass
-class _Row:
-    """One text, as the host sees it.
-
-    ids: those that the engine has emitted. chosen: the token that has not come back yet, None = there is none.
-    open: whether ids are accepted that were not chosen here. seen: number of ids at the last choice.
-    late: the last of the ids, which have not joined `Texts` yet. before: records of the logits given with them.
-    drawn: the token chosen last. surprisal: nats of the free beginning that it takes, None = it is in none. spent:
-    those of all ids, see `Chooser.spent`; free: how many tokens these are.
-    """
-
-    settings: RowSettings
-    ids: list[int] = field(default_factory=list)
-    chosen: int | None = None
-    open: bool = True
-    seen: int = -1
-    late: list[int] = field(default_factory=list)
-    before: Record | None = None
-    drawn: int | None = None
-    surprisal: float | None = None
-    spent: float = 0.0
-    free: int = 0
 
 
 class Chooser:
@@ -125,14 +111,7 @@ class Chooser:
     ) -> None:
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
-        if watermark is not None and not isinstance(watermark, Signature):
-            raise TypeError(
-                f"watermark must be a caw watermark or None, got {shown(watermark)}; use e.g. caw.KGW(key=1)"
-            )
-        if not isinstance(policy, Policy | None):
-            raise TypeError(
-                f"policy must be a caw policy or None, got {shown(policy)}; use e.g. caw.FixedStrength(1.0)"
-            )
+        check_kinds(watermark, policy)
         if backend is not None:
             require_choice("backend", backend, ("reference",), "leave it out")
         if mark_eos is not None:
@@ -141,29 +120,32 @@ class Chooser:
         for token in self.ends:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
-        self.device, self.kernels = resolve_device("cpu" if device is None else device), BACKENDS[backend]()
+        self.device = resolve_device("cpu" if device is None else device)
         marks = Marks.of(watermark, policy, Facts())
         if marks.race is not None and mark_eos is not None:
             raise ValueError(
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "
                 "out"
             )
-        watermark, policy = marks.main
-        self.watermark = None if watermark is None else watermark.with_vocabulary(vocab_size)
-        self.policy = checked(policy or FixedStrength(1.0))
-        self._check_window()
-        if tokenizer is not None and isinstance(self.policy, CapacityPolicy):
-            self.policy = self.policy.serving(tokenizer)
-        self.marks = dataclasses.replace(marks, main=Mark(self.watermark, self.policy))
+        mark, policy = marks.main[0], checked(marks.main[1] or FixedStrength(1.0))
+        check_window(mark, policy)
+        if tokenizer is not None and isinstance(policy, CapacityPolicy):
+            policy = policy.serving(tokenizer)
+        self.marks = dataclasses.replace(marks, main=Mark(mark, policy))
         self.marks.main.check_target()
-        self._loop = close_loop(self.policy.target, self.watermark, vocab_size, self.device)
-        self._marks = RowMarks(self.watermark, None if marks.race is None else marks.race.watermark)
-        self._rows = dict[int, _Row]()
-        evidence = None if self._loop is None else self._loop.evidence(rows, ROOM, self.device)
-        self._texts = Texts.empty(rows, self._marks.window, ROOM, self.device, evidence=evidence)
+        self._plan = plan_choice(
+            ModelFacts(self.device, vocab_size, self.ends), mark, policy, Settings(mark_eos=mark_eos),
+            Workload(rows, ROOM), kernels=BACKENDS[backend](), race=marks.race,
+        )  # fmt: skip
+        self.watermark, self.policy = self._plan.watermark, policy
+        self._choosing = Choosing(self._plan, texts_of(self._plan, ROOM))
+        self._rows = dict[int, EngineText]()
         self._current = Record.empty(rows, self.device)
-        self._history = [Record.empty(rows, self.device) for _ in range(history_needed(self.policy))]
-        self._choosing = self._within(RowLimits.of([RowSettings()], self.ends))
+        self._history = [Record.empty(rows, self.device) for _ in range(self._plan.history)]
+
+    @property
+    def _texts(self) -> Texts:
+        return self._choosing.texts
 
     @property
     def started(self) -> tuple[int, ...]:
@@ -205,15 +187,15 @@ class Chooser:
             settings = row_of(self.marks.given, settings)
         if not prompt:
             raise ValueError("prompt must have at least one token id, got none; give the ids that the model has read")
-        self._check_ids(row, prompt)
+        check_ids(row, prompt, self.vocab_size)
         mark = self._checked_mark(settings)
         known = self._records(before)
         ends = settings.ends_of(self.ends, self.vocab_size)
         others = [text.settings for number, text in self._rows.items() if number != row]
-        choosing = self._within(RowLimits.of([*others, settings], self.ends))
-        self._choosing = choosing
-        choosing.start([row], [Request(prompt, settings.max_new_tokens, settings, occurrence, mark=mark)], [ends])
-        self._rows[row] = _Row(settings)
+        self._widen(RowLimits.of([*others, settings], self.ends))
+        request = Request(prompt, settings.max_new_tokens, settings, occurrence, mark=mark)
+        self._choosing.start([row], [request], [ends])
+        self._rows[row] = EngineText(settings)
         self._remember(row, known)
 
     @torch.inference_mode(False)
@@ -236,27 +218,8 @@ class Chooser:
         Raises ValueError for ids that are missing (-1), fewer than before, or not the ones expected. If the engine took
         tokens back on purpose, start the row again.
         """
-        text, name = self._text(row), f"the ids of row {row}"
-        if type(ids) is not list or [type(end) for end in (*ids[:1], *ids[-1:])] != [int, int]:
-            ids = require_ints(name, ids)  # else only the new ones: known ones are compared, which is ten times faster
-        known = len(text.ids)
-        if len(ids) < known or ids[:known] != text.ids:
-            raise ValueError(
-                f"the ids of row {row} must go on from the {known} known ones, got {len(ids)} that do not; start the "
-                "row again if the engine took tokens back"
-            )
-        new = require_ints(name, ids[known:])
-        self._check_ids(row, new)
-        if not text.open and new not in ([], [text.chosen]):
-            if text.chosen is None:
-                raise ValueError(
-                    f"row {row} must have no id after the {known} known ones, as none was chosen, got {shown(new)}; "
-                    "call choose first, or start the row again"
-                )
-            raise ValueError(
-                f"the next id of row {row} must be the one that was chosen, {text.chosen}, got {shown(new)}; keep the "
-                "engine's own filters from changing it, or start the row again"
-            )
+        text = self._text(row)
+        new = new_ids(row, text, ids, self.vocab_size)
         records = self._records(before)
         if text.before is not None:
             self._catch_up()  # those belong to the ids before these
@@ -308,7 +271,7 @@ class Chooser:
         """Empty a row: its text has ended or was cancelled."""
         self._text(row)
         del self._rows[row]
-        self._choosing.drop(row)
+        self._texts.active[row] = False
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -330,8 +293,10 @@ class Chooser:
         strengths that the policy must not give.
         """
         rows = self.started if rows is None else tuple(require_ints("rows", rows))
-        logits = self._checked_logits(logits, rows)
-        self._check_lengths(rows, lengths)
+        for row in rows:
+            self._text(row)
+        logits = checked_logits(logits, rows, self.vocab_size, self.device)
+        check_lengths(self._rows, rows, lengths)
         self._catch_up()
         places = torch.tensor(rows, device=self.device)
         choosing = self._choosing
@@ -341,16 +306,14 @@ class Chooser:
             first = rows == tuple(range(len(rows)))
             choosing.texts = self._texts.take(slice(len(rows)) if first else places)
         record = choosing.record(logits)
-        if not bool(record.logsumexp.isfinite().all()):
-            broken = [row for row, sound in zip(rows, record.logsumexp.isfinite().tolist(), strict=True) if not sound]
-            raise ValueError(f"logits must be finite, got NaN or infinity in rows {shown(broken)}; check the model")
-        self._check_possible(choosing, logits, rows)
+        check_finite(record, rows)
+        check_possible(choosing.plan, choosing.texts, logits, rows)
         state = DecodeState.of(logits, record, [kept.take(places) for kept in self._history])
         choosing.texts.refused.zero_()  # of a choice that raised
         choosing.steer()
         ladder = choosing.ladder(state)
         choice = choosing.choose(state, ladder).candidate
-        self._check_strengths(choosing, rows)
+        check_strengths(choosing.plan, choosing.texts, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
         if self._history:  # nothing else reads it
             self._current.write(places, record)
@@ -367,29 +330,15 @@ class Chooser:
 
     # What it keeps --------------------------------------------------------------------------------------------------
 
-    def _within(self, limits: RowLimits) -> Choosing:
-        """Make the `Choosing` for texts within these limits, and memory for them."""
-        max_strength = limits.greatest(self.policy.max_strength)
-        if self.watermark is not None:
-            self.watermark.check_strength(max_strength)
-        texts = self._texts
+    def _widen(self, limits: RowLimits) -> None:
+        """Choose for texts within these limits, and make memory for them."""
+        plan, texts = self._plan.within(limits), self._texts
         texts.rows.widen(limits.ends)
         if texts.penalties is None:
             texts.penalties = Penalties.empty(texts.batch, self.vocab_size, limits, self.device)
         else:
             texts.penalties.widen(self.vocab_size, limits)
-        rules = Rules(
-            watermark=self.watermark,
-            policy=self.policy,
-            race=mark_that_races(self.marks.main, self.marks.race),
-            kernels=self.kernels,
-            loop=self._loop,
-            limits=limits,
-            warper=make_warper(limits),
-            mark_eos=marks_eos(self.mark_eos, self.watermark, self.policy),
-            history=len(self._history),
-        )
-        return Choosing(rules, texts, self._marks)
+        self._choosing.plan = plan
 
     @torch.no_grad()
     def _catch_up(self) -> None:
@@ -430,42 +379,20 @@ class Chooser:
         """Records of earlier positions from logits [n, V]; TypeError or ValueError for what cannot be theirs."""
         if before is None:
             return None
-        if not isinstance(before, torch.Tensor) or not before.is_floating_point():
-            raise TypeError(f"before must be a float tensor or None, got {shown(before)}; pass what the model returned")
-        if not self.history:
-            raise ValueError(
-                f"before must be None for a policy that reads no earlier position, got {list(before.shape)}; leave it "
-                "out where `history` is 0"
-            )
-        fits = before.dim() == 2 and 1 <= before.shape[0] <= self.history and before.shape[1] == self.vocab_size
-        if not fits or before.device.type != self.device.type:
-            raise ValueError(
-                f"before must be [n, {self.vocab_size}] on {self.device}, n at most {self.history}, got "
-                f"{list(before.shape)} on {before.device}; pass one row per earlier position, the newest first"
-            )
-        record = Record.from_logits(before.float(), kernels=self.kernels)
+        check_before(before, self.history, self.vocab_size, self.device)
+        record = Record.from_logits(before.float(), kernels=self._plan.kernels)
         if not bool(record.logsumexp.isfinite().all()):
             raise ValueError("before must be finite or -inf, got NaN, infinity or no token at all; check the model")
         return record
 
     # What it is given -----------------------------------------------------------------------------------------------
 
-    def _text(self, row: int) -> _Row:
+    def _text(self, row: int) -> EngineText:
         if isinstance(row, bool) or not isinstance(row, int):
             raise TypeError(f"row must be an integer, got {shown(row)}; pass a plain one")
         if row not in self._rows:
             raise ValueError(f"row must be one that has a text, {shown(list(self.started))}, got {row}; start it first")
         return self._rows[row]
-
-    def _check_window(self) -> None:
-        """Raise ValueError for an evaluator that reads what no engine has: the position behind the original token."""
-        policy = self.policy
-        if self.watermark is not None and isinstance(policy, CapacityPolicy) and policy.looks_ahead:
-            window = policy.network.spec.previous, policy.network.spec.next
-            raise ValueError(
-                f"the policy's evaluator must not read the next position, got one of window {window}; use one trained "
-                "with --next 0, another policy, or caw.generate"
-            )
 
     def _checked_mark(self, settings: RowSettings) -> Mark | None:
         """Return what marks a text, None = `watermark`. TypeError or ValueError for settings that it cannot have."""
@@ -483,70 +410,5 @@ class Chooser:
         kind.check_factor(settings.strength_factor)
         kind.check_beginning(sampled=settings.do_sample)
         mark = self.marks.under(settings.key, settings)
-        self._marks.of(mark, settings.key)
+        self._plan.marks.of(mark, settings.key)
         return mark
-
-    def _check_ids(self, row: int, ids: Sequence[int]) -> None:
-        wrong = [token for token in ids if not 0 <= token < self.vocab_size]
-        if wrong:
-            raise ValueError(
-                f"the ids of row {row} must be in [0, {self.vocab_size}), got {wrong[0]}; give real ids, not "
-                "placeholders of tokens that come later"
-            )
-
-    def _checked_logits(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-        """Logits float32 [R, V]."""
-        for row in rows:
-            self._text(row)
-        if len(set(rows)) < len(rows) or not rows:
-            raise ValueError(
-                f"rows must be at least one, each once, got {shown(list(rows))}; name each text's row, which `start` "
-                "has begun"
-            )
-        if not isinstance(logits, torch.Tensor) or not logits.is_floating_point():
-            raise TypeError(f"logits must be a float tensor, got {shown(logits)}; pass what the model returns")
-        if logits.shape != (len(rows), self.vocab_size) or logits.device.type != self.device.type:
-            raise ValueError(
-                f"logits must be {[len(rows), self.vocab_size]} on {self.device}, got {list(logits.shape)} on "
-                f"{logits.device}; pass one row a text"
-            )
-        return logits.float()
-
-    def _check_lengths(self, rows: Sequence[int], lengths: Sequence[int] | None) -> None:
-        """Raise ValueError unless all ids that the engine has emitted have come back."""
-        lengths = None if lengths is None else require_ints("lengths", lengths)
-        if lengths is not None and len(lengths) != len(rows):
-            raise ValueError(f"lengths must be one a row, {len(rows)}, got {len(lengths)}; leave them out or give all")
-        for number, row in enumerate(rows):
-            text = self._rows[row]
-            if lengths is None and text.chosen is not None:
-                raise ValueError(
-                    f"the token chosen for row {row} must come back before the next is chosen, got none; call resume, "
-                    "or pass lengths if the engine threw it away"
-                )
-            if lengths is not None and lengths[number] != len(text.ids):
-                raise ValueError(
-                    f"row {row} must have all ids that were emitted, {lengths[number]}, got {len(text.ids)}; call "
-                    "resume before choose"
-                )
-
-    def _check_possible(self, choosing: Choosing, logits: torch.Tensor, rows: Sequence[int]) -> None:
-        """Raise ValueError where `min_new_tokens` forbids every token that the logits leave."""
-        texts, limits = choosing.texts, choosing.limits
-        early = texts.counts < texts.rows.minima
-        if not (limits.minimum and limits.ends and bool(early.any())):
-            return
-        possible = texts.rows.without_ends(logits, early).amax(dim=1) > -torch.inf
-        if not bool(possible.all()):
-            stuck = [row for row, open_ in zip(rows, possible.tolist(), strict=True) if not open_]
-            raise ValueError(
-                f"logits must leave a token other than the ends before min_new_tokens, got none in rows "
-                f"{shown(stuck)}; lower min_new_tokens, or let the engine's mask allow more"
-            )
-
-    def _check_strengths(self, choosing: Choosing, rows: Sequence[int]) -> None:
-        if not choosing.unbounded:
-            return
-        for row, strength in zip(rows, choosing.texts.refused.tolist(), strict=True):
-            if strength != 0:  # NaN too
-                raise ValueError(refusal(self.policy, strength, f" in row {row}"))

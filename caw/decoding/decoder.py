@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
-from caw.decoding.capture.kept_graphs import Kept, claim
+from caw.decoding.capture.kept_graphs import claim, make_cache
 from caw.decoding.capture.run_ahead import RunAhead
-from caw.decoding.eager_step import StepByStep
+from caw.decoding.choosing import texts_of
+from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_stack import Installed
-from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.spread_cache import SpreadCache
 from caw.decoding.model_lock import model_lock
-from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.portions import Portions
 from caw.decoding.prefill import prefill
@@ -29,7 +25,6 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
 from caw.decoding.steps import make_step
-from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
 from caw.forking import survive_forks
@@ -64,16 +59,18 @@ class Decoder:
         self.lock, self.attention = model_lock(model), caw_attention(model, parts.below)
         self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model, parts.below)
         self.kept = kept = claim(model, plan)
-        texts = make_texts(plan) if kept is None else kept.texts
+        room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
+        texts = texts_of(plan, room) if kept is None else kept.texts
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
             if plan.settings.compile:
                 self.linears: Installed = FusedForwards.kept(model, enabled=plan.kernels.native)
             else:
                 places = None if facts.device.type == "cpu" and not facts.spread else plan.capacity
-                self.linears = FusedForwards.again(model, parts, enabled=plan.kernels.native, places=places)
-            self.step, self.undrafted = make_step(model, plan, texts, self.waiting.marks, parts)
+                self.linears = FusedForwards.again(model, enabled=plan.kernels.native, places=places)
+            self.step, self.undrafted = make_step(model, plan, texts)
         self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, kept)
-        self.state = make_state(plan) if kept is None else kept.state
+        empty = plan.batch, facts.vocab_size, plan.history, facts.device
+        self.state = DecodeState.empty(*empty) if kept is None else kept.state
         self.rows: list[Row] = [None] * plan.batch
         self.portions, self.portioned = Portions(plan), plan.portioned
 
@@ -99,11 +96,8 @@ class Decoder:
                     self._refill()
                     self._read_on()
                     self._read_again()
-                    before = time.perf_counter()
                     # texts that are only read may be all there is
-                    results = steps.advance(self.rows) if self.busy else ()
-                    if self.busy:
-                        self.portions.stepped(time.perf_counter() - before)
+                    results = self.portions.step(lambda: steps.advance(self.rows)) if self.busy else ()
                 yield from self._without_steps()
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
@@ -115,11 +109,11 @@ class Decoder:
             steps.close()
             self._release()
 
-    def steps(self) -> StepByStep | RunAhead:
-        """Make the caller of the step: one step at a time, or rounds of captured steps."""
+    def steps(self) -> EagerStep | RunAhead:
+        """Return what runs the steps: one at a time, or rounds of captured ones."""
         if isinstance(self.step, FixedStep):
             return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
-        return self.step.caller(self.state, self.cache)
+        return self.step.over(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Make the model's device the current one, on which kernels are launched."""
@@ -141,43 +135,27 @@ class Decoder:
 
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Prefill prompts into these empty rows; pairs: the number and the request of each."""
-        plan = self.plan
         if self.portioned and not self.waiting.shared:
-            later = self.portions.later([request.known for _, request in pairs], busy=self.busy)
-            texts = list(zip(numbers, pairs, strict=True))
-            for text in itertools.compress(texts, later):
-                self.portions.add(*text)
-            now = [text for text, waits in zip(texts, later, strict=True) if not waits]
-            if not now:
-                return
-            numbers, pairs = zip(*now, strict=True)
-        before = time.perf_counter()
-        logits, records = prefill(
-            self.model, self.cache, numbers, [request.known for _, request in pairs], plan.history, self.waiting.shared,
-            plan.prompt_cache, whole=plan.limit is not None,
-        )  # fmt: skip
-        read = {tuple(request.known) for _, request in pairs}
-        self.portions.took(sum(map(len, read)), time.perf_counter() - before)
+            numbers, pairs = self.portions.take(numbers, pairs, busy=self.busy)
+        if not pairs:
+            return
+        plan, prompts = self.plan, [request.known for _, request in pairs]
+        logits, records = self.portions.reading(prompts, lambda: prefill(
+            self.model, self.cache, numbers, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
+            whole=plan.limit is not None,
+        ))  # fmt: skip
         self._begin(numbers, pairs, logits, records)
 
     def _read_on(self) -> None:
         """Read a portion of the prompts that have begun."""
         self.portions.drop(self.waiting.gone, self.cache)
-        if not self.portions:
-            return
-        before = time.perf_counter()
-        tokens, done = self.portions.read(self.model, self.cache, busy=self.busy)
-        self.portions.took(tokens, time.perf_counter() - before)
-        for one in done:
+        for one in self.portions.read(self.model, self.cache, busy=self.busy) if self.portions else ():
             self._begin([one.row], [one.pair], one.logits, one.records)
 
     def _begin(
-        self,
-        numbers: Sequence[int],
-        pairs: Sequence[tuple[int, Request]],
-        logits: torch.Tensor,
+        self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]], logits: torch.Tensor,
         records: Sequence[Record],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Begin texts whose prompts are in these rows: logits [R, V] of the first new position, records from there
         back."""
         facts, (indices, chosen) = self.plan.facts, zip(*pairs, strict=True)
@@ -206,7 +184,7 @@ class Decoder:
             if sequence is None or sequence.finish_reason:
                 continue
             if broken[number]:
-                sequence.fail(self._why_broken(sequence, len(sequence.tokens) + 1))
+                sequence.fail(self._why_broken(sequence))
             elif emitted[number]:
                 sequence.add(tokens[number], trace(number) if trace else None)
                 if result.log_probs is not None and sequence.request.row.log_probs:
@@ -214,19 +192,16 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                if self.choosing.begins_freely:
+                if self.plan.begins_freely:
                     sequence.free = int(self.choosing.texts.free_counts[number])
                 self._free(sequence)
                 yield sequence
 
-    def _why_broken(self, sequence: ActiveSequence, token: int) -> str:
-        strength = float(self.choosing.texts.refused[self._place(sequence)])
+    def _why_broken(self, sequence: ActiveSequence) -> str:
+        strength, where = float(self.choosing.texts.refused[self._place(sequence)]), len(sequence.tokens) + 1
         if strength != 0:  # NaN too
-            return refusal(self.plan.policy, strength, f" at new token {token}")
-        dtype = self.plan.facts.dtype
-        remedy = "check its weights" if dtype == torch.float32 else "load it with dtype='float32'"
-        kind = str(dtype).removeprefix("torch.")
-        return f"expected finite logits from the {kind} model, got NaN or infinity at new token {token}; {remedy}"
+            return refusal(self.plan.policy, strength, f" at new token {where}")
+        return self.plan.facts.broken_logits(where)
 
     def _place(self, sequence: ActiveSequence) -> int:
         """Return the current row of a text."""
@@ -236,7 +211,7 @@ class Decoder:
         """Empty the current row of a text."""
         number = self._place(sequence)
         self.rows[number] = None
-        self.choosing.drop(number)
+        self.choosing.texts.active[number] = False
         self.cache.lengths[number] = 0  # an empty row reads no prefix
 
     def _shrink(self) -> None:
@@ -254,32 +229,4 @@ class Decoder:
         self.cache.release()
         self.rows = []
         self.state = DecodeState.empty(0, 0, 0, self.plan.facts.device)
-        self.choosing.texts = make_texts(self.plan, batch=0)
-
-
-def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
-    """Make an empty cache; beside: positions beyond the plan's capacity. kept: memory to reuse."""
-    facts = plan.facts
-    cache = (SpreadCache if facts.spread else SiblingCache)(
-        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots, facts.device,
-        plan.kernels, plan.settings.prefill_attention,
-    )  # fmt: skip
-    if kept is not None:
-        cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths
-    return cache
-
-
-def make_texts(plan: Plan, batch: int | None = None) -> Texts:
-    """Make rows without a text; batch: how many, None = as planned."""
-    batch, device = plan.batch if batch is None else batch, plan.facts.device
-    room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
-    return Texts.empty(
-        batch, plan.window, room, device, plan.limits.ends,
-        evidence=plan.loop.evidence(batch, room, device) if plan.loop is not None else None,
-        penalties=Penalties.empty(batch, plan.facts.vocab_size, plan.limits, device),
-    )  # fmt: skip
-
-
-def make_state(plan: Plan) -> DecodeState:
-    """Make a state without texts."""
-    return DecodeState.empty(plan.batch, plan.facts.vocab_size, plan.history, plan.facts.device)
+        self.choosing.texts = texts_of(self.plan, 0, rows=0)

@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
 from caw.decoding.forward.branching import forward_all, forward_packed
 from caw.decoding.forward.fused_layers import on_gpu
 from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Step
+from caw.decoding.step import Forwarded, Step
 from caw.decoding.trace import StepResult
-from caw.ladder import Ladder, Shortlist, likeliest_first
-from caw.record import Record
+from caw.ladder import Carried, Ladder, likeliest_first
+
+Rows = Sequence[ActiveSequence | None]
 
 
 class EagerStep(Step):
-    """Forward only candidates that some strength can reach; make a second record only where the choice differs."""
+    """Forward only candidates that some strength can reach; make a second record only where the choice differs.
 
-    def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
-        watermark = self.choosing.watermark
-        if watermark is None or not watermark.repeats_candidates:
-            return super().shortlist(ladder, counts)
-        return likeliest_first(ladder, counts, self.choosing.max_strength)
+    state, cache: the rows that it is called for, see `over`.
+    """
 
-    def most_candidates(self, found: Shortlist) -> int:
-        return int(torch.where(self.choosing.texts.active, found.counts, 1).max())
+    state: DecodeState
+    cache: SiblingCache
 
-    def forward(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+    def reachable(self, ladder: Ladder, counts: torch.Tensor) -> Carried:
+        watermark, carried = self.choosing.watermark, Carried(ladder.candidates, counts)
+        if watermark is not None and watermark.repeats_candidates:
+            carried = likeliest_first(ladder, counts, self.plan.max_strength)
+        most = int(torch.where(self.choosing.texts.active, carried.counts, 1).max())
+        return carried._replace(tokens=carried.tokens[:, :most])
+
+    def logits(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # kernels of a GPU read the lengths themselves, and are compiled for some sizes of the cache: one will do
-        whole = self.choosing.kernels.native and on_gpu(cache.lengths)
+        whole = self.plan.kernels.native and on_gpu(cache.lengths)
         limit = cache.capacity if whole else int(cache.lengths.max())
         if cache.packs and self.settings.branching == "tree":
             # leave out finished sequences, and candidates that no strength can reach
-            counts = torch.where(self.choosing.texts.active, counts, 0)
+            counts = torch.where(self.choosing.texts.active, 1 if counts is None else counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
                 return forward_packed(self.model, cache, candidates, counts, limit)
         return forward_all(self.model, cache, candidates, self.settings.branching, limit)
 
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
+        logits, first, following = forwarded
+        assert first is not None
         changed = (chosen > 0).nonzero()[:, 0]
         if changed.numel():
             following.write(changed, self.record(logits, (first + chosen)[changed]))
@@ -66,27 +66,24 @@ class EagerStep(Step):
         """Commit candidate chosen[b] (int64 [B]) to the cache where moved (bool [B])."""
         cache.commit(chosen, moved)
 
-    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
-        """Make the caller of this step."""
-        return StepByStep(self, state, cache)
+    # How a decoder calls it ----------------------------------------------------------------------------------------
 
+    def over(self, state: DecodeState, cache: SiblingCache) -> EagerStep:
+        """Return itself, to be called for these rows."""
+        self.state, self.cache = state, cache
+        return self
 
-class StepByStep:
-    """Call the step once at a time; each result is available immediately."""
-
-    def __init__(self, step: EagerStep, state: DecodeState, cache: SiblingCache) -> None:
-        self.step, self.state, self.cache = step, state, cache
+    def advance(self, rows: Rows) -> Iterable[tuple[StepResult, Rows]]:
+        """Run, and return the results of newly finished steps with the texts in the rows when each started."""
+        return [(self.decode(self.state, self.cache), list(rows))]
 
     def may_shrink(self, remaining: int) -> bool:
         """Tell whether a smaller batch pays when `remaining` steps are left."""
         return True
 
-    def advance(self, rows: Sequence[Any]) -> Iterable[tuple[StepResult, Sequence[Any]]]:
-        """Run, and return the results of newly finished steps with the texts in the rows when each started."""
-        return [(self.step.decode(self.state, self.cache), list(rows))]
+    def keep(self) -> None:
+        """Leave what was prepared to later calls: nothing here."""
 
     def close(self) -> None:
-        return
-
-    def keep(self) -> None:
-        return
+        """Let the rows go."""
+        del self.state, self.cache

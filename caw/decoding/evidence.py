@@ -7,20 +7,19 @@ It is about the ids. A reader may tokenise the text differently, so only a test 
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
 
 from caw import ops
 from caw.ops_ref.evidence_ref import known_ref
-from caw.record import kept_rows
+from caw.record import Rows
 
 LEVELS = 16  # of weights, see `caw.detection.weights`
 
 
 @dataclass
-class Evidence:
+class Evidence(Rows):
     """Evidence of B texts, updated in place.
 
     seen: int64 [B, N + 1, E], evidence that has occurred, the first `distinct` (int64 [B]) rows of each.
@@ -48,10 +47,6 @@ class Evidence:
             factors=torch.ones(batch, device=device),
         )
 
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
-
     def start(self, rows: torch.Tensor) -> None:
         """Begin new texts in `rows` (int64 [R])."""
         self.distinct[rows], self.trials[rows], self.score[rows], self.standing[rows] = 0, 0, 0.0, 0.0
@@ -75,8 +70,3 @@ class Evidence:
         ops.count_evidence(
             self.seen, self.distinct, self.trials, self.score, self.standing, evidence, first, level, values, *moments
         )
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, kept_rows(getattr(self, field.name), rows))

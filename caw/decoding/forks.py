@@ -33,7 +33,6 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
-from caw.decoding.warping import make_warper
 from caw.models.shared_prefix import common_length
 from caw.record import Record
 
@@ -108,7 +107,7 @@ class ForkDecoder(Decoder):
     ) -> None:
         super().__init__(model, plan, report, waiting)
         # a server's own masks are by row of its batch, and texts that are read have none
-        self.reading = dataclasses.replace(plan, warper=make_warper(plan.limits))
+        self.reading = plan.within(plan.limits)
         self.read: list[ActiveSequence] = []  # sequences that ended without a step
         self.held: list[list[int]] = [[] for _ in range(plan.batch)]  # ids whose keys and values are in each row
         self.portioned = False  # whose row is copied has been read whole
@@ -262,7 +261,7 @@ class ForkDecoder(Decoder):
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         row = torch.tensor([number], device=self.cache.lengths.device)
         found = read_along(
-            self.model, self.cache, row, self.reading, request, request.text, ends, self.waiting.marks,
+            self.model, self.cache, row, self.reading, request, request.text, ends,
             since=request.since, strengths=request.strengths, have=same,
         )  # fmt: skip
         self.held[number] = known
@@ -274,7 +273,7 @@ class ForkDecoder(Decoder):
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         record = Record.joined(request.stem.records)
         found = read_records(
-            self.reading, request, request.text, ends, self.waiting.marks, record,
+            self.reading, request, request.text, ends, record,
             since=request.since, strengths=request.strengths,
         )  # fmt: skip
         self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))

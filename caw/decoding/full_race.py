@@ -13,25 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from caw.decoding.plan import Plan
+from caw.decoding.row_marks import of_kind, seen_by, winner_of_each, within
+from caw.decoding.texts import Texts
 from caw.ladder import Ladder
-from caw.policies.mark import Mark
+from caw.record import Record
+from caw.watermarks import Position, Watermark
 
 BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
-
-
-def mark_that_races(main: Mark, other: Mark | None) -> Mark | None:
-    """Return the mark that races at full strength among the two of a batch, of which `other` may be None.
-
-    Raises ValueError for another that does not always race: a batch has one policy that decides strengths.
-    """
-    if other is None:
-        return main if main.may_race else None
-    if not other.always_races or main.may_race:
-        raise ValueError(
-            "a batch of two marks has a race at full strength, caw.EXP(strength='scale') under FixedStrength(1.0), "
-            f"beside one that does not race, got {other.watermark!r} under {type(other.policy).__name__}; plan two"
-        )
-    return other
 
 
 @dataclass
@@ -82,3 +71,48 @@ class FullRace:
             needs=torch.where(rows, otherwise.needs, needs),
             counts=torch.where(others, otherwise.counts, counts),
         )
+
+
+def full_race(
+    plan: Plan, mark: Watermark, texts: Texts, strength: torch.Tensor, context: torch.Tensor,
+    repeats: torch.Tensor | None,
+) -> FullRace:  # fmt: skip
+    """Find the texts that race at full strength after contexts int64 [B, W].
+
+    strength: float32 [B]. repeats: contexts that the watermark whose ladder stands beside the race does not mark again.
+    """
+    repeats = texts.repeats(mark, context) if plan.mixed else repeats
+    unmarked = ~mark.markable(within(mark, context))
+    for left in (repeats, texts.in_beginning() if plan.begins_freely else None):
+        unmarked = unmarked if left is None else unmarked | left
+    # another mark's target and end tokens say nothing of a race
+    strength = torch.where(texts.rows.races, strength, torch.nan) if plan.mixed else strength
+    asked = not plan.mixed and (plan.loop is not None or (bool(plan.limits.ends) and not plan.mark_eos))
+    return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked)
+
+
+def winners(plan: Plan, race: Watermark, texts: Texts, position: Position, rows: torch.Tensor) -> torch.Tensor:
+    """Winners of the races in these rows (bool [B]), int64 [B]; in others any token."""
+    native = plan.kernels.native
+    if plan.captured:
+        return race.whole_winner(seen_by(race, position), native=native)
+    tokens, places = torch.zeros_like(texts.counts), rows.nonzero()[:, 0]
+    if places.numel():
+        position = seen_by(race, position if places.numel() == rows.shape[0] else position.take(places))
+        apart = race.native is None and plan.limits.keys
+        marks = of_kind(race, [texts.rows.marks[place] for place in places.tolist()]) if apart else [race]
+        tokens[places] = winner_of_each(marks, position, native=native)
+    return tokens
+
+
+def free_draws(
+    record: Record, mass: Record, warped: torch.Tensor, beginning: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what texts draw in their free beginnings, `Choosing.drawn_free`: of the tokens that lead a record of drawn
+    scores, under logits `warped` float32 [B, V] with the record `mass`.
+
+    beginning: bool [B]; a text whose mark is switched off, as within an exempt section, has not begun yet.
+    """
+    tokens = record.ids[:, 0]
+    nats = mass.logsumexp.double() - warped.gather(1, tokens[:, None])[:, 0].double()
+    return tokens, nats.clamp_min(0), beginning

@@ -14,7 +14,6 @@ the text alone, so that drafts, attempts and rows that move need nothing of thei
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,14 +21,14 @@ import torch
 
 from caw import ops
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.record import kept_rows
+from caw.record import Rows
 from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 
 COLUMNS = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass
-class Penalties:
+class Penalties(Rows):
     """Numbers of B rows, written in place.
 
     wanted: bool [B], rows with anything to do. numbers: float32 [B, 3], as in `COLUMNS`.
@@ -54,10 +53,6 @@ class Penalties:
             prompts=torch.zeros(batch, seen, dtype=torch.bool, device=device),
             bias=torch.zeros(batch, biased, device=device),
         )
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     def widen(self, vocab_size: int, limits: RowLimits) -> None:
         """Allocate what rows may need within these limits; existing values stay."""
@@ -92,8 +87,3 @@ class Penalties:
             return logits
         op = ops.penalise_logits if native else penalise_logits_ref
         return op(logits, tokens, wanted, self.numbers, self.prompts, self.bias)
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, kept_rows(getattr(self, field.name), rows))

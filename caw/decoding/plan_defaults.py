@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.decoding.forward.fused_layers import DTYPES, fusible, touched
+from caw.decoding.forward.fused_layers import DTYPES, fusible
 from caw.decoding.forward.prefill_attention import compiled_prefill
 from caw.decoding.row_settings import RowLimits
-from caw.decoding.warping import Warper, Warping
 from caw.models.facts import ModelFacts
 from caw.models.parts import ModelParts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
@@ -90,10 +89,10 @@ def cache_places(longest: int, device: torch.device, compiled: bool) -> int:
 
 
 def needed_of_host(
-    watermark: Watermark | None, policy: Policy, warper: Warper | None, limits: RowLimits, device: torch.device
+    watermark: Watermark | None, policy: Policy, limits: RowLimits, device: torch.device, *, processors: bool
 ) -> str:
     """Say what a step needs the host for; "" if nothing."""
-    if warper is not None and not isinstance(warper, Warping):
+    if processors:
         return "logits processors of transformers' own, which may read back"
     if watermark is None or watermark.native is not None:
         return ""
@@ -115,15 +114,17 @@ def will_capture(
     settings: Settings,
     kernels: ops.Ops,
     limits: RowLimits,
-    warper: Warper | None,
     limit: int | None,
     asked: bool | None,
+    *,
+    processors: bool,
 ) -> bool:
     """Tell whether steps are captured; ValueError if compile=True needs it and it is impossible.
 
-    Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible.
+    Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible. processors: whether logits
+    processors of others change the logits.
     """
-    why_not = needed_of_host(watermark, policy, warper, limits, facts.device)
+    why_not = needed_of_host(watermark, policy, limits, facts.device, processors=processors)
     # no graph spans devices or processes, and none can hold a rotary embedding that changes
     whole = not facts.spread and facts.mesh is None and limit is None and settings.branching == "tree"
     if settings.compile and not (whole and not why_not and kernels.native and asked is not False):
@@ -177,20 +178,18 @@ def most_drafts(settings: Settings, why_not: str) -> int:
     return 0 if why_not else most
 
 
-def exact_rows(model: Any, parts: ModelParts | None = None) -> bool:
+def exact_rows(model: Any) -> bool:
     """Tell whether all decoder layers run as this library's own, row-invariant operator, and no torch after them rounds
     by the number of rows.
-
-    parts: those that the model has now, if they are known.
     """
-    parts = parts or ModelParts.of(model)
-    known, exact = parts.derived.get("exact_rows", (None, False))
-    about = touched(model, parts)
-    if known != about:
+    parts = ModelParts.of(model)
+    about = ops.missing_extension(), parts.hooked(model)
+    exact: bool | None = parts.known("exact_rows", about)
+    if exact is None:
         layers = [module for module in parts.below if type(module).__name__.endswith("DecoderLayer")]
         exact = bool(layers) and all(map(fusible, layers)) and not _capped_unevenly(model.config)
-        parts.derived["exact_rows"] = about, exact
-    return bool(exact)
+        parts.keep("exact_rows", exact, about)
+    return exact
 
 
 def _capped_unevenly(config: Any) -> bool:

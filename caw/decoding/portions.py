@@ -10,20 +10,22 @@ share its reading.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.prefill import first_records
-from caw.decoding.reading import CHUNK, read
+from caw.decoding.reading import CHUNK, read, set_lengths
 from caw.decoding.request import Request
 from caw.record import Record
 
+T = TypeVar("T")
 STEPS = 2.0  # that a portion may take as long as
 LEAST = 64  # tokens of a portion: fewer take nearly as long
 WEIGHT = 0.2  # of the newest time in the mean
@@ -103,6 +105,19 @@ class Portions:
                 return
         self.begun.append(Begun(ids, [(row, pair)]))
 
+    def take(
+        self, rows: Sequence[int], pairs: Sequence[tuple[int, Request]], *, busy: bool
+    ) -> tuple[list[int], list[tuple[int, Request]]]:
+        """Take what is to be read in portions into these empty rows; return the rows and pairs to read at once."""
+        later = self.later([request.known for _, request in pairs], busy=busy)
+        now = list[tuple[int, tuple[int, Request]]]()
+        for row, pair, waits in zip(rows, pairs, later, strict=True):
+            if waits:
+                self.add(row, pair)
+            else:
+                now.append((row, pair))
+        return [row for row, _ in now], [pair for _, pair in now]
+
     def later(self, prompts: Sequence[Sequence[int]], *, busy: bool) -> list[bool]:
         """Tell which of these to read in portions: those that are being read, and the longest, so that the others are
         no longer than one together; equal ones count once. If no text is being decoded, those longer than a chunk.
@@ -126,13 +141,27 @@ class Portions:
                 cache.copy_in(one.row, 0, cache.copy_out(row, 0, one.read))
         self.begun = deque(one for one in self.begun if one.texts)
 
+    def step(self, run: Callable[[], T]) -> T:
+        """Run a step, and record what it takes."""
+        before = time.perf_counter()
+        result = run()
+        self.stepped(time.perf_counter() - before)
+        return result
+
     def stepped(self, seconds: float) -> None:
-        """Hear what a step took."""
+        """Record what a step took."""
         self.since = 0
         self.steps.append(seconds)
 
+    def reading(self, prompts: Sequence[Sequence[int]], run: Callable[[], T]) -> T:
+        """Read whole prompts, and record what it takes; equal ones are read once."""
+        before = time.perf_counter()
+        result = run()
+        self.took(sum(map(len, set(map(tuple, prompts)))), time.perf_counter() - before)
+        return result
+
     def took(self, tokens: int, seconds: float) -> None:
-        """Hear what reading took."""
+        """Record what reading took."""
         self.since += tokens
         if tokens >= LEAST:
             self.token += (WEIGHT if self.token else 1.0) * (seconds / tokens - self.token)
@@ -144,13 +173,14 @@ class Portions:
         step = sorted(self.steps)[int(LONGER * (len(self.steps) - 1))]
         return max(LEAST, min(CHUNK, int(STEPS * step / self.token)) - self.since)
 
-    def read(self, model: Any, cache: SiblingCache, *, busy: bool) -> tuple[int, list[Read]]:
-        """Read a portion; return how many tokens, and the prompts that end.
+    def read(self, model: Any, cache: SiblingCache, *, busy: bool) -> list[Read]:
+        """Read a portion, and record what it takes; return the prompts that end.
 
         busy: whether a text is being decoded. If none is, the portion is a chunk of one prompt, after which requests
         that came meanwhile are seen. The last positions of a prompt are read together, as their distributions are
         wanted.
         """
+        before = time.perf_counter()
         count, done, most = 0, list[Read](), self.size() if busy else CHUNK
         self.oldest = not self.oldest
         while self.begun and count < most:
@@ -171,7 +201,8 @@ class Portions:
                 cache.lengths[row] = 0  # a row without a text reads no prefix
             if not busy:
                 break
-        return count, done
+        self.took(count, time.perf_counter() - before)
+        return done
 
     def _share(self, cache: SiblingCache, one: Begun) -> None:
         """Copy the keys and values of a prompt to the rows of its other texts."""
@@ -180,5 +211,4 @@ class Portions:
             kept = cache.copy_out(one.row, 0, length)
             for row in others:
                 cache.copy_in(row, 0, kept)
-            cache.begin_prefill(torch.tensor(others, device=self.device))
-            cache.end_prefill(torch.full((len(others),), length, device=self.device))
+            set_lengths(cache, others, [length] * len(others))

@@ -12,22 +12,16 @@ from typing import Any
 import torch
 
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.prompt_cache import KeptPrompt, PromptCache, positions_back
-from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS, read
+from caw.decoding.prompt_cache import PromptCache, positions_back
+from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS, read, set_lengths
 from caw.models.shared_prefix import common_length
 from caw.record import Record
 
 
 def prefill(
-    model: Any,
-    cache: SiblingCache,
-    rows: Sequence[int],
-    prompts: Sequence[Sequence[int]],
-    history: int,
-    shared: int = 0,
-    kept: PromptCache | None = None,
-    whole: bool = False,
-) -> tuple[torch.Tensor, list[Record]]:
+    model: Any, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], history: int,
+    shared: int = 0, kept: PromptCache | None = None, whole: bool = False,
+) -> tuple[torch.Tensor, list[Record]]:  # fmt: skip
     """Fill cache rows with prompts.
 
     Args:
@@ -46,7 +40,7 @@ def prefill(
     if shared:
         fill_shared(model, cache, rows, prompts[0][:shared], kept)
     reach = positions_back(history, kept)
-    logits = recall(cache, rows, prompts, shared, kept) if kept is not None else {}
+    logits = kept.recall(cache, rows, prompts, shared) if kept is not None else {}
     first = first_of_equals(prompts)
     order = sorted((i for i in set(first) if i not in logits), key=lambda i: -len(prompts[i]))
     while order:
@@ -57,9 +51,13 @@ def prefill(
         row_ids = torch.tensor([rows[i] for i in group], device=device)
         found = read(model, cache, row_ids, [prompts[i] for i in group], reach, shared, chunk)
         logits |= zip(group, found, strict=True)
-        if kept is not None and not kept.full:
-            keep(cache, {rows[i]: prompts[i] for i in group}, found, shared, kept)
-    logits |= copy_equals(cache, rows, prompts, shared, first, logits)
+        if kept is not None:
+            kept.keep(cache, {rows[i]: prompts[i] for i in group}, found, shared)
+    again = [i for i in range(len(rows)) if i not in logits]
+    for i in again:
+        cache.copy_in(rows[i], shared, cache.copy_out(rows[first[i]], shared, len(prompts[i])))
+        logits[i] = logits[first[i]]
+    set_lengths(cache, [rows[i] for i in again], [len(prompts[i]) for i in again])
     stacked = torch.stack([logits[i][: history + 1] for i in range(len(rows))])  # [R, history + 1, V]
     return first_records(cache, stacked, [len(p) for p in prompts])
 
@@ -97,56 +95,13 @@ def fill_shared(
         row = torch.tensor(rows[:1], device=cache.lengths.device)
         found = read(model, cache, row, [beginning], 0, 0, CHUNK)
         cache.shared = cache.copy_out(rows[0], 0, len(beginning))
-        if kept is not None and bool(found.isfinite().all()):
-            kept.keep_beginning(beginning, cache.shared)
+        if kept is not None:
+            kept.keep_beginning(beginning, cache.shared, found)
     for row in rows:
         cache.copy_in(row, 0, cache.shared)
-
-
-def recall(
-    cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], shared: int, kept: PromptCache
-) -> dict[int, torch.Tensor]:
-    """Fill the rows of cached prompts; return the logits float32 [REACH + 1, V] of each, by its place."""
-    known = {i: found for i, prompt in enumerate(prompts) if (found := kept.find(prompt, shared)) is not None}
-    if known:
-        device = cache.lengths.device
-        for i, found in known.items():
-            cache.copy_in(rows[i], found.start, found.keys_values)
-        cache.begin_prefill(torch.tensor([rows[i] for i in known], device=device))
-        cache.end_prefill(torch.tensor([len(prompts[i]) for i in known], device=device))
-    return {i: found.logits for i, found in known.items()}
-
-
-def keep(
-    cache: SiblingCache, prompts: dict[int, Sequence[int]], found: torch.Tensor, shared: int, kept: PromptCache
-) -> None:
-    """Cache the prompts of these rows, with logits [R, REACH + 1, V]; prompts with broken logits are left out."""
-    finite = found.isfinite().flatten(1).all(1).tolist()
-    for (row, prompt), logits, good in zip(prompts.items(), found, finite, strict=True):
-        if good:
-            kept.keep(prompt, KeptPrompt(shared, cache.copy_out(row, shared, len(prompt)), logits.clone()))
 
 
 def first_of_equals(prompts: Sequence[Sequence[int]]) -> list[int]:
     """Return, for each prompt, the place of the first that equals it."""
     places: dict[tuple[int, ...], int] = {}
     return [places.setdefault(tuple(prompt), i) for i, prompt in enumerate(prompts)]
-
-
-def copy_equals(
-    cache: SiblingCache,
-    rows: Sequence[int],
-    prompts: Sequence[Sequence[int]],
-    shared: int,
-    first: Sequence[int],
-    known: dict[int, torch.Tensor],
-) -> dict[int, torch.Tensor]:
-    """Fill the rows of prompts that equal an earlier one; return their logits, by place."""
-    again = [i for i in range(len(first)) if i not in known]
-    if again:
-        device = cache.lengths.device
-        for i in again:
-            cache.copy_in(rows[i], shared, cache.copy_out(rows[first[i]], shared, len(prompts[i])))
-        cache.begin_prefill(torch.tensor([rows[i] for i in again], device=device))
-        cache.end_prefill(torch.tensor([len(prompts[i]) for i in again], device=device))
-    return {i: known[first[i]] for i in again}

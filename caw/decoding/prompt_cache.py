@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.memory import memory_budget
+from caw.decoding.reading import set_lengths
 from caw.evaluator.features import DECODABLE_PREVIOUS
 
 REACH = DECODABLE_PREVIOUS  # positions before the last whose distributions some policy may ask for later
@@ -95,19 +97,39 @@ class PromptCache:
         """Return the keys and values of a shared beginning, if cached."""
         return self._beginnings.get(tuple(tokens))
 
-    def keep_beginning(self, tokens: Sequence[int], keys_values: list[torch.Tensor]) -> None:
-        """Cache them if there is room."""
-        if self._takes(_size(*keys_values)):
+    def keep_beginning(self, tokens: Sequence[int], keys_values: list[torch.Tensor], logits: torch.Tensor) -> None:
+        """Cache them if there is room and the logits behind them are finite."""
+        if bool(logits.isfinite().all()) and self._takes(_size(*keys_values)):
             self._beginnings[tuple(tokens)] = keys_values
 
-    def find(self, prompt: Sequence[int], start: int) -> KeptPrompt | None:
-        """Return the prompt, if it is cached from position `start` or before."""
-        kept = self._prompts.get(tuple(prompt))
-        known = kept is not None and kept.start <= start
-        self.found, self.missed = self.found + known, self.missed + (not known)
-        return kept if known else None
+    def recall(
+        self, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], start: int
+    ) -> dict[int, torch.Tensor]:
+        """Fill the rows of prompts that are cached from position `start` or before.
 
-    def keep(self, prompt: Sequence[int], kept: KeptPrompt) -> None:
+        Returns the logits float32 [REACH + 1, V] of each, by its place.
+        """
+        known = {i: kept for i, ids in enumerate(prompts) if (kept := self._prompts.get(tuple(ids)))}
+        known = {i: kept for i, kept in known.items() if kept.start <= start}
+        self.found, self.missed = self.found + len(known), self.missed + len(prompts) - len(known)
+        for i, kept in known.items():
+            cache.copy_in(rows[i], kept.start, kept.keys_values)
+        set_lengths(cache, [rows[i] for i in known], [len(prompts[i]) for i in known])
+        return {i: kept.logits for i, kept in known.items()}
+
+    def keep(self, cache: SiblingCache, prompts: dict[int, Sequence[int]], logits: torch.Tensor, start: int) -> None:
+        """Cache the prompts of these rows from position `start` on, while there is room.
+
+        logits: [R, REACH + 1, V]; prompts whose own are broken are left out.
+        """
+        if self.full:
+            return
+        finite = logits.isfinite().flatten(1).all(1).tolist()
+        for (row, prompt), own, good in zip(prompts.items(), logits, finite, strict=True):
+            if good:
+                self._keep(prompt, KeptPrompt(start, cache.copy_out(row, start, len(prompt)), own.clone()))
+
+    def _keep(self, prompt: Sequence[int], kept: KeptPrompt) -> None:
         """Cache it if there is room, replacing one that starts later."""
         before = self._prompts.get(tuple(prompt))
         if before is not None and before.start <= kept.start:

@@ -70,6 +70,13 @@ def chunk_logits(
     return logits.float()
 
 
+def set_lengths(cache: SiblingCache, rows: Sequence[int], lengths: Sequence[int]) -> None:
+    """Set the lengths of rows whose keys and values were copied."""
+    if rows:
+        cache.begin_prefill(torch.tensor(rows, device=cache.lengths.device))
+        cache.end_prefill(torch.tensor(lengths, device=cache.lengths.device))
+
+
 def read_again(model: Any, cache: SiblingCache, row: int, tokens: Sequence[int]) -> None:
     """Recompute a row's keys and values as in a text of one more token, in one forward."""
     place = torch.tensor([row], device=cache.lengths.device)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from caw import ops
+from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.watermarks import keys
 
@@ -44,6 +45,23 @@ class GumbelNoise:
         """Draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2] under keys int64 [B]."""
         context = self.context(streams, positions)
         return (ops.sampling_noise if self.native else sampling_noise_ref)(context, keys, vocab_size)
+
+    def perturb(
+        self, logits: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, streams: torch.Tensor,
+        positions: torch.Tensor, reach: float,
+    ) -> tuple[torch.Tensor, Record | None]:  # fmt: skip
+        """Add the draws of these rows (bool [B]) to logits [B, V], and return the scores and their record, None if it
+        was not made on the way. Reads back which rows draw where the op does not do all of it.
+
+        reach: how far below the greatest score they are read (`Watermark.reads_below`); beyond, they may be -inf.
+        """
+        if self.native and ops.has_kernel("draw_scores", logits.device.type):
+            context = self.context(streams, positions)
+            scores, values, ids = ops.draw_scores(logits, rows, context, keys, RECORD_SIZE, reach)
+            return scores, Record(values, ids, values.softmax(dim=1), values.logsumexp(dim=1))
+        some = rows.nonzero()[:, 0]
+        draws = self(keys[some], streams[some], positions[some], logits.shape[1])
+        return logits.index_add(0, some, draws), None
 
     @staticmethod
     def context(streams: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from caw.record import Record, kept_rows
+from caw.record import Record, Rows
 from caw.watermarks.base import MISSING
 
 
 @dataclass
-class DecodeState:
+class DecodeState(Rows):
     """B rows.
 
     logits: float32 [B, V], l_i, the model's own for the next position.
@@ -93,10 +93,3 @@ class DecodeState:
         records = [record, self.current, *self.history]
         for k in range(len(self.history), -1, -1):  # oldest first
             records[k + 1].write(places, records[k].take(places))
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop all but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
-        for name in ("logits", "pending", "pending_strength", "pending_capacity"):
-            setattr(self, name, kept_rows(getattr(self, name), rows))
-        for record in (self.current, *self.history):
-            record.keep(rows)

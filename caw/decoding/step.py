@@ -1,35 +1,44 @@
 """One step of decoding, in the order of the algorithm: ladder, look ahead, evaluate, strength, select, commit.
 
 Every (watermark, policy) pair is this one loop; no watermark at all is a ladder of one candidate. How a token is chosen
-from given logits is `choosing.py`; a step adds the model's forward and its cache. `steps.py` says which step decodes:
+from given logits is `choosing.py`; a step adds the model's forward and its cache. Kinds of steps (`steps.py`):
 
-- `EagerStep` (eager_step.py), where steps are not captured: this loop, skipping work that would change nothing.
-- `DraftStep` (drafts/step.py), there too where it pays: the same, with drafted tokens behind the candidates.
-- `FixedStep` (capture/fixed_step.py), captured: this loop without reading from the device, so that a CUDA graph can
-  hold it.
-- `FusedStep` (capture/fused_step.py), captured, without a target or log-probabilities: it replaces `decode`, that is
-  the whole loop, with two fused operators around the forward. Tests compare it with this loop.
+- `EagerStep` (eager_step.py) reads a few numbers back, and skips work that would change nothing.
+- `DraftStep` (drafts/step.py) is one with drafted tokens behind the candidates.
+- `FixedStep` (capture/fixed_step.py) reads nothing back from the device, so that a CUDA graph can hold it.
+- `FusedStep` (capture/fused_step.py) is one whose `ladder` and `decide` are one operator each.
 
-The model's forward is not transformers' own either: while a decoder computes, `FusedForwards`
-(forward/fused_forwards.py) replaces the forward functions of layers it knows with this library's operators.
+While a decoder computes, `FusedForwards` (forward/fused_forwards.py) replaces the forward functions of layers that it
+knows with this library's operators.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from caw.decoding.choosing import Choice, Choosing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
 from caw.decoding.trace import LogProbs, StepResult
-from caw.ladder import Ladder, Shortlist
+from caw.ladder import Carried, Ladder
 from caw.record import Record
+
+
+class Forwarded(NamedTuple):
+    """What a forward gave: logits [N, V], float32 or in the model's dtype.
+
+    first: int64 [B], the row of each text's first candidate, which its others follow, and `record` is of those rows;
+    None = all records were made.
+    """
+
+    logits: torch.Tensor
+    first: torch.Tensor | None
+    record: Record
 
 
 class Step(ABC):
@@ -39,64 +48,72 @@ class Step(ABC):
         capacity, behind drafts.
     """
 
-    kind: type[Choosing] = Choosing
-
-    def __init__(self, model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> None:
+    def __init__(self, model: Any, plan: Plan, texts: Texts) -> None:
         self.model, self.plan, self.settings = model, plan, plan.settings
-        self.choosing = self.kind(plan, texts, marks)
+        self.choosing = Choosing(plan, texts)
         self.slots, self.beside = plan.slots, 0
 
     def decode(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active text; changes texts, state and cache in place."""
         self.choosing.steer()
-        ladder = self.ladder(state)
-        if self.plan.looks_ahead:
-            return self.look_ahead(state, cache, ladder)
-        return self.choose_first(state, cache, ladder)
+        return self.complete(state, cache, self.ladder(state))
 
-    # Ladder -------------------------------------------------------------------------------------------------
+    def complete(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        """Choose from this ladder and commit, with the model's forward before the choice or behind it."""
+        if self.plan.looks_ahead:
+            carried = self.carry(state, ladder)
+            forwarded = self.forward(state, cache, carried.tokens, carried.counts)
+            result, chosen, moved = self.decide(state, ladder, carried, forwarded.record)
+        else:
+            result, chosen, moved = self.decide(state, ladder)
+            forwarded = self.forward(state, cache, result.tokens[:, None])
+        self.commit(state, cache, forwarded, chosen, moved)
+        return result
 
     def ladder(self, state: DecodeState) -> Ladder:
         """Build the candidates of the next position."""
         return self.choosing.ladder(state)
 
-    # Look ahead, evaluate, strength, select, commit --------------------------------------------------------
-
-    def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        """Forward the candidates, then choose among them."""
+    def carry(self, state: DecodeState, ladder: Ladder) -> Carried:
+        """Take the candidates that a forward carries."""
         # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
-        found = self.shortlist(ladder, torch.where(waiting, 1, ladder.counts))
-        most = self.most_candidates(found)
+        carried = self.reachable(ladder, torch.where(waiting, 1, ladder.counts))
+        most = carried.tokens.shape[1]
         width = min(most, self.slots)
-        carried = torch.where(waiting[:, None], state.pending[:, None], found.candidates[:, :width])
-        logits, first = self.forward(state, cache, carried, found.counts.clamp_max(width))
-        following = self.record(logits, first)
-        if most > 1 or self.settings.return_trace:
+        tokens = torch.where(waiting[:, None], state.pending[:, None], carried.tokens[:, :width])
+        return Carried(tokens, carried.counts.clamp_max(width), carried.places, most > 1)
+
+    def decide(
+        self, state: DecodeState, ladder: Ladder, carried: Carried | None = None, following: Record | None = None
+    ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
+        """Evaluate, find the strengths, select and emit.
+
+        carried: what went through the model, and the record `following` each original token; None = nothing yet.
+
+        Returns:
+            (what the step did, the column int64 [B] of the carried token to commit, whether to commit it bool [B]).
+        """
+        active = self.choosing.texts.active
+        if carried is None:
+            capacity, strength, choice = self.choose(state, ladder)
+            result = self.emit(state, ladder, choice, strength, capacity, active.clone(), 1)
+            return result, torch.zeros_like(choice), result.emitted
+        waiting, width = state.pending >= 0, carried.tokens.shape[1]
+        if carried.several or self.settings.return_trace:
             capacity, strength, choice = self.choosing.evaluate_and_select(state, ladder, following)
         else:  # one candidate everywhere: no strength could change the choice
             capacity = torch.full_like(state.pending_capacity, torch.nan)
             strength = torch.where(waiting, state.pending_strength, 0.0)
             choice = self.choosing.select(ladder, strength)
-        active, place = self.choosing.texts.active, found.place_of(choice)
+        place = choice if carried.places is None else _column(carried.places, choice)
         overflow = (place >= width) & active & ~waiting
         state.pending.copy_(torch.where(overflow, _column(ladder.candidates, choice), -1))
         state.pending_strength.copy_(strength)
         state.pending_capacity.copy_(capacity)
         emitted = active & ~overflow
         chosen = torch.where(emitted & ~waiting, place, 0)
-        result = self.emit(state, ladder, choice, strength, capacity, emitted, width)
-        self.commit(state, cache, logits, first, following, chosen, emitted)
-        return result
-
-    def choose_first(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        """Choose, then forward the chosen token alone."""
-        capacity, strength, choice = self.choose(state, ladder)
-        emitted = self.choosing.texts.active.clone()
-        result = self.emit(state, ladder, choice, strength, capacity, emitted, 1)
-        logits, first = self.forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
-        self.commit(state, cache, logits, first, self.record(logits, first), torch.zeros_like(choice), emitted)
-        return result
+        return self.emit(state, ladder, choice, strength, capacity, emitted, width), chosen, emitted
 
     def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
         """Choose at a position by a policy that needs no look-ahead."""
@@ -122,46 +139,36 @@ class Step(ABC):
         choosing.spend(tokens, emitted)
         # the logsumexp of a row with a NaN or +inf anywhere is one too: no second look at the logits
         sound = state.current.logsumexp.isfinite()
-        broken = choosing.texts.active & ~(sound & (choosing.texts.refused == 0) if choosing.unbounded else sound)
+        broken = choosing.texts.active & ~(sound & (choosing.texts.refused == 0) if self.plan.unbounded else sound)
         shown = ladder.candidates, ladder.counts, strength, capacity
-        said = LogProbs.of(state.logits, state.current, tokens) if choosing.limits.log_probs else None
+        said = LogProbs.of(state.logits, state.current, tokens) if self.plan.limits.log_probs else None
         return StepResult(emitted, tokens, choice, *shown, broken, forwarded, said)
 
-    # What a kind of step decides -----------------------------------------------------------------------------------
+    # What a kind of step decides ------------------------------------------------------------------------------------
 
-    def shortlist(self, ladder: Ladder, counts: torch.Tensor) -> Shortlist:
+    @abstractmethod
+    def reachable(self, ladder: Ladder, counts: torch.Tensor) -> Carried:
         """Tokens of the first counts[b] rungs, in the order in which a forward carries as many as there are slots."""
-        return Shortlist(ladder.candidates, counts)
 
-    @abstractmethod
-    def most_candidates(self, found: Shortlist) -> int:
-        """Maximum number of candidates that any text may need."""
-
-    @abstractmethod
     def forward(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the model on the first counts[b] (int64 [B]) candidates [B, Q] of each text, or more of them.
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
+    ) -> Forwarded:
+        """Run the model on the first counts[b] (int64 [B]; None: 1) candidates [B, Q] of each text, or more of them."""
+        logits, first = self.logits(state, cache, candidates, counts)
+        return Forwarded(logits, first, self.record(logits, first))
 
-        Returns:
-            (logits [N, V], float32 or in the model's dtype; int64 [B], the row of each text's first candidate, which
-            its others follow).
-        """
+    @abstractmethod
+    def logits(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `forward`, without the records."""
 
     @abstractmethod
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
-        """Put candidate chosen[b] into the cache and its row of logits [N, V] in place of l_i, where moved (bool [B]).
-
-        `following`, the original's record, becomes the chosen one's where they differ.
+        """Put candidate chosen[b] into the cache, and its logits and record in place of those of position i, where
+        moved (bool [B]).
         """
 
 

@@ -23,34 +23,29 @@ from caw.decoding.drafts.width import Earned, Width
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import MOST_DRAFTS, ROUNDING, exact_rows
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.texts import Texts
-from caw.models.parts import ModelParts
 from caw.settings import WHERE_IT_PAYS
 
 
-def make_step(
-    model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None, parts: ModelParts | None = None
-) -> tuple[EagerStep | FixedStep, str]:
+def make_step(model: Any, plan: Plan, texts: Texts) -> tuple[EagerStep | FixedStep, str]:
     """Choose the step that decodes by this plan.
 
-    texts: the rows that it writes. marks: the watermarks of their keys. parts: those that the model has now, if they
-    are known.
+    texts: the rows that it writes.
 
     Returns:
         (the step, why it carries no drafts: empty if it may).
     """
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
-    if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model, parts):
+    if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING
     if why_not:
         if plan.captured:
-            return (FusedStep if fusible(plan) else FixedStep)(model, plan, texts, marks), why_not
-        return EagerStep(model, plan, texts, marks), why_not
+            return (FusedStep if fusible(plan) else FixedStep)(model, plan, texts), why_not
+        return EagerStep(model, plan, texts), why_not
     if isinstance(speculate, int):
         drafter: Drafter = NgramDrafter()
     else:
         drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
     width = Width(speculate) if isinstance(speculate, int) else Earned(MOST_DRAFTS, getattr(drafter, "expected", None))
     proposer = Proposer(drafter, width, plan.facts.vocab_size)
-    return DraftStep(model, plan, proposer, texts, marks), ""
+    return DraftStep(model, plan, proposer, texts), ""

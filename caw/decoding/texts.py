@@ -5,27 +5,24 @@ Every tensor is updated in place: a captured step reads and writes the same addr
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
 from caw.decoding.evidence import Evidence
 from caw.decoding.penalties import Penalties
 from caw.decoding.request import Request
+from caw.decoding.row_marks import within
 from caw.decoding.row_tensors import RowTensors
 from caw.defaults import FREE_TOKENS
-from caw.record import kept_rows
+from caw.record import Rows
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING
 
-P = TypeVar("P", Evidence, Penalties)
-
 
 @dataclass
-class Texts:
+class Texts(Rows):
     """B rows, each with a text or empty.
 
     padded_tokens: int64 [B, W + N]; W leading -1 (or the prompt's last tokens, for watermarks that read them), then the
@@ -108,6 +105,10 @@ class Texts:
         offsets = torch.arange(self.window, device=self.counts.device)
         return self.padded_tokens.gather(1, self.counts[:, None] + offsets[None])
 
+    def repeats(self, mark: Watermark, context: torch.Tensor) -> torch.Tensor | None:
+        """Contexts [B, W] that a watermark does not mark again, bool [B]; None where it marks all."""
+        return self.context_repeats(within(mark, context), mark.missing) if mark.deduplicates else None
+
     def context_repeats(self, context: torch.Tensor, missing: int = MISSING) -> torch.Tensor:
         """Tell where the context [B, W] already preceded an earlier token of the same text, bool [B].
 
@@ -168,26 +169,9 @@ class Texts:
         ended = self.rows.ended(tokens[:, None])[:, 0]
         self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drop all but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
-        for name in TENSORS:
-            setattr(self, name, kept_rows(getattr(self, name), rows))
-        self.rows.keep(rows)
-        for own in (self.evidence, self.penalties):
-            if own is not None:
-                own.keep(rows)
-
-    def take(self, rows: torch.Tensor | slice) -> Texts:
-        """A copy of `rows` (int64 [R]); of a slice, the same memory."""
-        parts = {name: getattr(self, name)[rows] for name in TENSORS}
-        evidence, penalties = _taken(self.evidence, rows), _taken(self.penalties, rows)
-        return Texts(**parts, rows=self.rows.take(rows), window=self.window, evidence=evidence, penalties=penalties)
-
     def fork(self, row: int, to: int) -> None:
         """Copy row `row` to row `to`."""
-        parts = (self.evidence, self.penalties)
-        held = [getattr(self, name) for name in TENSORS] + self.rows.tensors
-        for tensor in [*held, *(t for part in parts if part is not None for t in part.tensors)]:
+        for tensor in self.tensors:
             tensor[to] = tensor[row]
         self.rows.marks[to] = self.rows.marks[row]
 
@@ -197,10 +181,3 @@ class Texts:
         self.padded_tokens = torch.nn.functional.pad(self.padded_tokens, (0, more), value=MISSING)
         if self.evidence is not None:
             self.evidence.seen = torch.nn.functional.pad(self.evidence.seen, (0, 0, 0, more))
-
-
-TENSORS = [f.name for f in dataclasses.fields(Texts) if f.type == "torch.Tensor"]
-
-
-def _taken(part: P | None, rows: torch.Tensor | slice) -> P | None:
-    return None if part is None else type(part)(*(tensor[rows] for tensor in part.tensors))

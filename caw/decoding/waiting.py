@@ -12,12 +12,12 @@ from caw.decoding.request import Request
 class Waiting:
     """First in, first out, except for requests added ahead; requests may join at any time.
 
-    marks: the watermarks of all texts. shared: tokens that all prompts begin with, as far as they were there when
+    shared: tokens that all prompts begin with, as far as they were there when
     `begin` was called; 0 from the first one on that begins otherwise.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.marks = plan, plan.marks()
+        self.plan = plan
         self.requests: deque[tuple[int, Request]] = deque()
         self.shared, self.added = 0, 0
         self.beginning: list[int] = []
@@ -32,7 +32,7 @@ class Waiting:
         """
         plan = self.plan
         plan.limits.check(request.row, plan.facts.ends)
-        self.marks.of(request.mark, request.row.key)
+        plan.marks.of(request.mark, request.row.key)
         length, most = len(request.ids) + request.budget, plan.capacity
         if len(request.begun) >= request.budget:
             raise ValueError(

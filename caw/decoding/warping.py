@@ -47,6 +47,6 @@ class Warping:
         return op(logits, wanted, rows.temperatures, rows.top_ks, rows.tails, rows.floors)
 
 
-def make_warper(limits: RowLimits) -> Warping | None:
+def make_warper(limits: RowLimits, *, sparse: bool = False, native: bool = True) -> Warping | None:
     """Make the warper for these limits; None if nothing changes in any row."""
-    return Warping(limits) if limits.penalised or limits.warped else None
+    return Warping(limits, sparse, native) if limits.penalised or limits.warped else None

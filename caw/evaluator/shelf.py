@@ -18,9 +18,7 @@ def plain_name(name: str | Path) -> str:
 
 
 def shipped_for(model_name: str | Path) -> str | None:
-    """Return the name of the shipped evaluator of a model given by hub id, folder or .gguf file; None if there is
-    none.
-    """
+    """Return the name of the shipped evaluator of a model given by hub id, folder or .gguf file; None without one."""
     plain = plain_name(model_name)
     return plain if plain in shipped() else None
 

@@ -4,14 +4,16 @@ from caw.lazy import lazy_names
 
 TYPE_CHECKING = False  # typing's own name costs an import
 if TYPE_CHECKING:
-    from caw.models.load import load_model, load_tokenizer
+    from caw.models.load import load_model
     from caw.models.reader_weights import ReaderWeights
     from caw.models.sources import DEMO_MODEL
+    from caw.models.tokenizer import load_tokenizer
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            **dict.fromkeys(("load_model", "load_tokenizer"), "caw.models.load"),
+            "load_model": "caw.models.load",
+            "load_tokenizer": "caw.models.tokenizer",
             "DEMO_MODEL": "caw.models.sources",
             "ReaderWeights": "caw.models.reader_weights",
         },

@@ -34,7 +34,7 @@ IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Properties of a model, at the time of the call.
+    """Properties of a model, at the time of the call; of a model that another engine has, only the first three.
 
     kind, name: its model type, and what it was loaded as. config: its text config.
     device: where ids go in and logits come out. spread: its layers lie on several devices. mesh: torch's device mesh
@@ -47,19 +47,19 @@ class ModelFacts:
     dense_bytes: most bytes that a forward of many rows takes to make packed weights dense, 0 = it has none.
     """
 
-    kind: str
-    name: str
-    config: Any
     device: torch.device
-    spread: bool
-    mesh: Any
-    dtype: torch.dtype
     vocab_size: int
     ends: tuple[int, ...]
-    positions: int | None
-    rope_limit: int | None
-    dropping: str | None
-    ignored: tuple[str, ...]
+    kind: str = ""
+    name: str = ""
+    config: Any = None
+    spread: bool = False
+    mesh: Any = None
+    dtype: torch.dtype = torch.float32
+    positions: int | None = None
+    rope_limit: int | None = None
+    dropping: str | None = None
+    ignored: tuple[str, ...] = ()
     dense_bytes: int = 0
 
     @classmethod
@@ -96,6 +96,12 @@ class ModelFacts:
     def ending_with(self, ends: tuple[int, ...]) -> ModelFacts:
         """Return the facts with these end tokens; ids that the model does not have are dropped."""
         return dataclasses.replace(self, ends=tuple(i for i in ends if i < self.vocab_size))
+
+    def broken_logits(self, token: int) -> str:
+        """Say that the logits of a new token, counted from 1, are not finite."""
+        remedy = "check its weights" if self.dtype == torch.float32 else "load it with dtype='float32'"
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"expected finite logits from the {kind} model, got NaN or infinity at new token {token}; {remedy}"
 
     def check_unchanged(self, model: Any) -> None:
         """Raise RuntimeError if the model's dtype or device has changed.

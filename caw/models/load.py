@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
-from caw.models.gguf import cache_folder, dequantized, require_gguf_packages
+from caw.models.gguf import cache_folder, dequantized
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
-from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
+from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name
 from caw.requirements import require
 
 if TYPE_CHECKING:
@@ -136,31 +136,6 @@ def _load_file(name: str | Path, source: Path, fast: bool) -> Any:
         tokenizer = settings_tokenizer(folder)
     give_back()
     return _named(name, model, tokenizer)
-
-
-def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
-    """Load only the tokenizer, which is enough for detection; `name` as in `load_model`, nothing is dequantized.
-
-    revision: branch, tag or commit of a hub id, None = its main branch; files and folders have none. Raises as
-    `load_model`.
-    """
-    found = tokenizer_source(name)
-    require("transformers", f"the tokenizer of {name}")
-    if found.gguf is not None:
-        require_gguf_packages()
-        from caw.models.gguf_file import GGUFFile
-        from caw.models.gguf_tokenizer import check_tokenizer, gguf_tokenizer
-
-        file = GGUFFile(Path(found.folder) / found.gguf)
-        check_tokenizer(file)
-        with quiet(), one_sentence(name):
-            return gguf_tokenizer(file)
-    from transformers import AutoTokenizer
-
-    with quiet(), one_sentence(name):
-        return AutoTokenizer.from_pretrained(
-            found.folder, local_files_only=found.local, revision="main" if revision is None else revision
-        )
 
 
 def give_back() -> None:

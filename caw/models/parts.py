@@ -18,29 +18,28 @@ import torch
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 NAME = "_caw_parts"  # of the model's attribute
 T = TypeVar("T")
-# .models: those looked at in the call that this thread is in, if it is in one; .noted: what was noted of their parts
-_call = threading.local()
+_call = threading.local()  # .models: those looked at in the call that this thread is in, if it is in one
 
 
 @contextmanager
 def looked_at_once() -> Iterator[None]:
     """Look at each model only once inside the block, in this thread: between the checks of a call none changes."""
-    before = getattr(_call, "models", None), getattr(_call, "noted", None)
-    _call.models, _call.noted = [], {}
+    before = getattr(_call, "models", None)
+    _call.models = []
     try:
         yield
     finally:
-        _call.models, _call.noted = before
+        _call.models = before
 
 
 class ModelParts:
-    """What a model was made of when it was looked at.
+    """What a model was made of when it was looked at, and all that is known of it for as long as it is.
 
     Compared are its modules (their classes, names and places), its parameters and buffers as objects, and where and in
     what shape, dtype and layout each of them lies. Not compared: numbers in the tensors, hooks, modes, replaced
     forwards and other attributes.
 
-    below: its modules, without the model itself. derived: what holds as long as the parts do, by name.
+    below: its modules, without the model itself.
 
     Kept in the model's own `__dict__`: a table beside the models would keep every model alive to which something below
     it refers, a hook for one. Copies and files of a model do without. Holds no tensor itself; what was derived may,
@@ -52,21 +51,22 @@ class ModelParts:
         self._structure, tensors = self._look(model)
         self._tensors = [_nothing if tensor is None else ref(tensor) for tensor in tensors]
         self._layouts = list(map(_layout, tensors))
-        self.derived: dict[str, Any] = {}
+        self._known: dict[str, tuple[Any, Any]] = {}
+        self._hooked: tuple[Any, ...] | None = None
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> ModelParts:
         """Return the parts found before if the model still has them, else those it has now."""
-        known, looked = model.__dict__.get(NAME), getattr(_call, "models", None)
+        known: ModelParts | None = model.__dict__.get(NAME)
+        looked = getattr(_call, "models", None)
         if known is not None and looked is not None and any(model is one for one in looked):
-            found: ModelParts = known
-            return found
+            return known
         if known is None or not known.hold(model):
             known = model.__dict__[NAME] = cls(model)
+        known._hooked = None
         if looked is not None:
             looked.append(model)
-        found = known
-        return found
+        return known
 
     def hold(self, model: torch.nn.Module) -> bool:
         """Tell whether the model still consists of these parts."""
@@ -84,23 +84,28 @@ class ModelParts:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
+    def known(self, name: str, about: Any = None) -> Any:
+        """Return what was kept under this name for this `about`; None if there is nothing."""
+        earlier, value = self._known.get(name, (None, None))
+        return value if earlier == about else None
+
+    def keep(self, name: str, value: T, about: Any = None) -> T:
+        """Keep a value under this name in place of an earlier one, and return it."""
+        self._known[name] = about, value
+        return value
+
     def once(self, name: str, make: Callable[[], T]) -> T:
         """Return what `make` returned at the first call under this name."""
-        if name not in self.derived:
-            self.derived[name] = make()
-        found: T = self.derived[name]
-        return found
+        if name not in self._known:
+            self.keep(name, make())
+        value: T = self._known[name][1]
+        return value
 
-    def once_a_call(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` returned first under this name in the call of this thread; outside one, make it."""
-        noted = getattr(_call, "noted", None)
-        if noted is None:
-            return make()
-        key = (self, name)
-        if key not in noted:
-            noted[key] = make()
-        found: T = noted[key]
-        return found
+    def hooked(self, model: torch.nn.Module) -> tuple[Any, ...]:
+        """Return which modules run as their class says, and which train: what of them may change without a part."""
+        if self._hooked is None:
+            self._hooked = tuple((runs_as_written(m), m.training) for m in (model, *self.below))
+        return self._hooked
 
     def _look(self, model: torch.nn.Module) -> tuple[list[Any], list[torch.Tensor | None]]:
         """Return (classes, children and the names of all that the modules hold; their tensors), in one order."""
@@ -121,6 +126,12 @@ class ModelParts:
                 tensors += buffers.values()
             structure.append(None)  # the next module begins
         return structure, tensors
+
+
+def runs_as_written(module: torch.nn.Module) -> bool:
+    """Tell whether it has no hook and no replaced forward: this library's operators would call neither."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    return "forward" not in module.__dict__ and not any(hooks)
 
 
 def _nothing() -> None:

@@ -1,4 +1,5 @@
-"""A model's tokenizer for detection without transformers, whose import takes longer than detection itself.
+"""A model's tokenizer: transformers' own, and for detection one without transformers, whose import takes longer than
+detection itself.
 
 The ids are those of transformers' AutoTokenizer. A .gguf file's byte-level BPE is read here. Other files either show
 that transformers adds nothing to `tokenizer.json`, or the backend is loaded once, compared on PROBES and cached
@@ -19,12 +20,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from caw.io.files import cache_root, content_mark, write_whole
+from caw.models.gguf import require_gguf_packages
 from caw.models.gguf_file import GGUFFile
-from caw.models.gguf_tokenizer import byte_level_backend, check_tokenizer
-from caw.models.load import load_tokenizer
-from caw.models.messages import one_sentence
+from caw.models.gguf_tokenizer import byte_level_backend, check_tokenizer, gguf_tokenizer
+from caw.models.messages import one_sentence, quiet
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
-from caw.requirements import there
+from caw.requirements import require, there
 
 KEPT_VERSION = 3
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -122,6 +123,28 @@ class FastTokenizer:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
 
+def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
+    """Load only the tokenizer, which is enough for detection; `name` as in `load_model`, nothing is dequantized.
+
+    revision: branch, tag or commit of a hub id, None = its main branch; files and folders have none. Raises as
+    `load_model`.
+    """
+    found = tokenizer_source(name)
+    require("transformers", f"the tokenizer of {name}")
+    if found.gguf is not None:
+        require_gguf_packages()
+        file = GGUFFile(Path(found.folder) / found.gguf)
+        check_tokenizer(file)
+        with quiet(), one_sentence(name):
+            return gguf_tokenizer(file)
+    from transformers import AutoTokenizer
+
+    with quiet(), one_sentence(name):
+        return AutoTokenizer.from_pretrained(
+            found.folder, local_files_only=found.local, revision="main" if revision is None else revision
+        )
+
+
 def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     """Return a model's tokenizer for detection; `name` as in `load_model`.
 
@@ -133,15 +156,14 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     if not source.local:
         report(f"reading the tokenizer of {name} with transformers, which takes seconds; a local folder starts faster")
         return load_tokenizer(name)
-    if source.gguf is None and (backend := _plain(Path(source.folder))) is not None:
-        return FastTokenizer(backend)
-    if source.gguf is not None:
-        file = GGUFFile(Path(source.folder) / source.gguf)
-        check_tokenizer(file)
+    if source.gguf is None:
+        backend = _plain(Path(source.folder))
+    else:
+        check_tokenizer(file := GGUFFile(Path(source.folder) / source.gguf))
         with one_sentence(name):
             backend = byte_level_backend(file)
-        if backend is not None:
-            return FastTokenizer(backend)
+    if backend is not None:
+        return FastTokenizer(backend)
     kept = _kept_file(source)
     if kept.is_file():
         with contextlib.suppress(Exception):  # tokenizers has no errors of its own; a bad file is written again

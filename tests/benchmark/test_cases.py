@@ -1,7 +1,5 @@
 """The benchmark on tiny random weights: what it checks, what it reports."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

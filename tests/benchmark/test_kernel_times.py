@@ -1,7 +1,5 @@
 """What is measured beside the model of a step: by launch where replay and model agree, else by name."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """The tuner of products: which products a model has, who may win, and what is kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stages add up: by a clock that only the stages advance, and on a tiny model."""
 
-from __future__ import annotations
-
 import time
 
 from stages import PREFILL, STAGES, StageClock, breakdown, watching

@@ -1,7 +1,5 @@
 """The model of a step: what it counts, its bytes against arithmetic, and bounds that a change must not exceed."""
 
-from __future__ import annotations
-
 import pytest
 from step_model import model_of_step
 

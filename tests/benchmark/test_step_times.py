@@ -1,7 +1,5 @@
 """Times of steps alone, and the compiled baseline beside them: its texts are the model's own."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rounds, what is taken off, quartiles: with a clock that only the calls advance."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

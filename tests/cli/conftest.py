@@ -1,7 +1,5 @@
 """A tiny model, a tiny evaluator and a plain terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

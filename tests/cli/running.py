@@ -1,7 +1,5 @@
 """Run `caw` in this process, write what it reads, read what it writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

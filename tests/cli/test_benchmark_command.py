@@ -1,7 +1,5 @@
 """`caw benchmark` on tiny random weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Options are listed once, beside the fields that they set; the short help shows the common ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

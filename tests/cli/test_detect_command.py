@@ -1,7 +1,5 @@
 """`caw detect`: key lists, reports, formats and what texts may go through before they are tested."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`caw detect --weights model:NAME`: what the library says with the same model, and options that would do nothing."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

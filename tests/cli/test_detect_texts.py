@@ -1,7 +1,5 @@
 """`caw detect` on texts, lines and ids: the library's result in JSON or for people, bad input, and no model loaded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bad usage is one line on stderr and exit code 2; a bug of ours keeps its traceback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of the commands: no output over an input, no device, no page of no bytes, no bad id that stops the others."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`caw generate` on one prompt: the library's text on stdout; every option works and arrives."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`caw generate --detectable-at`, runs of it that were killed, and `caw detect --receipt`."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`caw generate` from JSONL to JSONL: what a line holds, bad lines, and runs cut short that --resume continues."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

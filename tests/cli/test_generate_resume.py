@@ -1,7 +1,5 @@
 """`caw generate --resume` when the prompts, the model or the options are not those of the lines that are there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

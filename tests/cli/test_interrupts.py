@@ -1,7 +1,5 @@
 """Ctrl-C at any moment: exit code 130 and one sentence. Signals are sent at given imports, and at given times."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`--quantization`: the same option everywhere, what it asks for reaches the loading, and refusals come before it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

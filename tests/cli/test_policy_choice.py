@@ -1,7 +1,5 @@
 """`caw generate` marks by CAW where it can, and says what marked the texts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`--watermark recommended`: generate, detect, its receipts, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`caw keys` and `caw audit`, from the first key to a report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

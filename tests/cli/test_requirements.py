@@ -1,7 +1,5 @@
 """A command that will need a package says so at once: exit code 2, nothing read by a model, nothing written."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`caw serve`: what it refuses before it loads a model, and a server in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

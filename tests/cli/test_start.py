@@ -1,7 +1,5 @@
 """The program itself: what starting it imports (seconds depend on the machine), help, version, a reader that leaves."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """`--subkeys` and `--free`: what lines and receipts say of them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tiny random models of every supported architecture, a tokenizer for them, and an evaluator that really decides."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

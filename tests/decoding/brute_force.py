@@ -3,8 +3,6 @@
 Each decision comes with its margin: how far, relative to the logits' size, it is from falling otherwise.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

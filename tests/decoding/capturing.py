@@ -1,7 +1,5 @@
 """What a CUDA graph does to a step, without CUDA: record each tensor operation once, replay them on the same memory."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -79,7 +77,7 @@ class ReadingBack(EagerStep):
 
 
 def reading_back(decoder: Decoder, step: DeviceStep) -> ReadingBack:
-    made = ReadingBack(step.step.model, decoder.plan, decoder.choosing.texts)
+    made = ReadingBack(step.step.model, decoder.plan.within(decoder.plan.limits), decoder.choosing.texts)
     made.ring = step.ring
     return made
 
@@ -182,8 +180,8 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
                     module._buffers[name] = fake(buffer)
     step.step.model, decoder.attention = model, caw_attention(model)
     choosing, texts = step.step.choosing, step.step.choosing.texts
-    loop = [] if choosing.loop is None else [copy.copy(choosing.loop), texts.evidence]
-    choosing.loop = loop[0] if loop else None
+    loop = [] if choosing.plan.loop is None else [copy.copy(choosing.plan.loop), texts.evidence]
+    choosing.plan = dataclasses.replace(choosing.plan, loop=loop[0] if loop else None)
     owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
     owners += [choosing, step, step.step, *([] if texts.penalties is None else [texts.penalties])]
     for owner in (*owners, *_placed(choosing.watermark)):

@@ -1,7 +1,5 @@
 """Every architecture as a fixture."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Texts that differ in all that the texts of one batch may differ in, together and each alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One process of a tensor-parallel model: decodes, and writes what came out next to the model it was given."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Run the decoder on tiny models and look inside its steps."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Identities 12 (given the same logits, the chooser emits what `generate` does) and 11 (a fork goes on as its text)."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -16,8 +14,8 @@ from pairwise import pairwise
 
 import caw
 from caw.decoding.request import requests_for
+from caw.decoding.row_marks import MOST_KEYS
 from caw.decoding.row_settings import RowLimits
-from caw.decoding.row_tensors import MOST_KEYS
 from caw.policies import Target
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
@@ -479,7 +477,7 @@ def test_keys_are_not_kept_for_ever(llama: Any) -> None:
     for key in range(200):
         chooser.start(0, [1], caw.RowSettings(key=key))
         chooser.drop(0)
-    assert len(chooser._marks.by_key) == 1 + MOST_KEYS
+    assert len(chooser._plan.marks.by_key) == 1 + MOST_KEYS
     chooser.start(0, [1], caw.RowSettings(key=9))
     assert torch.equal(chooser.choose(logits), alone.choose(logits))
 

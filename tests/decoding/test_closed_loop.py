@@ -1,7 +1,5 @@
 """Strength that follows the evidence, against decoding by definition with a detector at every token."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from statistics import NormalDist
@@ -158,7 +156,7 @@ def test_marking_rests_once_the_text_is_found(llama: Any, name: str) -> None:
 
 def test_no_target_costs_nothing(llama: Any) -> None:
     decoder = make_decoder(llama, caw.KGW(key=1))
-    assert decoder.plan.loop is None and decoder.choosing.loop is None and decoder.choosing.texts.evidence is None
+    assert decoder.plan.loop is None and decoder.choosing.texts.evidence is None
     assert make_decoder(llama, None, caw.FixedStrength(target=0.01)).plan.loop is None
 
 

@@ -1,7 +1,5 @@
 """A text that an earlier request began goes on as if it had never been interrupted (DESIGN: a text continued)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches, refill and branching change no token: identities 2 and 5."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Identity 9: after every step the evidence equals the detector's of the ids generated so far."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Identity 11: a fork goes on as the uninterrupted text, bitwise; and a reading says what the mark would choose."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

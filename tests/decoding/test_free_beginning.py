@@ -1,7 +1,5 @@
 """Free beginnings: a drawn text begins as the unmarked text of its seed, then the key draws; nothing is distorted."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import product
@@ -175,7 +173,8 @@ def test_over_keys_and_seeds_whole_texts_are_the_samplers(free: float) -> None:
     generator = torch.Generator().manual_seed(int(10 * free))
     requests = [Request([1], length, settings)] * rows
     for _ in range(rounds):
-        choosing = chooser._within(chooser._choosing.limits.of([settings], ()))
+        choosing = chooser._choosing
+        chooser._widen(choosing.plan.limits.of([settings], ()))
         choosing.start(range(rows), requests, [()] * rows)
         texts = choosing.texts
         texts.rows.keys.random_(generator=generator)

@@ -1,7 +1,5 @@
 """EXP(strength="scale") at strength 1: the model's own distribution, and a text that the key decides."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -143,6 +141,6 @@ def test_what_a_full_race_does_not_take_is_refused(llama: Any) -> None:
 def test_a_decoder_of_nothing_else_has_two_rungs(llama: Any) -> None:
     """Rungs of a ladder over the record would be forwarded as rows of a captured step's ring."""
     step: Any = make_decoder(llama, RACE, fixed=True, do_sample=True).step
-    assert step.choosing.rungs == 2
+    assert step.plan.rungs == 2
     other: Any = make_decoder(llama, RACE, caw.FixedStrength(0.5), fixed=True, do_sample=True).step
-    assert other.choosing.rungs == 100
+    assert other.plan.rungs == 100

@@ -1,7 +1,5 @@
 """The whole step by Triton kernels: what it asks of their launchers, and its tokens in Triton's interpreter."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -141,9 +139,9 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
         decoder.attention = caw_attention(step.step.model)
         if step.step.choosing.evaluator is not None:
             step.step.choosing.evaluator = copy.deepcopy(step.step.choosing.evaluator).to("meta")
-    step.step.choosing.kernels = step.cache.kernels = kernels
-    if step.step.choosing.noise is not None:
-        object.__setattr__(step.step.choosing.noise, "native", True)
+    step.step.choosing.plan = dataclasses.replace(step.step.plan, kernels=kernels)
+    step.cache.kernels = kernels
+    object.__setattr__(step.step.choosing.noise, "native", True)
     texts = step.step.choosing.texts
     owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history]
     for owner in (*owners, *([] if texts.penalties is None else [texts.penalties])):

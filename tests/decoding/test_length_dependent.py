@@ -1,7 +1,5 @@
 """Models whose rotary embedding changes with the length of the text (Phi-3), on either side of the change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How much memory decoding needs, how much there is, and how many texts fit."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bias and penalties: transformers' processors and vLLM's definition, in every kind of step, each row its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

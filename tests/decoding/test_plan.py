@@ -1,7 +1,5 @@
 """What is worked out before anything runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where drafts are carried, and what is said where they are not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Prefill: the distributions before the first new token, for any lengths and groups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

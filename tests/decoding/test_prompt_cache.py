@@ -1,7 +1,5 @@
 """Prompts are read once for several calls, and no call's tokens change for it."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Prompts: what is said of single ones, as data, and settings of their own."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from typing import Any

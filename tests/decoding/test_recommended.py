@@ -1,7 +1,5 @@
 """Texts of both families of a Recommended in one batch: each is what it is alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Strengths that a policy must not give end the text with an error: it was left unmarked, or had too few candidates."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A text is the same, bit for bit, alone and beside any others, in bfloat16 as in float32 (identity 10)."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of single texts and the limits that a decoder is planned for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Keys of single texts in one batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -46,7 +44,7 @@ def test_layer_keys_of_a_row(llama: Any) -> None:
 
 def test_many_keys_draw_each_list_once(llama: Any) -> None:
     decoder = make_decoder(llama, FOREIGN["transformers"], limits=RowLimits(max_new_tokens=8))
-    marks = [decoder.waiting.marks.under(key) for key in (None, 5, 77, 5)]
+    marks = [decoder.plan.marks.under(key) for key in (None, 5, 77, 5)]
     assert marks[1] is marks[3] and marks[1] != marks[2]
     assert len({id(mark.scheme.lists) for mark in marks}) == 1  # type: ignore[union-attr]
 

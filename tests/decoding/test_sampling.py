@@ -1,7 +1,5 @@
 """The noise that makes an argmax a sample."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two thousand short prompts through eight slots: memory stays where it was after the first few hundred."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

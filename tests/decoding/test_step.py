@@ -1,7 +1,5 @@
 """The step against decoding by definition, and what its trace says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Stop strings over token borders, bytes and special tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

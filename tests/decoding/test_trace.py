@@ -1,7 +1,5 @@
 """What is kept of a step and of a text: traces, and the unmarked model's log-probabilities."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

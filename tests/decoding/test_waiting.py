@@ -1,7 +1,5 @@
 """Requests that join a decoder at work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

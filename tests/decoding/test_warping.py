@@ -1,7 +1,5 @@
 """Warpers as in transformers, each row with numbers of its own."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

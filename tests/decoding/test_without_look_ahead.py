@@ -1,7 +1,5 @@
 """Evaluators that do not read the next position: one token a forward, and the tokens of the look-ahead all the same."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The demo: its numbers are those of the library, it shows whatever happened, and its page needs nothing else."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

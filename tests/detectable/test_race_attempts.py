@@ -1,7 +1,5 @@
 """Attempts at texts that are drawn by a race: each has a seed, and so a beginning, of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """A receipt through JSON and back; it names no folder and no key; what is no receipt is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path

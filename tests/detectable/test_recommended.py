@@ -1,7 +1,5 @@
 """Detectable texts of a Recommended: what cannot be detected is refused by the family that will mark it."""
 
-from __future__ import annotations
-
 import pytest
 from tiny import tiny_model, tiny_tokenizer
 

@@ -1,7 +1,5 @@
 """Measured false-positive rates of one key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One detector for both families of a Recommended, and one p-value."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """KGW and Unigram with sub-keys: which one marked a text, and a p-value that is corrected for all of them."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

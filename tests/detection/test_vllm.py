@@ -1,7 +1,5 @@
 """EXP's native format is vLLM's: its detector and ours give the same numbers for the same tokens."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """README's picture is what `caw demo` shows, and fetches nothing."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import xml.etree.ElementTree as ElementTree

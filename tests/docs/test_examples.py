@@ -1,7 +1,5 @@
 """The programs of the tutorial: they run, and what the tutorial says of them is true."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """Whatever the pages tell a reader to type is there: commands with their options, scripts, make targets, Python."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

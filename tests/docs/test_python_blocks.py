@@ -4,8 +4,6 @@ The blocks of a page are one program, in their order. Replaced is only what a te
 demo model, `max_new_tokens` is at most 8, and what needs a server, or Ray's package, is called by its signature.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

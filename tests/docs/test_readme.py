@@ -1,12 +1,11 @@
 """README says what is so: its ten lines run, its numbers are the committed results', what it names is there."""
 
-from __future__ import annotations
-
 import ast
 import json
 import lzma
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +83,31 @@ def test_every_room_is_on_the_map() -> None:
     assert rooms <= set(re.findall(r"`(caw/\w+/)", layout))
 
 
+def named(tree: ast.AST) -> Iterator[str]:
+    """What a module defines: its functions, classes, and their methods and fields, with and without the class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            name = getattr(part, "name", None) or ast.unparse(getattr(part, "target", ast.Constant("")))
+            yield from (name, f"{node.name}.{name}")
+
+
+def test_the_ten_answers_name_what_is_there() -> None:
+    """An answer named a method for months that a rewrite had removed."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [path] = re.findall(r"After reading from prompt to text \((.*?)\) you", text, re.DOTALL)
+    [answers] = re.findall(r"<summary>Answers</summary>(.*?)</details>", text, re.DOTALL)
+    assert len(re.findall(r"^\d+\. ", answers, re.MULTILINE)) == 10
+    files = [file for file in ROOT.glob("caw/**/*.py") if file.parts[-2] == "caw" or "decoding" in file.parts]
+    known = {name for file in files for name in named(ast.parse(file.read_text(encoding="utf-8")))} | {"Recommended"}
+    for name in re.findall(r"`([\w./]+)`", path + answers):
+        if name.endswith(".py"):
+            assert any(str(file).endswith("/" + name) for file in files), name
+        elif not name.endswith("/"):
+            assert name in known, name
+
+
 def test_everyday_texts() -> None:
     found = json.loads(lzma.decompress((RESULTS / "everyday_smollm2.json.xz").read_bytes()))["cells"].values()
     p = {
@@ -114,6 +138,19 @@ def test_guarded_texts() -> None:
     [row] = [row for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "all")]
     assert f"{row['count'] * row['both']:.0f} of {row['count']} everyday texts of Qwen2.5-Coder-0.5B" in README
     assert f"at the cost of {row['cost']:.0f} unmarked decodes" in README
+
+
+def test_edits() -> None:
+    [texts] = [part for part in results("robust.json")["rows"] if part.get("set") == "demo .46"]
+    rows = [row for row in texts["rows"] if row["mark"] == "recommended"]
+    found = {row["edit"]: per_cent(row["found"][0] / row["n"], 0) for row in rows}
+    said = [f"{texts['tokens']} tokens and {texts['entropy']:.2f} nats a token"]
+    said += [
+        f"{found['as is']} are detected at 1 %",
+        f"{found['replaced-0.1']} after one",
+        f"{found['replaced-0.2']} after one in five",
+    ]
+    assert all(part in " ".join(README.split()) for part in said)
 
 
 def test_false_alarms() -> None:

@@ -1,7 +1,5 @@
 """Tables of the pages say what the result files say, and every result file is on some page."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

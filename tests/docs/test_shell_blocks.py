@@ -4,8 +4,6 @@ Options, values, choices, required ones and arguments too many are looked at; no
 written by an earlier one of the same page, or is the reader's own.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

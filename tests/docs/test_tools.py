@@ -1,7 +1,5 @@
 """What `docs/tools/pages.py` writes, and what it finds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pages

@@ -3,8 +3,6 @@
 It says "listening" once the replicas are there, then waits for the end of its input.
 """
 
-from __future__ import annotations
-
 import sys
 
 import ray

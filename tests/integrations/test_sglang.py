@@ -4,8 +4,6 @@ What is played was read from SGLang 0.5.23: its sampler gives a processor the lo
 gave, each with a weak proxy of the request; ids are arrays; a refused request ends by `to_finish`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pickle

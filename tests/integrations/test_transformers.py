@@ -1,7 +1,5 @@
 """Inside transformers' own generate: the tokens of `caw.generate`, or an error, never an unmarked text."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

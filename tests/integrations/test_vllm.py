@@ -1,7 +1,5 @@
 """Inside vLLM, whose runners are played here: the tokens of `caw.generate`, or an error, never an unmarked text."""
 
-from __future__ import annotations
-
 import json
 import sys
 from enum import Enum, auto

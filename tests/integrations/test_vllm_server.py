@@ -3,8 +3,6 @@
 The environment is made for it (CAW_VLLM_PYTHON names one to keep). All is float32, where tokens are comparable.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -6,8 +6,6 @@ plan: {"engine": arguments of vllm.LLM, "runs": {name: {"ids": [[...]], "samplin
 choices that were thrown away, "p_values": by vLLM's own detector}.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

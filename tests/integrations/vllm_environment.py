@@ -1,7 +1,5 @@
 """What the gate `vllm` runs in: vLLM in an environment of its own, its server, and the settings that are compared."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Forty labelled sums, whose numbers are key: what evaluators are trained on in tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from models.gguf_writing import add, byte_tokenizer, model_of, write_model
 
 import caw
 from caw import ops
-from caw.models.load import load_tokenizer
+from caw.models import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 import caw
 from caw import ops
+from caw.models import load_tokenizer
 from caw.models.gguf_file import GGUFFile
 from caw.models.gguf_tokenizer import SPLITS, gguf_tokenizer
-from caw.models.load import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import itertools
 import pickle
 import weakref
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 import torch
 from tiny import tiny_model as made
 
-from caw.decoding.forward.fused_layers import touched
 from caw.models.parts import ModelParts, looked_at_once
 
 
@@ -130,28 +128,22 @@ def test_a_call_looks_once() -> None:
         assert ModelParts.of(model) is not found
 
 
-def test_what_is_asked_once_a_call_is_asked_in_each_call() -> None:
-    model, other, numbers = tiny_model(), tiny_model(), itertools.count(1)
-
-    def ask(parts: ModelParts) -> int:
-        return parts.once_a_call("x", lambda: next(numbers))
-
-    parts, others = ModelParts.of(model), ModelParts.of(other)
-    assert [ask(parts), ask(parts)] == [1, 2]  # outside a call nothing says how long an answer holds
-    for first in (3, 5):
-        with looked_at_once():
-            assert [ask(parts), ask(others), ask(parts), ask(others)] == [first, first + 1, first, first + 1]
-    with looked_at_once(), ThreadPoolExecutor(1) as pool:
-        assert [ask(parts), pool.submit(ask, parts).result(), ask(parts)] == [7, 8, 7]
+def test_what_is_kept_belongs_to_what_it_was_made_for() -> None:
+    parts = ModelParts.of(tiny_model())
+    assert parts.known("x", 1) is None and parts.keep("x", "a", 1) == "a"
+    assert parts.known("x", 1) == "a" and parts.known("x", 2) is None and parts.known("y", 1) is None
+    parts.keep("x", "b", 2)
+    assert parts.known("x", 1) is None and parts.known("x", 2) == "b"
 
 
 def test_a_hook_between_two_calls_is_seen() -> None:
     model = tiny_model()
     with looked_at_once():
-        before = touched(model, ModelParts.of(model))
-    model.model.layers[0].mlp.register_forward_hook(lambda *_: None)
+        before = ModelParts.of(model).hooked(model)
+        model.model.layers[0].mlp.register_forward_hook(lambda *_: None)
+        assert ModelParts.of(model).hooked(model) is before, "asked once a call"
     with looked_at_once():
-        assert touched(model, ModelParts.of(model)) != before
+        assert ModelParts.of(model).hooked(model) != before
 
 
 def test_copies_and_files_hold_none() -> None:

@@ -1,7 +1,5 @@
 """Weights from a model: decided by the text alone, exact under any key, better than none; and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many drawn texts of a `caw.Recommended` are found, against what the race's law says of their probabilities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import special

@@ -1,7 +1,5 @@
 """The references of the evidence ops serve GPUs too, inside captured steps: they read nothing back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from decoding.capturing import FAKE_DEVICE, HostData

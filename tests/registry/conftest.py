@@ -1,7 +1,5 @@
 """A registry of its own for every test, and a clock that the test sets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone

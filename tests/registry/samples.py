@@ -1,7 +1,5 @@
 """Receipts as the endpoint makes them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

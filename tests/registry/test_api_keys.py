@@ -1,7 +1,5 @@
 """API keys: who is let in, who is not, and that neither tells the other's secret."""
 
-from __future__ import annotations
-
 import hmac
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Verification: a whole chain passes, and no change of it does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

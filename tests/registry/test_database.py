@@ -1,7 +1,5 @@
 """The database: what is refused when it is opened, and what its errors say."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from pathlib import Path

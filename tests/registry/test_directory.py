@@ -1,7 +1,5 @@
 """The directory: what the endpoint is told of tenants and keys, at every moment and by every process."""
 
-from __future__ import annotations
-
 import pytest
 from registry.conftest import START, Clock
 

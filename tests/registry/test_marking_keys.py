@@ -1,7 +1,5 @@
 """Marking keys: windows, rotation, revocation, and secrets that stay sealed."""
 
-from __future__ import annotations
-
 import base64
 import sqlite3
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The registry on a real PostgreSQL: the tests of SQLite again, and a database that is killed and started again."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """The log of receipts: durable, once each, one chain for all writers, whatever dies."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

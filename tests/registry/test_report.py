@@ -1,7 +1,5 @@
 """A report measures: a marked text is found under its key, an unmarked one is not, and each counts where it belongs."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -5,8 +5,6 @@
 Prints "sent <id>" once the text of a receipt has left and "closed <id>" once the client may learn that it is complete.
 """
 
-from __future__ import annotations
-
 import sys
 
 from registry.samples import begun, closed

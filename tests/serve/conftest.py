@@ -1,7 +1,5 @@
 """One server for the tests that do not change its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

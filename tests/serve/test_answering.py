@@ -1,7 +1,5 @@
 """Clients that leave, are slow, or ask for too much; receipts that cannot be written; a server that is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -1,7 +1,5 @@
 """lm-eval against `caw serve` with the demo model, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

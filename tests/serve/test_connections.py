@@ -1,7 +1,5 @@
 """Connections: clients that are slow, take nothing, or are too many."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

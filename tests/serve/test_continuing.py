@@ -1,7 +1,5 @@
 """Texts that are continued: only with proof, and then as if they had never been interrupted."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

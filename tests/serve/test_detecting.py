@@ -1,7 +1,5 @@
 """Detection: exact for tenants, coarse and rare for the public."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

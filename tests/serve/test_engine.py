@@ -1,7 +1,5 @@
 """The thread that decodes: what becomes of those who wait when something fails."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which requests have a free beginning: the request alone decides, so that beginnings cannot be joined to a text."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """JSON mode: texts that are JSON of their schema, marked where they may go on in several ways."""
 
-from __future__ import annotations
-
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A hundred clients at once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """What is marked, tested and exempted: only what the operator allows."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

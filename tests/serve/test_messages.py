@@ -3,8 +3,6 @@
 openai 3.57, lm-eval 0.4.13, LiteLLM 1.110, langchain-openai 1.7, llama-index-llms-openai 0.8 and Open WebUI 0.6.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The page without a browser: what it says to whom, and that nothing in a text or a request becomes markup."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

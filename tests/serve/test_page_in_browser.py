@@ -1,7 +1,5 @@
 """The page in a real Chromium, as people use it: by mouse, by keyboard, on a phone, in the dark, with hostile texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Receipts in a file: durable lines, also of two writers, and errors where the disk is full."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """A server of a Recommended: texts that are drawn and greedy ones in one batch, each as it is alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """What clients send: what is accepted, and what is refused in OpenAI's shape."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from typing import Any

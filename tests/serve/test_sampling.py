@@ -1,7 +1,5 @@
 """Parameters of sampling: what a request asks for is what the library makes of the same numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

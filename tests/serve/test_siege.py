@@ -1,7 +1,5 @@
 """A server in a process of its own, attacked: it goes on, answers others, leaks nothing, and its log has no fault."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

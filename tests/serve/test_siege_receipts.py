@@ -1,7 +1,5 @@
 """Two servers on one registry, one killed, and keys changed while they work: what they said has its receipts, once."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """The thinking section at the beginning of a text, and marks that leave it out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

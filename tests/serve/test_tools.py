@@ -1,7 +1,5 @@
 """Calls of functions: JSON of their parameters, marked like other texts, in OpenAI's form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Pieces of a growing text: they join to the whole, and none has to be taken back."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Recommended: one secret, two families with keys of their own."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickle

@@ -11,17 +11,14 @@ from typing import Any
 import torch
 
 from caw.decoding.capture.output_ring import OutputRing
-from caw.decoding.choosing import FixedChoosing
 from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Step
+from caw.decoding.step import Forwarded, Step
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
-from caw.ladder import Shortlist
-from caw.record import Record
+from caw.ladder import Carried, Ladder
 
 # of one model in one process, one for each batch, number of slots and size of the cache; torch gives up after eight
 COMPILED = 1000
@@ -33,11 +30,8 @@ class FixedStep(Step):
     body: the model as torch.compile makes it, if it does. ring: where results go, set by whoever calls the step.
     """
 
-    kind = FixedChoosing
-    choosing: FixedChoosing
-
-    def __init__(self, model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> None:
-        super().__init__(model, plan, texts, marks)
+    def __init__(self, model: Any, plan: Plan, texts: Texts) -> None:
+        super().__init__(model, plan, texts)
         # one graph without a gap or an error: a gap would read back
         self.body = torch.compile(model, fullgraph=True, dynamic=False) if plan.settings.compile else None
         self.ring: OutputRing | None = None
@@ -50,17 +44,17 @@ class FixedStep(Step):
         assert self.ring is not None
         self.ring.write(result)
 
-    def most_candidates(self, found: Shortlist) -> int:
-        return found.candidates.shape[1]
+    def reachable(self, ladder: Ladder, counts: torch.Tensor) -> Carried:
+        return Carried(ladder.candidates, counts)
 
-    def forward(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self.logits(cache, candidates)
+    def logits(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logits = self.rectangle(cache, candidates)
         batch, width = candidates.shape
         return logits, torch.arange(batch, device=logits.device) * width
 
-    def logits(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
+    def rectangle(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
         """Compute logits [B * Q, V] in the model's dtype of candidates [B, Q]; shorter rows repeat their original."""
         if self.body is None:
             return forward_candidates(self.model, cache, candidates, "tree", cache.capacity).flatten(0, 1)
@@ -68,15 +62,10 @@ class FixedStep(Step):
             return forward_candidates(self.body, cache, candidates, "tree", cache.capacity).flatten(0, 1)
 
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
+        logits, first, following = forwarded
+        assert first is not None
         # in half precision a record takes half the bytes and rounds of bisection, and has the same bits
         following = following if logits.shape[0] == chosen.shape[0] else self.record(logits, first + chosen)
         logits = logits.float()

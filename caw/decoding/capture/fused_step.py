@@ -7,6 +7,7 @@ for more (`fusible`) keep `FixedStep`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +19,11 @@ from caw.decoding.forward.fused_layers import GPU_ROWS
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
-from caw.decoding.row_tensors import RowMarks
 from caw.decoding.state import DecodeState
+from caw.decoding.step import Forwarded
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
+from caw.ladder import Carried, Ladder
 from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy, Signals
 from caw.policies.gate import Gate, gate_of
@@ -36,133 +38,119 @@ def fusible(plan: Plan) -> bool:
     return plan.loop is None and not plan.mixed and not plan.limits.log_probs and plan.kernels.native
 
 
-class Rungs(NamedTuple):
-    """A ladder, as `caw.ladder.Ladder`; counts None = one candidate each. carried: int64 [B, Q]."""
+@dataclass
+class Rungs(Ladder):
+    """A ladder with what a forward carries of it, int64 [B, Q]; counts None = one candidate each."""
 
-    candidates: torch.Tensor
-    needs: torch.Tensor
     counts: torch.Tensor | None
     carried: torch.Tensor
 
 
 class FusedStep(FixedStep):
-    """Run the step as two operators, which also end texts and write to the ring.
+    """Two operators in place of `ladder` and `decide`; the second also ends texts and writes to the ring.
 
-    carried: candidates that a look-ahead forwards. packs: whether it may leave out those that do not exist.
+    carried: candidates that a look-ahead forwards. packs: whether it may leave out those that do not exist. packed:
+    how the forward under way packs them, None = all of them are there.
     """
 
-    def __init__(self, model: Any, plan: Plan, texts: Texts, marks: RowMarks | None = None) -> None:
-        super().__init__(model, plan, texts, marks)
-        self.carried = min(self.slots, self.choosing.rungs)
+    def __init__(self, model: Any, plan: Plan, texts: Texts) -> None:
+        super().__init__(model, plan, texts)
+        self.carried = min(self.slots, plan.rungs) if plan.looks_ahead else 1
         # compiled bodies and layers of others take the same number of candidates of every sequence
-        self.packs = not plan.settings.compile and exact_rows(model)
-
-    def decode(self, state: DecodeState, cache: SiblingCache) -> StepResult:
-        """Decode one token of every active sequence; mutates state, cache and ring."""
-        if self.plan.looks_ahead:
-            rungs = self.rungs_of(state, self.carried)
-            budget = row_budget(*rungs.carried.shape) if self.packs else None
-            result, chosen, moved, logits, following = (
-                self._evaluated(state, cache, rungs) if budget is None else self._packed(state, cache, rungs, budget)
-            )
-        else:
-            rungs = self.rungs_of(state, 1)
-            window = self._window(state) if self.plan.evaluates else []
-            result, chosen, moved = self.decide(state, rungs, window, rungs.candidates.shape[1])
-            chosen = torch.zeros_like(chosen) if window else chosen  # the token alone is forwarded
-            logits = self.logits(cache, result.tokens[:, None]).view(state.batch, 1, -1)
-            following = self.record(logits[:, 0])
-        active = self.choosing.texts.active
-        cache.commit_step(chosen, moved, state.logits, logits, state.records, following.tensors, active)
-        return result
+        self.packs = plan.looks_ahead and not plan.settings.compile and exact_rows(model)
+        self.packed: Packed | None = None
 
     def conclude(self, cache: SiblingCache, result: StepResult) -> None:
         return
 
-    def _evaluated(
-        self, state: DecodeState, cache: SiblingCache, rungs: Rungs
-    ) -> tuple[StepResult, torch.Tensor, torch.Tensor, torch.Tensor, Record]:
-        """Return what `decide` gives, the candidates' logits [B, Q, V], and the record of each or of the chosen one."""
-        batch, width = rungs.carried.shape
-        logits = self.logits(cache, rungs.carried)
-        first = torch.arange(batch, device=logits.device) * width if batch * width > ALL_ROWS else None
-        following = self.record(logits, first)
-        probs, ids = (t.view(batch, -1, t.shape[1])[:, 0] for t in (following.probs, following.ids))
-        result, chosen, moved = self.decide(state, rungs, self._window(state, (probs, ids)), width)
-        if first is not None:
-            following = self.record(logits, first + chosen)
-        return result, chosen, moved, logits.view(batch, width, -1), following
-
-    def _packed(
-        self, state: DecodeState, cache: SiblingCache, rungs: Rungs, budget: int
-    ) -> tuple[StepResult, torch.Tensor, torch.Tensor, torch.Tensor, Record]:
-        """As `_evaluated`, with `budget` rows in all; the logits are those of the chosen candidate in every place."""
-        width, counts = rungs.carried.shape[1], rungs.counts
-        assert counts is not None
-        several = self.choosing.texts.active & (state.pending < 0)
-        packed = pack(rungs.carried, torch.where(several, counts.clamp_max(width), 1), budget)
-        logits = forward_rows(self.model, cache, packed.tokens, packed.rows, packed.slots, cache.capacity)
-        following = self.record(logits)
-        window = self._window(state, (following.probs[packed.first], following.ids[packed.first]))
-        result, chosen, moved = self.decide(state, rungs, window, width, packed.carried)
-        rows = packed.first + chosen
-        of_each = logits.index_select(0, rows)[:, None].expand(-1, width, -1)
-        return result, chosen, moved, of_each, following.take(rows)
-
-    def _window(self, state: DecodeState, following: tuple[torch.Tensor, torch.Tensor] | None = None) -> Window:
-        """Return what the evaluator reads, oldest first. following: of the originals' records, if it reads them."""
-        assert self.choosing.evaluator is not None
-        spec = self.choosing.evaluator.spec
-        before = [*reversed(state.history[: spec.previous]), state.current]
-        return [*((record.probs, record.ids) for record in before), *([following] if spec.next and following else [])]
-
-    def rungs_of(self, state: DecodeState, slots: int) -> Rungs:
-        """Build the ladder of each row, with its first `slots` candidates or the one that waits."""
+    def ladder(self, state: DecodeState) -> Rungs:
+        """Build the ladder of each row, with its first candidates or the one that waits."""
         choosing, texts = self.choosing, self.choosing.texts
         watermark = choosing.watermark
         # what `ladder_step` does not know: formats, races at full strength, each row up to a strength of its own
-        if watermark is not None and (watermark.native is None or choosing.limits.factors or choosing.race):
-            ladder, waiting = self.ladder(state), state.pending[:, None]
-            carried = torch.where(waiting >= 0, waiting, ladder.candidates[:, :slots])
-            return Rungs(ladder.candidates.contiguous(), ladder.needs.contiguous(), ladder.counts, carried)
+        if watermark is not None and (watermark.native is None or self.plan.limits.factors or choosing.race):
+            ladder, waiting = super().ladder(state), state.pending[:, None]
+            carried = torch.where(waiting >= 0, waiting, ladder.candidates[:, : self.carried])
+            given = ladder.candidates.contiguous(), ladder.needs.contiguous(), ladder.counts
+            return Rungs(*given, ladder.rule, ladder.full, carried)
         record, scores, warped = choosing.drawn(state)
         if watermark is None:
-            return Rungs(record.ids[:, :1], record.values[:, :1], None, record.ids[:, :1])
+            return Rungs(record.ids[:, :1], record.values[:, :1], None, "reweight", 0.0, record.ids[:, :1])
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         native = watermark.native
         assert native is not None
-        ends = texts.rows.ends if choosing.limits.ends and not self.plan.mark_eos else None
-        return Rungs(*ops.ladder_step(
+        ends = texts.rows.ends if self.plan.limits.ends and not self.plan.mark_eos else None
+        candidates, needs, counts, carried = ops.ladder_step(
             record.values, record.ids, race, scores, texts.padded_tokens, texts.counts, texts.rows.keys, state.pending,
-            ends, texts.window, native.scheme, native.threshold, watermark.full, choosing.max_strength,
-            watermark.deduplicates, slots,
-        ))  # fmt: skip
+            ends, texts.window, native.scheme, native.threshold, watermark.full, self.plan.max_strength,
+            watermark.deduplicates, self.carried,
+        )  # fmt: skip
+        return Rungs(candidates, needs, counts, watermark.rule, watermark.full, carried)
+
+    def carry(self, state: DecodeState, ladder: Ladder) -> Carried:
+        assert isinstance(ladder, Rungs)
+        tokens, counts = ladder.carried, ladder.counts
+        assert counts is not None
+        budget = row_budget(*tokens.shape) if self.packs else None
+        if budget is None:
+            return Carried(tokens, counts)
+        several = self.choosing.texts.active & (state.pending < 0)
+        self.packed = pack(tokens, torch.where(several, counts.clamp_max(tokens.shape[1]), 1), budget)
+        return Carried(tokens, self.packed.carried)
+
+    def logits(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self.packed is not None:
+            packed = self.packed
+            return forward_rows(self.model, cache, packed.tokens, packed.rows, packed.slots, cache.capacity), None
+        logits, (batch, width) = self.rectangle(cache, candidates), candidates.shape
+        few = width == 1 or batch * width <= ALL_ROWS
+        return logits, None if few else torch.arange(batch, device=logits.device) * width
+
+    def commit(
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
+    ) -> None:
+        logits, first, following = forwarded
+        if self.packed is not None:
+            rows = self.packed.first + chosen
+            logits = logits.index_select(0, rows)[:, None].expand(-1, self.carried, -1)
+            following, self.packed = following.take(rows), None
+        elif first is not None:
+            following = self.record(logits, first + chosen)
+        logits = logits.view(state.batch, -1, logits.shape[-1]) if logits.dim() == 2 else logits
+        active = self.choosing.texts.active
+        cache.commit_step(chosen, moved, state.logits, logits, state.records, following.tensors, active)
+
+    def _window(self, state: DecodeState, following: Record | None) -> Window:
+        """Return what the evaluator reads, oldest first. following: of the forward's rows."""
+        assert self.choosing.evaluator is not None
+        spec = self.choosing.evaluator.spec
+        records = [*reversed(state.history[: spec.previous]), state.current]
+        window = [(record.probs, record.ids) for record in records]
+        if spec.next and following is not None:  # of them those of the originals
+            parts = following.probs, following.ids
+            if self.packed is None:
+                probs, ids = (t.view(state.batch, -1, t.shape[1])[:, 0] for t in parts)
+            else:
+                probs, ids = (t[self.packed.first] for t in parts)
+            window.append((probs, ids))
+        return window
 
     def gate(self, state: DecodeState) -> tuple[Gate, torch.Tensor]:
         """Strengths by a policy that needs no look-ahead: where, and float32 [B], what they are multiplied by."""
         choosing, factors = self.choosing, self.choosing.texts.factors
         signals = Signals(state.current, state.logits)
-        gate = Gate(0.0) if choosing.watermark is None else gate_of(choosing.policy, signals)
-        return (Gate(1.0), choosing.own_strengths(state) * factors) if gate is None else (gate, factors)
+        gate = Gate(0.0) if choosing.watermark is None else gate_of(self.plan.policy, signals)
+        return (Gate(1.0), choosing.strengths(state) * factors) if gate is None else (gate, factors)
 
     def decide(
-        self,
-        state: DecodeState,
-        rungs: Rungs,
-        window: Window,
-        width: int,
-        carried: torch.Tensor | None = None,
+        self, state: DecodeState, ladder: Ladder, carried: Carried | None = None, following: Record | None = None
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
-        """Decide the step: returns (result, sibling int64 [B] to commit, where to commit bool [B]).
-
-        window: what the evaluator reads, oldest first; empty: the policy gives the strength. width: candidates that
-        can be chosen without waiting; carried: int64 [B], if those differ.
-        """
         choosing, texts = self.choosing, self.choosing.texts
-        network, table, given, factors, policy = [], None, None, texts.factors, choosing.policy
-        watermark, evaluator = choosing.watermark, choosing.evaluator
+        network, table, given, factors, policy = [], None, None, texts.factors, self.plan.policy
+        evaluator, window = choosing.evaluator, self._window(state, following) if self.plan.evaluates else []
         k, transform, classes, scale = 1, 0, 0, [0.0, 0.0]
-        rule, full = ("reweight", 0.0) if watermark is None else (watermark.rule, watermark.full)
         if window:
             assert evaluator is not None and isinstance(policy, CapacityPolicy)
             spec, network, scale = evaluator.spec, evaluator.weights(), [policy.theta, policy.beta]
@@ -172,20 +160,23 @@ class FusedStep(FixedStep):
             gate, factors = self.gate(state)
             given, scale = gate.signal, [gate.threshold, gate.value]
         logsumexp = state.current.logsumexp
-        if choosing.unbounded:  # the kernel knows one sign of a token that means nothing
+        if self.plan.unbounded:  # the kernel knows one sign of a token that means nothing
             logsumexp = torch.where(texts.refused == 0, logsumexp, torch.nan)
         ring = self.ring
         assert ring is not None
+        # a token beyond what was carried waits; without a look-ahead none does
+        width = ladder.candidates.shape[1] if carried is None else carried.tokens.shape[1]
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
-            [probs for probs, _ in window], [ids for _, ids in window], network, table, *rungs[:3],
-            [state.pending, state.pending_strength, state.pending_capacity], factors, given, logsumexp,
+            [probs for probs, _ in window], [ids for _, ids in window], network, table, ladder.candidates, ladder.needs,
+            ladder.counts, [state.pending, state.pending_strength, state.pending_capacity], factors, given, logsumexp,
             texts.padded_tokens, texts.counts, texts.budgets, texts.rows.ends, texts.active, ring.integers, ring.floats,
-            ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
-            carried,
+            ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(ladder.rule),
+            ladder.full, None if self.packed is None else self.packed.carried,
         )  # fmt: skip
         choosing.spend(tokens, emitted)
-        ring.forwarded = width if self.plan.looks_ahead else 1
-        seen = rungs.candidates, shown, strength, capacity
+        ring.forwarded = 1 if carried is None else width
+        seen = ladder.candidates, shown, strength, capacity
+        chosen = torch.zeros_like(chosen) if carried is None and window else chosen  # the token alone is forwarded
         return StepResult(emitted, tokens, choice, *seen, broken, ring.forwarded), chosen, moved
 
 

@@ -16,6 +16,8 @@ import torch
 
 from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.rotary_table import rotations_of
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.forward.spread_cache import SpreadCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -87,6 +89,18 @@ def claim(model: Any, plan: Plan) -> Kept | None:
         if found is not None:
             there.remove(found)
     return found
+
+
+def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
+    """Make an empty cache; beside: positions beyond the plan's capacity. kept: memory to reuse."""
+    facts = plan.facts
+    cache = (SpreadCache if facts.spread else SiblingCache)(
+        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots, facts.device,
+        plan.kernels, plan.settings.prefill_attention,
+    )  # fmt: skip
+    if kept is not None:
+        cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths
+    return cache
 
 
 def keep(model: Any, plan: Plan, kept: Kept) -> None:

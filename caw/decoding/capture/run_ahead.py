@@ -69,7 +69,7 @@ class RunAhead:
     def _prepare(self) -> None:
         """Make a ring and a step for the current batch."""
         self.batch = self.state.batch
-        plan, rungs = self.fixed_step.plan, self.fixed_step.choosing.rungs
+        plan, rungs = self.fixed_step.plan, self.fixed_step.plan.rungs
         device, said = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
         self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, said)
         self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)

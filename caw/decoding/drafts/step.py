@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,27 +17,24 @@ import torch
 from caw.decoding.choosing import Choice
 from caw.decoding.drafts.ahead import Ahead
 from caw.decoding.drafts.proposer import Proposer
-from caw.decoding.eager_step import EagerStep, StepByStep
+from caw.decoding.eager_step import EagerStep, Rows
 from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
-from caw.decoding.row_tensors import RowMarks
-from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
+from caw.decoding.step import Forwarded
 from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
 from caw.ladder import Ladder
 from caw.record import Record
 
-Rows = Sequence[ActiveSequence | None]
-
 
 class DraftStep(EagerStep):
     """proposer: which drafts to carry. rows: the sequences of the state's rows."""
 
-    def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts, marks: RowMarks | None = None) -> None:
-        super().__init__(model, plan, texts, marks)
+    def __init__(self, model: Any, plan: Plan, proposer: Proposer, texts: Texts) -> None:
+        super().__init__(model, plan, texts)
         self.proposer, self.beside = proposer, plan.slots - 1
         self.rows: Rows = ()
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
@@ -46,12 +43,28 @@ class DraftStep(EagerStep):
         self._walking: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._picked: Choice | None = None  # what they take next, where no look-ahead is needed
 
-    def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
-        """One forward and the first token that it decides; texts that end rest in the state."""
-        self.rows, self._tree, self._ahead = rows, None, None
-        result = self.decode(state, cache)
-        self.choosing.texts.finish(result.tokens, result.emitted)
-        return result
+    def advance(self, rows: Rows) -> Iterator[tuple[StepResult, Rows]]:
+        """Results of one forward, in order, each with the sequences that were in the rows when it started.
+
+        The forward has been made when this returns; what it decides after the first token is decided when asked for.
+        """
+        kept = list(rows)
+        self._leave(kept)
+        self.rows, self._tree, self._ahead = kept, None, None
+        first = self.decode(self.state, self.cache)
+        self.choosing.texts.finish(first.tokens, first.emitted)
+        return ((result, kept) for result in itertools.chain([first], self.go_on(self.state, self.cache)))
+
+    def close(self) -> None:
+        self._leave(())
+        super().close()
+
+    def _leave(self, rows: Rows) -> None:
+        """Texts that were in the batch and are no more are finished."""
+        for sequence in self.rows:
+            if sequence is not None and not any(sequence is other for other in rows):
+                self.proposer.finished(sequence)
+        self.rows = rows
 
     def go_on(self, state: DecodeState, cache: SiblingCache) -> Iterator[StepResult]:
         """Yield the other tokens that it decides, in order, without the model.
@@ -83,11 +96,10 @@ class DraftStep(EagerStep):
             texts.active &= known
             if not texts.active.any():
                 return None
-            step = self.look_ahead if self.plan.looks_ahead else self.choose_first
             state.pending.masked_fill_(~texts.active, 0)  # nothing is evaluated for a row that waits
             self.slots, self._walking, self._picked = 1, (texts.active.nonzero()[:, 0], rows, places), picked
             try:
-                result = step(state, cache, ladder)
+                result = self.complete(state, cache, ladder)
             finally:
                 self.slots, self._walking, self._picked = self.plan.slots, None, None
         texts.finish(result.tokens, result.emitted)
@@ -100,17 +112,17 @@ class DraftStep(EagerStep):
     def choose(self, state: DecodeState, ladder: Ladder) -> Choice:
         return super().choose(state, ladder) if self._picked is None else self._picked
 
-    def forward(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def logits(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._walking is not None:
             assert self._ahead is not None
             return self._ahead.logits, self._walking[1]
-        numbers = torch.where(self.choosing.texts.active, counts, 0).tolist()
+        numbers = torch.where(self.choosing.texts.active, 1 if counts is None else counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         chains, trusts = self._propose(own)
         if not any(chain.tokens for chain in chains):
-            return super().forward(state, cache, candidates, counts)
+            return super().logits(state, cache, candidates, counts)
         tree = DraftTree.of(own, chains, cache.lengths.tolist())
         self._tree = tree, chains, trusts
         return forward_drafted(self.model, cache, tree), tree.first
@@ -139,21 +151,14 @@ class DraftStep(EagerStep):
         return chains, trusts
 
     def commit(
-        self,
-        state: DecodeState,
-        cache: SiblingCache,
-        logits: torch.Tensor,
-        first: torch.Tensor,
-        following: Record,
-        chosen: torch.Tensor,
-        moved: torch.Tensor,
+        self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
-        super().commit(state, cache, logits, first, following, chosen, moved)
+        super().commit(state, cache, forwarded, chosen, moved)
         if self._tree is not None and self._walking is None:
             tree, chains, trusts = self._tree
             pairs = zip(chosen.tolist(), moved.tolist(), chains, strict=True)
             follow = [own and choice == chain.root for choice, own, chain in pairs]
-            self._ahead = Ahead.of(logits, tree, chains, trusts, follow)
+            self._ahead = Ahead.of(forwarded.logits, tree, chains, trusts, follow)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
         if self._walking is not None:
@@ -163,9 +168,6 @@ class DraftStep(EagerStep):
             cache.accept(tree.places[tree.first + chosen], moved)
         else:
             super().join(cache, chosen, moved)
-
-    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
-        return DraftByDraft(self, state, cache)
 
 
 @contextlib.contextmanager
@@ -182,33 +184,3 @@ def _only(texts: Texts, state: DecodeState, rows: torch.Tensor) -> Iterator[None
             tensor = getattr(state, name)
             tensor.copy_(torch.where(texts.active, tensor, old))
         texts.active = active
-
-
-class DraftByDraft(StepByStep):
-    """Calls the step; what a forward decides is read token by token."""
-
-    def __init__(self, step: DraftStep, state: DecodeState, cache: SiblingCache) -> None:
-        super().__init__(step, state, cache)
-        self._before: Rows = ()
-
-    def advance(self, rows: Rows) -> Iterator[tuple[StepResult, Rows]]:
-        """Results of one forward, in order, each with the sequences that were in the rows when it started.
-
-        The forward has been made when this returns; what it decides after the first token is decided when asked for.
-        """
-        assert isinstance(self.step, DraftStep)
-        kept = list(rows)
-        self._leave(kept)
-        first = self.step.start(self.state, self.cache, kept)
-        return ((result, kept) for result in itertools.chain([first], self.step.go_on(self.state, self.cache)))
-
-    def close(self) -> None:
-        self._leave([])
-
-    def _leave(self, rows: Rows) -> None:
-        """Texts that were in the batch and are no more are finished."""
-        assert isinstance(self.step, DraftStep)
-        for sequence in self._before:
-            if sequence is not None and not any(sequence is other for other in rows):
-                self.step.proposer.finished(sequence)
-        self._before = rows

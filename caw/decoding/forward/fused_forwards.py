@@ -8,9 +8,7 @@ too. On a GPU more rows than a step of a few texts has take general products."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Linear
@@ -27,7 +25,6 @@ from caw.decoding.forward.fused_layers import (
     fused_forwards,
     norm_eps,
     plain,
-    touched,
 )
 from caw.decoding.forward.fused_stack import Installed, with_stacks
 from caw.decoding.forward.layer_kinds import ON_GPU, class_name
@@ -69,29 +66,30 @@ class FusedForwards(Installed):
         It takes layers, but no stack of them, which looks at all their parts, and neither table nor norm: it compiles
         these itself.
         """
-        now, before = cls(model, enabled=enabled, stacks=False), _kept.get(model)
-        if before is None or not before._same(now):
-            before = _kept[model] = now
-        for _, forward in before.forwards:
+        parts = ModelParts.of(model)
+        about = enabled, ops.missing_extension(), parts.hooked(model)
+        layers: FusedForwards | None = parts.known("compiled", about)
+        if layers is None or not layers.as_made():
+            layers = parts.keep("compiled", cls(model, enabled=enabled, stacks=False), about)
+        for _, forward in layers.forwards:
             if isinstance(forward, _Transposed):
                 forward.refresh()
-        return before
+        return layers
 
     @classmethod
-    def again(cls, model: Any, parts: ModelParts, *, enabled: bool, places: int | None = None) -> Installed:
+    def again(cls, model: Any, *, enabled: bool, places: int | None = None) -> Installed:
         """Return those of an earlier call if they would be the same now, with the rotations of this one.
 
         They are the same while the model has the same parts, none of which has come to train, to be hooked or to have
-        another forward, and its layers have the same settings. parts: those that the model has now.
+        another forward, and its layers have the same settings.
         """
-        about = (enabled, touched(model, parts))
-        known = parts.derived.get("forwards")
-        if known is None or known[0] != about or not known[1].as_made():
-            made = cls(model, enabled=enabled)
-            known = (about, made)
-            if not made.holds_copies():
-                parts.derived["forwards"] = known
-        layers: FusedForwards = known[1]
+        parts = ModelParts.of(model)
+        about = enabled, ops.missing_extension(), parts.hooked(model)
+        layers: FusedForwards | None = parts.known("forwards", about)
+        if layers is None or not layers.as_made():
+            layers = cls(model, enabled=enabled)
+            if not layers.holds_copies():
+                parts.keep("forwards", layers, about)
         if places is None or not enabled:
             return layers
         return Installed([*layers.forwards, *rotary_forwards(model, places)])
@@ -106,10 +104,6 @@ class FusedForwards(Installed):
         """Tell whether it would hold memory beside the model's own, or keep that of buffers which a GPU needs free."""
         packed = (m for m in self._parts if isinstance(m, PackedLinear))
         return any(isinstance(f, _Transposed) for _, f in self.forwards) or any(m.packed.is_cuda for m in packed)
-
-    def _same(self, other: FusedForwards) -> bool:
-        mine, others = ([*x._parts, *(forward.layer for _, forward in x.forwards)] for x in (self, other))
-        return len(mine) == len(others) and all(map(operator.is_, mine, others))
 
 
 class _Forward:
@@ -154,7 +148,6 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
 
 
 _FORWARDS = {Linear: _Forward, Conv1D: _Transposed}
-_kept: WeakKeyDictionary[Any, FusedForwards] = WeakKeyDictionary()
 
 
 # class of the norm -> what is added to its weights

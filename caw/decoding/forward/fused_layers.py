@@ -8,7 +8,6 @@ keys and values are the same bits whether it was prompted, alone or among others
 
 from __future__ import annotations
 
-import itertools
 from operator import is_
 from typing import Any
 
@@ -20,7 +19,7 @@ from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window, windows_of
 from caw.decoding.forward.layer_kinds import LayerKind, kind_of, rows_of, split
 from caw.models.packed import PackedLinear
-from caw.models.parts import ModelParts
+from caw.models.parts import runs_as_written
 from caw.models.quantized import HalfLinear, QuantizedLinear
 from caw.ops_ref.block_types import TILE_OUTPUTS
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
@@ -56,7 +55,7 @@ def fusible(layer: torch.nn.Module) -> bool:
     names = {name: type(part).__name__ for name, part in parts.items() if name != kind.activation}
     if names != kind.parts(linear.__name__) or any(type(parts[name]) is not linear for name in kind.matrices):
         return False
-    plain = all(untouched(part) for part in parts.values()) and not layer.training
+    plain = all(runs_as_written(part) for part in parts.values()) and not layer.training
     one_eps = len({norm_eps(parts[name]) for name in kind.all_norms}) == 1  # the operators take one
     apart = linear is not QuantizedLinear or _in_whole_tiles(layer, kind)
     return plain and one_eps and apart and kind.activates(parts[kind.activation])
@@ -66,22 +65,6 @@ def _in_whole_tiles(layer: Any, kind: LayerKind) -> bool:
     """Tell whether each matrix within a merged one begins with rows that are packed together."""
     sizes = [rows_of(layer, kind, i, layer.get_submodule(name).outputs) for i, name in enumerate(kind.matrices)]
     return not any(rows % TILE_OUTPUTS for one in sizes for rows in one[:-1])
-
-
-def untouched(module: torch.nn.Module) -> bool:
-    """Tell whether it has no hook and no replaced forward: neither would be called."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    return "forward" not in module.__dict__ and not any(hooks)
-
-
-def touched(model: torch.nn.Module, parts: ModelParts) -> tuple[Any, ...]:
-    """Return what of a model decides, its parts and settings aside, which of its layers can be fused."""
-
-    def look() -> tuple[Any, ...]:
-        gpu = any(map(on_gpu, itertools.islice(model.parameters(), 1)))
-        return gpu, ops.missing_extension(), *((untouched(m), m.training) for m in (model, *parts.below))
-
-    return parts.once_a_call("touched", look)
 
 
 def norm_eps(norm: Any) -> float:

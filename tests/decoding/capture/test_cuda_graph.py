@@ -1,8 +1,6 @@
 """Guards of the captured step that need no GPU: nothing is read back, its memory stays, a replay at other lengths is
 right; and the graph itself on a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

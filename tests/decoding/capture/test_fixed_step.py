@@ -1,7 +1,5 @@
 """Steps that read nothing back give the tokens, traces and ends of those that do."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from types import SimpleNamespace
@@ -20,7 +18,7 @@ from caw import ops
 from caw.decoding.capture import cuda_graph
 from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.capture.run_ahead import ROUND, RunAhead
-from caw.decoding.eager_step import StepByStep
+from caw.decoding.eager_step import EagerStep
 from caw.decoding.sequence import ActiveSequence
 from caw.testing import assert_close
 
@@ -131,10 +129,10 @@ def test_a_compiled_body_serves_later_calls(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_needs_the_host_is_not_captured(llama: Any) -> None:
     """transformers' own processors may read back in every step; what watermarks need: test_formats.py."""
-    assert isinstance(make_decoder(llama, caw.KGW(key=1)).steps(), StepByStep), "a CPU"
+    assert isinstance(make_decoder(llama, caw.KGW(key=1)).steps(), EagerStep), "a CPU"
     assert isinstance(make_decoder(llama, caw.KGW(key=1), fixed=True).steps(), RunAhead)
     own = make_decoder(llama, caw.KGW(key=1), fixed=True, processors=lambda logits, state: logits)
-    assert isinstance(own.steps(), StepByStep)
+    assert isinstance(own.steps(), EagerStep)
 
 
 def test_capture_comes_after_the_warm_up_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

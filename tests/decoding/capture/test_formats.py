@@ -1,7 +1,5 @@
 """Captured steps of formats whose numbers no kernel of this library makes: other systems', SynthID, payloads."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Candidates of many sequences in few rows: which fit, that nothing is read back, and that no token changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Graphs and their memory between calls: taken where everything is as it was, never by two, gone with the model."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """Look-up of the last tokens in prompt, text and earlier texts."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

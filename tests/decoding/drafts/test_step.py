@@ -1,7 +1,5 @@
 """Drafts change no token, no choice and no strength, whatever is guessed; right ones save forwards."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """How far drafts are followed."""
 
-from __future__ import annotations
-
 import pytest
 
 from caw.decoding.drafts.ngrams import EXPECTED

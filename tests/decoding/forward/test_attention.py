@@ -1,7 +1,5 @@
 """The contract with models, and the switch of their attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

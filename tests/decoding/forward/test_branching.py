@@ -1,7 +1,5 @@
 """One forward of siblings against a forward of each, and what the cache holds after a commit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every causal model of transformers: refused with a sentence, or equal to its own forward."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Forwards kept from one call to the next: the same object while nothing changed, made anew at any change."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -14,7 +12,6 @@ import caw
 from caw import ops
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.plan_defaults import exact_rows
-from caw.models.parts import ModelParts
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
@@ -24,7 +21,7 @@ def llama() -> Any:
 
 
 def again(model: Any, *, enabled: bool = True) -> Any:
-    return FusedForwards.again(model, ModelParts.of(model), enabled=enabled)
+    return FusedForwards.again(model, enabled=enabled)
 
 
 def names(forwards: Any) -> list[str]:

@@ -1,7 +1,5 @@
 """Layers as one operator: which ones, the same logits and tokens as the model's own forward, nothing left behind."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from concurrent.futures import ThreadPoolExecutor

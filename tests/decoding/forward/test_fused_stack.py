@@ -1,7 +1,5 @@
 """All layers as one operator: the bits of its layers one by one, and left aside where a model is not what it takes."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

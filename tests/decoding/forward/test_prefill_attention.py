@@ -1,7 +1,5 @@
 """Attention of prompts against torch's with an explicit mask, and the packages that compute it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import sys
 import types

@@ -1,7 +1,5 @@
 """Rotations out of a table: the module's own bits, made once, and only where the angles cannot change."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What models ask of the cache; where it puts keys and values is asked in test_branching.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

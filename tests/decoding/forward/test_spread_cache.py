@@ -1,7 +1,5 @@
 """Models that accelerate spread: here over memory and a folder on disk, which takes the same road as several GPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from decoding.running import make_decoder, run
 from transformers import AutoModelForCausalLM
 
 import caw
-from caw.decoding.eager_step import StepByStep
+from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.spread_cache import SpreadCache
 from caw.models.facts import main_device
 
@@ -52,7 +50,7 @@ def test_each_layer_has_its_own_cache(llama: Any, spread: Any) -> None:
     assert main_device(spread) == torch.device("cpu")
     decoder = make_decoder(spread, batch=2, fixed=True)
     assert isinstance(decoder.cache, SpreadCache)
-    assert isinstance(decoder.steps(), StepByStep), "no graph spans devices"
+    assert isinstance(decoder.steps(), EagerStep), "no graph spans devices"
 
 
 def test_a_spread_model_reads_prompts_once(llama: Any, spread: Any) -> None:

@@ -1,7 +1,5 @@
 """`caw evaluate evaluator`: on the labels of training, and on others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

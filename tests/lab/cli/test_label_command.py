@@ -1,7 +1,5 @@
 """`caw label`: files that training reads, resuming, what is refused, and that neither key nor text gets out."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

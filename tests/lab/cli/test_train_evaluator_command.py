@@ -1,7 +1,5 @@
 """`caw train-evaluator`: from labels to weights, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

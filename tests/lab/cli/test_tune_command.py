@@ -1,7 +1,5 @@
 """`caw tune` on a tiny model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.io.vocabulary import Vocabulary
-from caw.models.load import load_tokenizer
+from caw.models import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("environment")
 

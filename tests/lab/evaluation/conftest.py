@@ -1,7 +1,5 @@
 """A run on a tiny random model, once for all tests of this folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A finished run's folder of a few questions, made without a model: grades and p-values are drawn, not measured."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from dataclasses import asdict

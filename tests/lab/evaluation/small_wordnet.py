@@ -1,7 +1,5 @@
 """A WordNet of a few synsets, in the files' own format, offsets included."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # part of speech -> synsets (the order within a lemma's senses is that of the list); lemmas as WordNet writes them

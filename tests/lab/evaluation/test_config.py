@@ -1,7 +1,5 @@
 """The YAML of a run: what it becomes, and what it says of names it does not know."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run on prompts without right answers: from the texts to results, report, published copy and the figures of docs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Published copies: they hold no texts; committed ones stay small and give every table again, digit by digit."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A whole run on a tiny random model: shared between processes, scored, and nothing twice."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`caw evaluate run`: its files and messages, killed, and in two processes at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The store: every line once, whatever is cut off or written at once."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 

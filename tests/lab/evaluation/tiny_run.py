@@ -1,7 +1,5 @@
 """A run on a tiny random model: its cells, and how to start it in this process or in another."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A calibration learned under some keys: finds more under another, keeps the null, and is refused for its own keys."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a label file to weights on disk, with a tiny model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

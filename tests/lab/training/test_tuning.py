@@ -1,7 +1,5 @@
 """Thetas from capacities, and the search for the weakest setting that is found often enough."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

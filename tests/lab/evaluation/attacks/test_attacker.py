@@ -1,7 +1,5 @@
 """Attacks on a whole run's texts: what is scored, under which key, once, and after a kill."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

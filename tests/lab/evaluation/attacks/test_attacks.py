@@ -1,7 +1,5 @@
 """Attacks on texts: what they change, what they leave, and that the draw depends on seed and id alone."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Paraphrases from a stand-in endpoint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stand_in_endpoint import completion, serve

@@ -1,7 +1,5 @@
 """Rankers of substitutes: against their own definition on tiny models, and on real ones where they are installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The reader of WordNet's files, on a small database of the same format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Intervals and paired tests against theory and brute force."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

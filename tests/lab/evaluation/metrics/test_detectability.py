@@ -1,7 +1,5 @@
 """Metrics of positives against negatives: against brute force, scikit-learn and theory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Perplexity against its definition, padding included, and the tests that compare two ways of generating."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The second reading of every text, with weights per token."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

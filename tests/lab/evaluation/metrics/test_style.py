@@ -1,7 +1,5 @@
 """Repetition of texts, against counts by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from caw_lab.evaluation.metrics.style import style_of

@@ -1,7 +1,5 @@
 """Reports of whole, partial and published runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

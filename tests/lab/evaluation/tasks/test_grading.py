@@ -1,7 +1,5 @@
 """Answers out of texts."""
 
-from __future__ import annotations
-
 from caw_lab.evaluation.tasks.grading import grade_contains, grade_exact, grade_letter, grade_number
 
 

@@ -1,7 +1,5 @@
 """Questions and prompts of each task, from folders and from a hub, and malformed data."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
