@@ -28,7 +28,12 @@ WARP = 32
 @dataclass(frozen=True)
 class Report:
     """What the assembler says of one kernel: registers a thread, stack frame and local memory in bytes (spills live
-    there), shared memory in bytes, and how many asynchronous copies and tensor-core instructions the PTX holds."""
+    there), shared memory in bytes, and how many asynchronous copies and tensor-core instructions the PTX holds.
+
+    Of products, issued: multiply-adds that all warps together give the tensor cores in one pass of the loop; useful:
+    those of its tile, as padded. More issued than useful: warps repeat each other's work. instructions: of a thread in
+    its loop, for each weight that the thread has. numbers: format and inputs, as "int4 float16".
+    """
 
     kernel: str
     registers: int
@@ -38,6 +43,10 @@ class Report:
     async_copies: int
     tensor_ops: int
     fused_multiply_adds: int
+    issued: int = 0
+    useful: int = 0
+    instructions: float = 0.0
+    numbers: str = ""
 
 
 def record(call: Callable[[], Any]) -> list[launching.Launch]:
@@ -73,6 +82,11 @@ def compile_launch(launch: launching.Launch, capability: int) -> Report:
     compiled = triton.compile(source(launch), target=GPUTarget("cuda", capability, WARP), options=options)
     ptx = compiled.asm["ptx"]
     usage = _resource_usage(compiled.asm["cubin"])
+    tile, numbers, instructions = _tile(launch.arguments), "", 0.0
+    if tile:
+        numbers = _numbers(launch.arguments)
+        threads = WARP * compiled.metadata.num_warps
+        instructions = _loop_length(compiled.asm["cubin"]) * threads * launch.arguments["BLOCK_M"] / tile
     return Report(
         kernel=launch.kernel.__name__,
         registers=usage["REG"],
@@ -82,17 +96,58 @@ def compile_launch(launch: launching.Launch, capability: int) -> Report:
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\b", ptx)),
         tensor_ops=len(re.findall(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b", ptx)),
         fused_multiply_adds=len(re.findall(r"\bfma\.", ptx)),
+        issued=_issued(ptx, compiled.metadata.num_warps),
+        useful=tile,
+        instructions=instructions,
+        numbers=numbers,
     )
 
 
-def _resource_usage(cubin: bytes) -> dict[str, int]:
-    tool = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+def _issued(ptx: str, warps: int) -> int:
+    """Multiply-adds of all tensor-core instructions, each of which a warp (wgmma: four of them) issues."""
+    sizes = re.findall(r"\b(mma\.sync|wgmma\.mma_async)\.[.\w]*\bm(\d+)n(\d+)k(\d+)\b", ptx)
+    return sum(int(m) * int(n) * int(k) * (warps if kind == "mma.sync" else warps // 4) for kind, m, n, k in sizes)
+
+
+def _tile(arguments: dict[str, Any]) -> int:
+    """Multiply-adds of a product's tile; 0 for other kernels."""
+    if "BLOCK_O" not in arguments or "BLOCK_M" not in arguments:
+        return 0
+    columns = arguments["BLOCK_O"] * (1 + arguments["GATED"])
+    return int(arguments["BLOCK_M"] * columns * arguments["BLOCK_K"])
+
+
+def _numbers(arguments: dict[str, Any]) -> str:
+    dtype = str(arguments["x_ptr"].dtype).removeprefix("torch.")
+    return f"{('dense', 'fp8', 'fp8', 'int8', 'int4')[arguments['FORMAT']]} {dtype}"
+
+
+def _loop_length(cubin: bytes) -> int:
+    """Instructions of the shortest loop that has a product, 0 without one on tensor cores."""
+    labels: dict[str, int] = {}
+    found: list[str] = []
+    loops = []
+    for line in _disassembled("nvdisasm", cubin, "-c").splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(found)
+        elif instruction := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            found.append(instruction[1])
+            jump = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction[1])
+            if jump and jump[1] in labels:
+                loops.append(found[labels[jump[1]] :])
+    return min((len(loop) for loop in loops if any("MMA" in each for each in loop)), default=0)
+
+
+def _disassembled(tool: str, cubin: bytes, option: str) -> str:
+    path = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run(
-            [str(tool), "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.run([str(path), option, file.name], capture_output=True, text=True, check=True).stdout
+
+
+def _resource_usage(cubin: bytes) -> dict[str, int]:
+    text = _disassembled("cuobjdump", cubin, "--dump-resource-usage")
     found = {key: int(value) for key, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
     missing = {"REG", "STACK", "LOCAL"} - found.keys()
     if missing:

@@ -7,14 +7,7 @@ import sys
 
 import pytest
 
-PACKAGES = (
-    "caw",
-    "caw.evaluator",
-    "caw_lab.training.labelers",
-    "caw.models",
-    "caw.policies",
-    "caw.watermarks",
-)
+PACKAGES = ("caw", "caw.evaluator", "caw_lab.training.labelers", "caw.models", "caw.policies", "caw.watermarks")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from caw.triton_kernels.launching import SM_COUNT, cdiv, next_power_of_2
-from caw.triton_kernels.packed_weights_ref import Format
+from caw.triton_kernels.packed_weights_ref import INT4, Format
 
 MAX_SPLITS = 64
 CTAS_PER_SM = 2
@@ -79,7 +79,11 @@ def topk_blocks(vocab_size: int) -> TopKBlocks:
 
 @dataclass(frozen=True)
 class ProductBlocks:
-    """Tile of one program of a product: block_o outputs, block_k inputs at a time, num_stages tiles under way."""
+    """Tile of one program of a product: block_o outputs, block_k inputs at a time, num_stages tiles under way.
+
+    A warp takes at least 8 columns of 16 rows: more warps than that repeat each other's work, which is found in the
+    machine code (benchmarks/aot_configurations.py). Columns are outputs, where gated twice as many.
+    """
 
     block_o: int
     block_k: int
@@ -100,42 +104,43 @@ def product_blocks(
     fill = {block: outputs / (cdiv(outputs, block * SM_COUNT) * block * SM_COUNT) for block in (64, 32, 16)}
     block_o = next(block for block, full in fill.items() if full >= 0.95 * max(fill.values()))
     if form is not None:
-        return _packed_blocks(block_o, size, dtype, gated)
+        return _packed_blocks(block_o, size, dtype, gated, form)
     if dtype == torch.float32:
         # exact float32 products run on the plain units, from registers
         return ProductBlocks(min(block_o, 32), 32, 4, 4)
     # 8 KiB of weights a tile, six of them under way to each of the one or two programs of a multiprocessor
     block_o = min(block_o, 32) if gated else block_o
     block_k = 64 if gated or block_o == 64 else 128
-    return ProductBlocks(block_o, min(block_k, max(next_power_of_2(size), 16)), 4, 7)
+    return ProductBlocks(block_o, min(block_k, max(next_power_of_2(size), 16)), 4 if gated else min(block_o // 8, 4), 7)
 
 
-def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool) -> ProductBlocks:
-    """4 KiB of 8-bit weights a tile; a tile's numbers stand in registers before they are multiplied."""
+def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool, form: Format) -> ProductBlocks:
+    """4 KiB of weights a tile; a tile's numbers stand in registers before they are multiplied."""
     if dtype == torch.float32:
         return ProductBlocks(16, 64, 8, 3)  # with four warps tiles of 32 rows spill
-    block_k = min(128, max(next_power_of_2(size), 64))
-    return ProductBlocks(min(block_o, 16 if gated else 32), block_k, 4, 6)
+    block_k = min(256 if form is INT4 else 128, max(next_power_of_2(size), 64))
+    block_o = 32 if form is INT4 and not gated else min(block_o, 32)
+    return ProductBlocks(block_o, block_k, 4 if gated else block_o // 8, 6)
 
 
 # ProductBlocks worth a trial, by the first figure of the compute capability: 8 has less shared memory and fewer bytes
 # to keep under way; newer ones take the last. All compile without spills (benchmarks/aot_configurations.py)
 PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
     8: {
-        "half": ((16, 128, 4, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 8, 3)),
-        "gated": ((16, 64, 4, 6), (16, 128, 8, 3), (32, 64, 4, 4), (32, 64, 8, 4)),
+        "half": ((16, 128, 2, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 4, 3)),
+        "gated": ((16, 64, 4, 6), (16, 128, 4, 3), (32, 64, 4, 4), (32, 64, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3)),
-        "packed": ((16, 128, 4, 5), (32, 128, 4, 5), (64, 128, 8, 4)),
+        "packed": ((16, 128, 2, 5), (32, 128, 4, 5), (64, 128, 8, 4)),
         "packed gated": ((16, 128, 4, 4), (16, 128, 4, 6)),
         "packed float32": ((16, 64, 8, 3),),
     },
     9: {
-        "half": ((16, 128, 4, 7), (16, 256, 4, 5), (32, 128, 4, 5), (32, 128, 4, 7), (32, 256, 4, 4), (64, 64, 4, 7),
+        "half": ((16, 128, 2, 7), (16, 256, 2, 5), (32, 128, 4, 5), (32, 128, 4, 7), (32, 256, 4, 4), (64, 64, 4, 7),
                  (64, 128, 8, 4), (128, 64, 8, 5)),
         "gated": ((16, 64, 4, 7), (16, 128, 4, 5), (32, 64, 4, 5), (32, 64, 8, 7), (32, 128, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3), (32, 64, 4, 2)),
-        "packed": ((16, 128, 4, 6), (32, 128, 4, 4), (32, 128, 4, 6), (64, 128, 8, 5)),
-        "packed gated": ((16, 128, 4, 4), (16, 128, 4, 6)),
+        "packed": ((16, 128, 2, 6), (32, 128, 4, 6), (32, 256, 4, 4), (64, 128, 8, 5)),
+        "packed gated": ((16, 128, 4, 6), (16, 256, 4, 4), (32, 128, 4, 4)),
         "packed float32": ((16, 64, 8, 3),),
     },
 }  # fmt: skip
@@ -152,9 +157,13 @@ def product_trials(
     if form is not None:
         kind = f"packed {kind}".removesuffix(" half")
     found = [ProductBlocks(*sizes) for sizes in PRODUCT_TRIALS[min(max(capability, 8), max(PRODUCT_TRIALS))][kind]]
-    return [blocks for blocks in found if blocks.block_k < 2 * max(size, 16)]
+    least = 32 if form is INT4 and not gated else 16  # outputs: see product_rows
+    return [blocks for blocks in found if blocks.block_k < 2 * max(size, 16) and blocks.block_o >= least]
 
 
-def product_rows(rows: int) -> int:
-    """Rows of one program of a product: the order of its sums is the same with either."""
-    return 16 if rows <= 16 else 32
+def product_rows(rows: int, form: Format | None = None) -> int:
+    """Rows of one program of a product: the order of its sums is the same with either.
+
+    The four parts of int4 add to one sum, and warps lie along the longer side of such a tile: it stays wider than high.
+    """
+    return 16 if rows <= 16 or form is INT4 else 32

@@ -16,6 +16,12 @@ DENSE, FP8, FP8_BITS, INT8, INT4 = (tl.constexpr(i) for i in range(5))
 EIGHT = tl.constexpr(8)
 ONE = tl.constexpr(0x3F800000)  # the bits of 1.0
 UNITS = tl.constexpr(256.0)  # of a row's scale, by which FP8_BITS is too small
+# numbers of part 0 to 3 of two words $1: the low four bits of each behind 1024's, less 1024 ($4), times $2 plus $3
+HALF2 = tl.constexpr(tuple(
+    f"{{ .reg .b32 t; shr.b32 t, $1, {4 * part}; lop3.b32 t, t, 0x000f000f, 0x64006400, 0xea; "
+    "sub.rn.f16x2 t, t, $4; fma.rn.f16x2 $0, t, $2, $3; }"
+    for part in range(4)
+))  # fmt: skip
 HARDWARE = (8, 9)  # compute capability from which fp8 is an operand of conversions
 
 
@@ -61,9 +67,9 @@ def fp8_numbers(b_q, kind: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def row_scales(w_ptr, o_w, m_o, stride_w, table, FORMAT: tl.constexpr):
-    """float32 scales of rows o_w of fp8, times UNITS where FP8_BITS. table: where a row's begins, in bytes."""
-    b_scale = tl.load((w_ptr + table).to(tl.pointer_type(tl.float32)) + o_w * (stride_w // 4), mask=m_o, other=0.0)
+def row_scales(p_row, m_o, table, FORMAT: tl.constexpr):
+    """float32 scales of rows of fp8, times UNITS where FP8_BITS. table: where a row's begins, in bytes."""
+    b_scale = tl.load((p_row + table).to(tl.pointer_type(tl.float32)), mask=m_o, other=0.0)
     if FORMAT == FP8_BITS:
         b_scale *= UNITS
     return b_scale
@@ -89,8 +95,7 @@ def _over_one(b_q, PLACE: tl.constexpr):
 
 
 @triton.jit
-def int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr,
-              BLOCK_K: tl.constexpr):  # fmt: skip
+def int8_tile(p_row, m_o, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):
     """float32 weights of inputs start to start + BLOCK_K, a multiple of 64: [BLOCK_O, BLOCK_K].
 
     (q - 128) s = (1 + q / 256) 256 s - 384 s, exactly.
@@ -100,9 +105,8 @@ def int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, 
     m_q, m_s = m_o[:, None], m_o[:, None]
     if not EVEN_K:
         m_q, m_s = m_q & (o_k < K)[None, :], m_s & (o_p * 64 < K)[None, :]
-    rows = (o_w * stride_w)[:, None]
-    b_q = tl.load(w_ptr + rows + o_k[None, :], mask=m_q, other=0)
-    p_s = (w_ptr + table + rows).to(tl.pointer_type(tl.uint32)) + o_p[None, :]
+    b_q = tl.load(p_row[:, None] + o_k[None, :], mask=m_q, other=0)
+    p_s = (p_row + table)[:, None].to(tl.pointer_type(tl.uint32)) + o_p[None, :]
     first, second = _halves(tl.load(p_s, mask=m_s, other=0))  # two blocks at once: nothing shorter is pipelined
     scale = tl.reshape(tl.join(first, second), [BLOCK_O, 2 * pairs]) * 256.0
     scale = _spread(scale, BLOCK_O, 2 * pairs, 32)
@@ -110,25 +114,30 @@ def int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, 
 
 
 @triton.jit
-def int4_words(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr,
+def int4_words(p_row, m_o, table, K, start, kind: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr,
                BLOCK_K: tl.constexpr):  # fmt: skip
-    """Quants of inputs start to start + BLOCK_K, a multiple of 32, four in an int32: [BLOCK_O, BLOCK_K / 4].
+    """Quants of inputs start to start + BLOCK_K, a multiple of 32, four in a word of 16 bits: [BLOCK_O, BLOCK_K / 4].
 
-    With them, of the same shape, what `int4_part` multiplies by and adds:
-    q s + m = (1 + q / 16) 16 s + (m - 16 s), rounded once unless m is some 2^20 times the least number of float16.
+    With them, of the same shape, what `int4_part` makes numbers of `kind` of: scale and minimum in float16, else what
+    it multiplies by and adds in float32, q s + m = (1 + q / 16) 16 s + (m - 16 s), which is rounded once unless m is
+    some 2^20 times the least number of float16.
     """
     groups: tl.constexpr = BLOCK_K // 32
     o_h, o_g = start // 4 + tl.arange(0, BLOCK_K // 4), start // 32 + tl.arange(0, groups)
     m_q, m_s = m_o[:, None], m_o[:, None]
     if not EVEN_K:
         m_q, m_s = m_q & (o_h < K // 4)[None, :], m_s & (o_g < K // 32)[None, :]
-    rows = (o_w * stride_w)[:, None]
-    b_q = tl.load((w_ptr + rows).to(tl.pointer_type(tl.uint16)) + o_h[None, :], mask=m_q, other=0)
-    p_s = (w_ptr + table + rows).to(tl.pointer_type(tl.uint32)) + o_g[None, :]
-    scale, least = _halves(tl.load(p_s, mask=m_s, other=0))
-    scale *= 16.0
-    least = _spread(least - scale, BLOCK_O, groups, EIGHT)
-    return b_q.to(tl.int32), _spread(scale, BLOCK_O, groups, EIGHT), least
+    b_q = tl.load(p_row[:, None].to(tl.pointer_type(tl.uint16)) + o_h[None, :], mask=m_q, other=0)
+    p_s = (p_row + table)[:, None].to(tl.pointer_type(tl.uint32)) + o_g[None, :]
+    b_s = tl.load(p_s, mask=m_s, other=0)
+    if kind == tl.float16:
+        scale = (b_s & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True)
+        least = (b_s >> 16).to(tl.uint16).to(tl.float16, bitcast=True)
+    else:
+        scale, least = _halves(b_s)
+        scale *= 16.0
+        least = least - scale
+    return b_q, _spread(scale, BLOCK_O, groups, EIGHT), _spread(least, BLOCK_O, groups, EIGHT)
 
 
 @triton.jit
@@ -139,35 +148,51 @@ def int4_inputs(start, PART: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def int4_part(b_q, scale, least, PART: tl.constexpr):
-    """float32 weights of that part of the words."""
-    return (((b_q << (19 - 4 * PART)) & 0x780000) | ONE).to(tl.float32, bitcast=True) * scale + least
+def int4_part(b_q, scale, least, PART: tl.constexpr, kind: tl.constexpr, UPCAST: tl.constexpr):
+    """The weights of that part of the words, numbers of `kind`; where UPCAST, as float32.
+
+    In float16 two at once: 1024 + q from bits, less 1024, and one multiply-add, which rounds once.
+    """
+    if kind != tl.float16:
+        b_w = ((b_q.to(tl.int32) << (19 - 4 * PART)) & 0x780000) | ONE
+        b_w = rounded(b_w.to(tl.float32, bitcast=True) * scale + least, kind, UPCAST)
+    elif UPCAST:  # the interpreter knows no assembly; in float64 nothing is rounded
+        b_w = ((b_q >> (4 * PART)) & 15).to(tl.float64) * scale.to(tl.float64) + least.to(tl.float64)
+        b_w = b_w.to(tl.float16).to(tl.float32)
+    else:
+        asm: tl.constexpr = HALF2[PART]
+        thousand = tl.full(b_q.shape, 1024.0, tl.float16)
+        b_w = tl.inline_asm_elementwise(asm, "=r,r,r,r,r", [b_q, scale, least, thousand], dtype=tl.float16,
+                                        is_pure=True, pack=2)  # fmt: skip
+    return b_w
 
 
 @triton.jit
 def _unpack_kernel(w_ptr, out_ptr, stride_w, table, rows, K, FORMAT: tl.constexpr, EVEN_K: tl.constexpr,
-                   BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """BLOCK_O rows of BLOCK_K weights, dense."""
+                   HALF: tl.constexpr, UPCAST: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """BLOCK_O rows of BLOCK_K weights, dense. HALF: as numbers of float16."""
     o_o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     m_o = o_o < rows
     o_w = o_o.to(tl.int64)
+    p_row = w_ptr + o_w * stride_w
     start = tl.program_id(0) * BLOCK_K
     p_out = out_ptr + (o_w * K)[:, None]
     kind = out_ptr.dtype.element_ty
     if FORMAT == INT4:
-        b_q, scale, least = int4_words(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+        NUMBERS: tl.constexpr = tl.float16 if HALF else tl.float32
+        b_q, scale, least = int4_words(p_row, m_o, table, K, start, NUMBERS, EVEN_K, BLOCK_O, BLOCK_K)
         for part in tl.static_range(4):
             o_k = int4_inputs(start, part, BLOCK_K)
-            b_w = int4_part(b_q, scale, least, part)
+            b_w = int4_part(b_q, scale, least, part, NUMBERS, UPCAST)
             tl.store(p_out + o_k[None, :], b_w.to(kind), mask=m_o[:, None] & (o_k < K)[None, :])
     else:
         o_k = start + tl.arange(0, BLOCK_K)
         m_k = m_o[:, None] & (o_k < K)[None, :]
         if FORMAT == INT8:
-            b_w = int8_tile(w_ptr, o_w, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+            b_w = int8_tile(p_row, m_o, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
         else:
-            b_q = tl.load(w_ptr + (o_w * stride_w)[:, None] + o_k[None, :], mask=m_k, other=0)
-            b_w = fp8_numbers(b_q, tl.float32, FORMAT) * row_scales(w_ptr, o_w, m_o, stride_w, table, FORMAT)[:, None]
+            b_q = tl.load(p_row[:, None] + o_k[None, :], mask=m_k, other=0)
+            b_w = fp8_numbers(b_q, tl.float32, FORMAT) * row_scales(p_row, m_o, table, FORMAT)[:, None]
         tl.store(p_out + o_k[None, :], b_w.to(kind), mask=m_k)
 
 
@@ -198,7 +223,8 @@ def unpack_weight(packed: torch.Tensor, size: int, dtype: torch.dtype) -> torch.
         (cdiv(size, 256), cdiv(packed.shape[0], 16)),
         {"w_ptr": packed.view(torch.uint8), "out_ptr": out, "stride_w": packed.shape[1],
          "table": form.quants(size), "rows": packed.shape[0], "K": size, "FORMAT": format_number(packed),
-         "EVEN_K": size % 256 == 0, "BLOCK_O": 16, "BLOCK_K": 256},
+         "EVEN_K": size % 256 == 0, "HALF": dtype == torch.float16, "UPCAST": INTERPRETED,
+         "BLOCK_O": 16, "BLOCK_K": 256},
         num_warps=4,
     )  # fmt: skip
     return out.to(dtype)

@@ -8,8 +8,9 @@ a multiple of `line`; behind them stands its table, and zeros up to a multiple o
     int4  uint8           of each 32 inputs 8 words of 16 bits, inputs j, j + 8, j + 16, j + 24 from its lowest bits on;
                           a float16 scale and minimum for each 32
 
-A weight is quant * scale (+ minimum), worked out in float32 and rounded to the dtype of the model. Those of fp8 need no
-rounding in bfloat16: a scale that is a power of two leaves the three bits behind the point as they are.
+A weight is quant * scale (+ minimum), worked out in float32 and rounded to the dtype of the model; those of int4 in
+float16 are rounded once, as one multiply-add of that dtype gives them. Those of fp8 need no rounding in bfloat16: a
+scale that is a power of two leaves the three bits behind the point as they are.
 """
 
 from __future__ import annotations
@@ -85,4 +86,13 @@ def unpack_weight_ref(packed: torch.Tensor, size: int, dtype: torch.dtype) -> to
     scale, least = table.view(rows, -1, 2).unsqueeze(-1).unbind(2)  # [O, blocks, 1]
     low, high = bytes_.unbind(-1)
     quants = torch.cat([low & 15, low >> 4, high & 15, high >> 4], dim=-1).float()
+    if dtype == torch.float16:
+        return _half(quants.double() * scale.double() + least.double()).view(rows, size)
     return (quants * scale + least).view(rows, size).to(dtype)
+
+
+def _half(x: torch.Tensor) -> torch.Tensor:
+    """float64 in float16, rounded once, by way of float32 cut towards zero: its last bit says whether any was cut."""
+    cut = x.float()
+    cut = torch.where(cut.double().abs() > x.abs(), cut.nextafter(torch.zeros_like(cut)), cut)
+    return (cut.view(torch.int32) | (cut.double() != x)).view(torch.float32).half()

@@ -48,45 +48,45 @@ FETCHED = tl.constexpr(8)  # 128-byte lines of each row: 1 KiB, some 10 MiB of a
 
 
 @triton.jit
-def _fetch(w_ptr, o_w, m_o, stride_w):
+def _fetch(p_row, stride_w):
     """Ask for the first FETCHED cache lines of each row of weights."""
-    o_k = tl.minimum(tl.arange(0, FETCHED) * (LINE // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)), stride_w - 1)
-    prefetch(w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :])
+    wide: tl.constexpr = p_row.dtype.element_ty.primitive_bitwidth // 8
+    o_k = tl.minimum(tl.arange(0, FETCHED) * (LINE // wide), stride_w - 1)
+    prefetch(p_row[:, None] + o_k[None, :])
 
 
 @triton.jit
-def _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, K, start, EVEN_K: tl.constexpr,
-                  UPCAST: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """acc [BLOCK_M, BLOCK_O] plus the products of inputs start to start + BLOCK_K."""
+def _add_products(acc, x_ptr, p_row, o_m, m_m, m_o, stride_xm, K, start, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
+                  BLOCK_K: tl.constexpr):  # fmt: skip
+    """acc [BLOCK_M, BLOCK_N] plus the products of inputs start to start + BLOCK_K and the weights' rows at p_row."""
     o_k = start + tl.arange(0, BLOCK_K)
     p_x = x_ptr + o_m[:, None] * stride_xm + o_k[None, :]
-    p_w = w_ptr + o_o[:, None] * K + o_k[None, :]
     m_x, m_w = m_m[:, None], m_o[:, None]
     if not EVEN_K:
         m_x = m_x & (o_k < K)[None, :]
         m_w = m_w & (o_k < K)[None, :]
     b_x = tl.load(p_x, mask=m_x, other=0.0)  # [BLOCK_M, BLOCK_K]
-    b_w = tl.load(p_w, mask=m_w, other=0.0)  # [BLOCK_O, BLOCK_K]
+    b_w = tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0.0)  # [BLOCK_N, BLOCK_K]
     if UPCAST:  # the interpreter computes wrongly in bfloat16
         b_x, b_w = b_x.to(tl.float32), b_w.to(tl.float32)
     return tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
 
 
 @triton.jit
-def _add_packed(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table, K, start, FORMAT: tl.constexpr,
-                EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+def _add_packed(acc, x_ptr, p_row, o_m, m_m, m_o, stride_xm, table, K, start, FORMAT: tl.constexpr,
+                EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """As `_add_products`, of packed weights; the scales of fp8 are left out."""
     kind: tl.constexpr = x_ptr.dtype.element_ty
     inside: tl.constexpr = tl.float32 if UPCAST else kind  # the interpreter computes wrongly in bfloat16
     if FORMAT == INT4:  # four parts of each block, and of the inputs with them
-        b_q, scale, least = int4_words(w_ptr, o_o, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+        b_q, scale, least = int4_words(p_row, m_o, table, K, start, kind, EVEN_K, BLOCK_N, BLOCK_K)
         for part in tl.static_range(4):
             o_k = int4_inputs(start, part, BLOCK_K)
             m_x = m_m[:, None]
             if not EVEN_K:
                 m_x = m_x & (o_k < K)[None, :]
             b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0)  # [BLOCK_M, a quarter]
-            b_w = rounded(int4_part(b_q, scale, least, part), kind, UPCAST)
+            b_w = int4_part(b_q, scale, least, part, kind, UPCAST)
             acc = tl.dot(b_x.to(inside), tl.trans(b_w), acc, input_precision="ieee")
     else:
         o_k = start + tl.arange(0, BLOCK_K)
@@ -95,24 +95,10 @@ def _add_packed(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, tabl
             m_x, m_w = m_x & (o_k < K)[None, :], m_w & (o_k < K)[None, :]
         b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0).to(inside)
         if FORMAT == INT8:
-            b_w = int8_tile(w_ptr, o_o, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
-            b_w = rounded(b_w, kind, UPCAST)
+            b_w = rounded(int8_tile(p_row, m_o, table, K, start, EVEN_K, BLOCK_N, BLOCK_K), kind, UPCAST)
         else:
-            b_q = tl.load(w_ptr + (o_o * stride_w)[:, None] + o_k[None, :], mask=m_w, other=0)
-            b_w = fp8_numbers(b_q, inside, FORMAT)
+            b_w = fp8_numbers(tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0), inside, FORMAT)
         acc = tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
-    return acc
-
-
-@triton.jit
-def _add_tile(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table, K, start, FORMAT: tl.constexpr,
-              EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """acc [BLOCK_M, BLOCK_O] plus the products of inputs start to start + BLOCK_K, of weights of any format."""
-    if FORMAT == DENSE:
-        acc = _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, K, start, EVEN_K, UPCAST, BLOCK_K)
-    else:
-        acc = _add_packed(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table, K, start, FORMAT, EVEN_K,
-                          UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
     return acc
 
 
@@ -124,7 +110,11 @@ def _product_kernel(
     EVEN_K: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one."""
+    """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one.
+
+    Rows of gate and up are one tile: two products in a loop would make Triton lay all warps along one side of theirs,
+    where they repeat each other's work.
+    """
     o_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # fastest: row blocks share their weights in L2
     i_o = tl.program_id(1)
     m_m = o_m < rows
@@ -142,24 +132,29 @@ def _product_kernel(
         i_o = tl.where(two, i_o - first - second, tl.where(one, i_o - first, i_o))
     o_o = i_o * BLOCK_O + tl.arange(0, BLOCK_O)
     m_o = o_o < outputs
-    o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
+    BLOCK_N: tl.constexpr = BLOCK_O * (1 + GATED)
+    o_n = tl.arange(0, BLOCK_N)
+    o_w = i_o * BLOCK_O + o_n % BLOCK_O
+    m_n = o_w < outputs
+    o_w = tl.where(m_n, o_w, 0).to(tl.int64) * stride_w  # O * K passes 2**31 at 262144 x 8192
+    p_row = w_ptr + o_w
+    if GATED:
+        p_row = tl.where(o_n < BLOCK_O, w0_ptr + o_w, w1_ptr + o_w)
 
     if USE_PDL:
-        _fetch(w_ptr, o_w, m_o, stride_w)
-        if GATED:
-            _fetch(w1_ptr, o_w, m_o, stride_w)
+        _fetch(p_row, stride_w)
     pdl_sync(USE_PDL)
-    acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in range(0, K, BLOCK_K):
+        if FORMAT == DENSE:
+            acc = _add_products(acc, x_ptr, p_row, o_m, m_m, m_n, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
+        else:
+            acc = _add_packed(acc, x_ptr, p_row, o_m, m_m, m_n, stride_xm, table, K, k, FORMAT, EVEN_K, UPCAST,
+                              BLOCK_N, BLOCK_K)  # fmt: skip
+    if (FORMAT == FP8) | (FORMAT == FP8_BITS):
+        acc *= row_scales(p_row, m_n, table, FORMAT)[None, :]
     if GATED:
-        gate = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
-        for k in range(0, K, BLOCK_K):
-            gate = _add_tile(gate, x_ptr, w0_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
-                             UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
-            acc = _add_tile(acc, x_ptr, w1_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
-                            UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
-        if (FORMAT == FP8) | (FORMAT == FP8_BITS):
-            gate *= row_scales(w0_ptr, o_w, m_o, stride_w, table, FORMAT)[None, :]
-            acc *= row_scales(w1_ptr, o_w, m_o, stride_w, table, FORMAT)[None, :]
+        gate, acc = tl.split(tl.permute(tl.reshape(acc, [BLOCK_M, 2, BLOCK_O]), [0, 2, 1]))
         if BIASES & 1:
             gate += tl.load(b0_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
         if BIASES & 2:
@@ -168,15 +163,9 @@ def _product_kernel(
             acc = acc * (gate / (1.0 + tl.exp(gate * (-1.5957691216057308 - 0.07135481627159513 * gate * gate))))
         else:
             acc = acc * (gate / (1.0 + tl.exp(-gate)))
-    else:
-        for k in range(0, K, BLOCK_K):
-            acc = _add_tile(acc, x_ptr, w_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
-                            UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
-        if (FORMAT == FP8) | (FORMAT == FP8_BITS):
-            acc *= row_scales(w_ptr, o_w, m_o, stride_w, table, FORMAT)[None, :]
-        if BIASES > 0:
-            b_bias = tl.load(b_ptr + o_o, mask=m_o & (biased > 0), other=0.0)  # [BLOCK_O]
-            acc += b_bias.to(tl.float32)[None, :]
+    elif BIASES > 0:
+        b_bias = tl.load(b_ptr + o_o, mask=m_o & (biased > 0), other=0.0)  # [BLOCK_O]
+        acc += b_bias.to(tl.float32)[None, :]
     p_out = o_m[:, None] * width + before + o_o[None, :]
     m_out = m_m[:, None] & m_o[None, :]
     if HAS_RESIDUAL:
@@ -247,7 +236,7 @@ def product(
         if choice is not None and by_other and torch_can(weights, biases, residual, gated):
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
         blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated, form)
-    block_m = product_rows(rows)
+    block_m = product_rows(rows, form)
     stored = [weight if form is None else weight.view(torch.uint8) for weight in weights]
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = x.new_empty((rows, width), dtype=torch.float32 if INTERPRETED else x.dtype)

@@ -83,7 +83,7 @@ def _top_p_key(p_x, one_minus_top_p, least, top, highest, vocab_size, BLOCK: tl.
         unit = unit >> 2
     border = highest
     for start in range(0, vocab_size, BLOCK):
-        b_x, key = _keys(p_x, start, vocab_size, BLOCK)
+        _x, key = _keys(p_x, start, vocab_size, BLOCK)
         border = tl.minimum(border, tl.min(tl.where((key > gone) & (key >= least), key, highest), 0))
     each = tl.full((), 0.0, tl.float64)
     equal = tl.full((), 0, tl.int32)

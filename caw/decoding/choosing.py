@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from caw.decoding.full_race import FullRace, free_draws, full_race, winners
+from caw.decoding.full_race import FullRace, free_draws, full_race, open_positions, winners
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.request import Request
@@ -54,6 +54,7 @@ class Choosing:
     watermark, race: the plan's, with their tables on the texts' device where steps are captured.
     drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
         texts are in one, bool [B]; None where none is.
+    open: where a mark had a choice then, bool [B] (`open_positions`); None = not asked.
     """
 
     def __init__(self, plan: Plan, texts: Texts) -> None:
@@ -66,6 +67,7 @@ class Choosing:
         self.evaluator = _evaluator_on(device, plan.policy)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self.open: torch.Tensor | None = None
 
     @cached_property
     def noise(self) -> GumbelNoise:
@@ -110,10 +112,9 @@ class Choosing:
         self.texts.emit(tokens, emitted)
 
     def spend(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
-        """Count the surprisal of tokens int64 [B] of free beginnings, where emitted (bool [B]).
-
-        A token that something else than the last draw decided counts nothing.
-        """
+        """Count open positions, and the surprisal of tokens int64 [B] that the last draw of a beginning decided."""
+        if self.open is not None:
+            self.texts.open_counts += emitted & self.open
         if self.drawn_free is not None:
             drawn, nats, beginning = self.drawn_free
             free = emitted & beginning
@@ -148,6 +149,7 @@ class Choosing:
         if plan.begins_freely and race is not None and self.worth_doing(beginning := texts.in_beginning() & race.whole):
             unwarped = warped is state.logits
             self.drawn_free = free_draws(record, state.current if unwarped else self.record(warped), warped, beginning)
+        self.open = open_positions(plan, texts, warped) if limits.counts_open else None
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))

@@ -192,8 +192,7 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                if self.plan.begins_freely:
-                    sequence.free = int(self.choosing.texts.free_counts[number])
+                sequence.open, sequence.free, sequence.spent = self.choosing.texts.counts_of(self._place(sequence))
                 self._free(sequence)
                 yield sequence
 

@@ -8,6 +8,7 @@ nothing, and the token is its own original one. A context seen before is left to
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from caw.record import Record
 from caw.watermarks import Position, Watermark
 
 BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))  # what strength 1 is greater than, and no smaller one
+LEAST_LIKELY = math.log(100)  # nats below the likeliest token, within which another one is a choice
 
 
 @dataclass
@@ -116,3 +118,19 @@ def free_draws(
     tokens = record.ids[:, 0]
     nats = mass.logsumexp.double() - warped.gather(1, tokens[:, None])[:, 0].double()
     return tokens, nats.clamp_min(0), beginning
+
+
+def open_positions(plan: Plan, texts: Texts, warped: torch.Tensor) -> torch.Tensor:
+    """Tell where the mark is on and has a choice under logits `warped` float32 [B, V], bool [B]: some token other than
+    the likeliest is at least a hundredth as likely, and within the bonus of the mark's own strength.
+
+    Whoever allows one token, or biases it beyond all others, leaves none, whatever was drawn.
+    """
+    rows, reach = texts.rows, LEAST_LIKELY
+    if plan.watermark is not None and plan.watermark.rule == "reweight":
+        reach = min(reach, plan.policy.max_strength * plan.watermark.full)
+    least = warped.amax(dim=1) - reach
+    if plan.mixed:
+        least = torch.where(rows.races, least + (reach - LEAST_LIKELY), least)
+    several = ((warped >= least[:, None]).sum(dim=1) > 1) & (rows.factors > 0)
+    return several & ~texts.in_beginning() if plan.begins_freely else several

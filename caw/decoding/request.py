@@ -23,6 +23,7 @@ class Request:
     never been interrupted: they are contexts, evidence and positions of draws, and count towards the budget.
     spent: nats of its free beginning that `begun` has had; inf = the beginning is over, as of a text of which nobody
     knows.
+    open: positions of `begun` at which a mark had a choice (`RowLimits.counts_open`).
     mark: what marks the text, under its own key; None = the plan's, under the key of `row`.
     """
 
@@ -32,6 +33,7 @@ class Request:
     occurrence: int = 0
     begun: tuple[int, ...] = ()
     spent: float = field(default=math.inf, kw_only=True)
+    open: int = field(default=0, kw_only=True)
     mark: Mark | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

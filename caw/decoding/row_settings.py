@@ -105,7 +105,8 @@ class RowLimits:
     minimum: whether a text may have min_new_tokens. max_new_tokens: the most new tokens.
     ends: M, the most end tokens of a text, those of the model included where it asks for no others.
     strength_factor: the greatest. factors: whether texts may differ in it.
-    keys: whether texts may bring keys of their own. log_probs: whether a text may ask for them.
+    keys: whether texts may bring keys of their own. log_probs: whether a text may ask for them. counts_open: whether to
+    count the positions at which marks have a choice.
     """
 
     samples: bool = True
@@ -125,6 +126,7 @@ class RowLimits:
     presence_penalty: bool = False
     frequency_penalty: bool = False
     logit_bias: bool = False
+    counts_open: bool = False
 
     @property
     def penalised(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from caw.decoding.request import Request
@@ -14,8 +15,9 @@ class ActiveSequence:
 
     tokens: all of the text's, those that an earlier request made (`Request.begun`) first; trace and log_probs are of
     the new ones alone. ends: token ids that end it. error: what was wrong, with no tokens; else empty.
-    log_probs: of each token, where the request asks for them. spared: tokens whose marks somebody switched off.
-    free: tokens of its free beginning, known when it has ended.
+    log_probs: of each token, where the request asks for them.
+    Known when it has ended: open, positions at which the mark had a choice (`RowLimits.counts_open`); free, tokens of
+    its free beginning; spent, nats of that, inf = it is over.
     """
 
     index: int
@@ -26,8 +28,9 @@ class ActiveSequence:
     log_probs: list[TokenLogProbs] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
-    spared: int = 0
+    open: int = 0
     free: int = 0
+    spent: float = math.inf
 
     def __post_init__(self) -> None:
         self.tokens = [*self.request.begun, *self.tokens]

@@ -5,6 +5,7 @@ Every tensor is updated in place: a captured step reads and writes the same addr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Texts(Rows):
     counts: int64 [B], tokens generated. budgets: int64 [B], maximum of them. active: bool [B].
     streams: int64 [B, 2], of the sampling noise, see `sampling`. rows: settings of each text.
     spent: float64 [B], surprisal in nats of the tokens of a free beginning, see `in_beginning`. free_counts: int64 [B],
-        how many these are.
+        how many these are. open_counts: int64 [B], positions of the new tokens at which the mark had a choice.
     refused: float32 [B], the first strength of the text that its policy must not give (NaN, below 0, beyond its
         maximum); 0 where there was none.
     window: W. evidence: what the texts have shown so far; None without a target.
@@ -44,6 +45,7 @@ class Texts(Rows):
     streams: torch.Tensor
     spent: torch.Tensor
     free_counts: torch.Tensor
+    open_counts: torch.Tensor
     refused: torch.Tensor
     rows: RowTensors
     window: int
@@ -70,6 +72,7 @@ class Texts(Rows):
             streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
             spent=torch.zeros(batch, dtype=torch.float64, device=device),
             free_counts=torch.zeros(batch, dtype=torch.int64, device=device),
+            open_counts=torch.zeros(batch, dtype=torch.int64, device=device),
             refused=torch.zeros(batch, device=device),
             rows=RowTensors.empty(batch, ends, device),
             window=window,
@@ -99,6 +102,12 @@ class Texts(Rows):
     def in_beginning(self) -> torch.Tensor:
         """Tell which texts are in their free beginning, whose tokens the key does not draw, bool [B]."""
         return self.active & (self.spent < self.rows.beginnings) & (self.free_counts < FREE_TOKENS)
+
+    def counts_of(self, row: int) -> tuple[int, int, float]:
+        """(open positions, tokens of the free beginning, its nats so far; inf = it is over, or there was none)."""
+        spent, free = float(self.spent[row]), int(self.free_counts[row])
+        begins = spent < self.rows.beginnings[row] and free < FREE_TOKENS
+        return int(self.open_counts[row]), free, spent if begins else math.inf
 
     def contexts(self) -> torch.Tensor:
         """The last W tokens of each text, int64 [B, W], -1 where there are none."""
@@ -136,6 +145,7 @@ class Texts(Rows):
         self.budgets[rows] = torch.tensor([request.budget for request in requests], device=device)
         spent = [request.spent if request.begun else 0.0 for request in requests]
         self.spent[rows], self.free_counts[rows] = torch.tensor(spent, dtype=torch.float64, device=device), 0
+        self.open_counts[rows] = torch.tensor([request.open for request in requests], device=device)
         self.rows.start(rows, [request.row for request in requests], ends, marks)
         prompts = [request.ids for request in requests]
         if self.evidence is not None:

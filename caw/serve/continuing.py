@@ -24,7 +24,7 @@ from caw.io.token_texts import INCOMPLETE
 from caw.serve.errors import BAD, ApiError
 
 LIFE = 24 * 3600  # seconds for which a token holds
-MAC_BYTES, DOMAIN = 32, b"caw/continuation/1"
+MAC_BYTES, DOMAIN = 32, b"caw/continuation/2"
 PARAMETER = "continuation"
 
 
@@ -32,13 +32,16 @@ PARAMETER = "continuation"
 class Part:
     """The contents of a token.
 
-    tokens: generated ones. spared: of them, those left unmarked on purpose. prompt: digest of the prompt's ids, of
-    which there are `length`. seed, occurrence: of the sampling. receipt: id of the last answer's receipt. expires: Unix
-    time, s.
+    tokens: generated ones. open: positions of them at which the mark had a choice. spent: nats of the free beginning,
+    of a text that was cut before its end; inf = it is over. steered: whether a client's bias favoured any. prompt:
+    digest of the prompt's ids, of which there are `length`. seed, occurrence: of the sampling. receipt: id of the last
+    answer's receipt. expires: Unix time, s.
     """
 
     tokens: tuple[int, ...]
-    spared: int
+    open: int
+    spent: float
+    steered: bool
     prompt: str
     length: int
     seed: int
@@ -58,7 +61,7 @@ class Continuations:
 
     def give(self, part: Part, about: Sequence[str]) -> str:
         """Return the token of a text. about: its tenant, key, model and kind of marking."""
-        head = [part.spared, part.prompt, part.length, part.seed, part.occurrence, part.receipt, part.expires]
+        head = list(vars(part).values())[1:]
         packed = zlib.compress(json.dumps(head).encode() + b"\n" + _packed(part.tokens))
         return base64.urlsafe_b64encode(self._mac(packed, about) + packed).decode().rstrip("=")
 

@@ -140,8 +140,9 @@ class Closed:
     nothing was sent, or if it could not be computed. found: result of the test, None without one; reason: why the
     generated text was not detected.
     attempts: attempts at the text. tokens: generated ones; of a continued text all of them, and digest and p_value are
-    of the whole text. marked: whether the client was told that it is marked. digest: SHA-256 of the text's UTF-8, in
-    hex. time: Unix, s.
+    of the whole text. marked: whether the client was told that it is marked. open: of the tokens, those that the mark
+    could have chosen otherwise, None = the text did not end. digest: SHA-256 of the text's UTF-8, in hex. time: Unix,
+    s.
     tested: the full test, in the format of `caw.generate` (`caw.detectable.receipts.Receipt.as_dict`), so that `caw
     detect --receipt` can repeat it; None if the sent text was not tested.
     """
@@ -157,6 +158,7 @@ class Closed:
     time: float
     tested: Mapping[str, Any] | None = None
     marked: bool = False
+    open: int | None = None
 
 
 class ReceiptHandle(Protocol):

@@ -256,7 +256,7 @@ class Engine:
         if job.over:  # with another of its sequences
             return
         if making.thinking is not None and making.request is not None:
-            sequence.request, sequence.spared = making.request, making.thinking.spared
+            sequence.request = making.request
         error = "" if making.grammar is None else making.grammar.error
         if error and isinstance(making.request, Fork) and making.request.begun:
             sequence.fail(error)  # one change of a guarded text less

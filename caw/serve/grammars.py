@@ -47,7 +47,15 @@ class Grammar:
         self.error, self.status, self.followed = "", BAD, 0
 
     def allowed(self) -> torch.Tensor:
-        """Return the allowed tokens, bool [V]; all of them after an error, which ends the text."""
+        """Return the allowed tokens, bool [V]; all of them after an error, which ends the text.
+
+        Where the schema dictates the text, one: the tokenizer's own, not any that spells a part of it. So the mark has
+        no choice there (`Choosing.open_positions`).
+        """
+        if dictated := self.matcher.compute_ff_tokens():
+            only = torch.zeros(self.vocab_size, dtype=torch.bool)
+            only[dictated[0]] = True
+            return only
         mask = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
         if self.matcher.is_error():
             self._over_limits()

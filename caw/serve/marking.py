@@ -16,6 +16,8 @@ from caw.watermarks import Signature, Watermark
 # of a text's tokens, those whose whole context the server knows: with fewer, texts of 150 tokens that are put together
 # from answers as short are no longer found (docs/serve.md, "Short answers")
 WHOLE = 0.75
+EVIDENT = 0.01  # p-value at which a text is called marked whatever a client forced
+DOUBTFUL, ENOUGH = 0.5, 16  # p-value above which one with as many open positions is not: docs/serve.md, "Short answers"
 OPTED_OUT, SHORT, JSON = "the client opted out", "below the exempted length", "JSON mode is exempted"
 TOOLS = "tool calls are exempted"
 
@@ -44,11 +46,23 @@ class Marking:
         """Whether texts are marked; for finished texts see `carried`."""
         return not self.unmarked
 
-    def carried(self, tokens: int) -> bool:
-        """Return whether a text with this many marked tokens may be called marked: in a shorter one, too many tokens
-        follow a context that the server knows only in part, while a reader of the text knows all of it.
+    def carried(self, tokens: int, open: int, p_value: float | None, *, steered: bool = False) -> bool:
+        """Return whether a finished text may be called marked: by its evidence, else by the positions at which the mark
+        had a choice.
+
+        In a text with fewer than `fewest`, too many tokens follow a context that the server knows only in part, while a
+        reader of the text knows all of it. Tokens that a client forced or a schema dictates are not the mark's, and a
+        text that its own detector doubts is not marked.
+
+        open: of its tokens, those that the mark could have chosen otherwise. p_value: under its key, None = unknown.
+        steered: whether a client's bias favoured tokens: then evidence alone counts.
         """
-        return self.marked and tokens >= self.fewest
+        if not self.marked or tokens < self.fewest:
+            return False
+        if steered or (p_value is not None and p_value <= EVIDENT):
+            return p_value is not None and p_value <= EVIDENT
+        doubtful = open >= ENOUGH and p_value is not None and p_value > DOUBTFUL
+        return open >= self.fewest and not doubtful
 
 
 def marking_of(

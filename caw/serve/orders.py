@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caw.decoding.sequence import ActiveSequence
+from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
+from caw.serve.beginnings import Beginnings
 from caw.serve.contracts import Begun, Closed, Ending, ReceiptHandle
 from caw.serve.engine import Engine
 from caw.serve.errors import ApiError
@@ -34,8 +36,8 @@ class TextOrder:
     """One text of a request: its job, its receipt, and what was sent.
 
     reached: the p-value of what was sent, None if unmarked. tokens: number of new ones. proof: of the finished text,
-    for its continuation; None = not allowed. letters: characters whose log-probabilities were sent. closing: of its
-    receipt, once started.
+    for its continuation; None = not allowed. steered: whether a client's bias favoured tokens. letters: characters
+    whose log-probabilities were sent. closing: of its receipt, once started. marked: whether that calls it marked.
     """
 
     job: Job
@@ -44,20 +46,35 @@ class TextOrder:
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
     proof: Callable[[ActiveSequence], str] | None = None
+    steered: bool = False
     tokens: int = 0
     letters: int = 0
     done: Done | None = None
     closing: asyncio.Future[None] | None = None
+    marked: bool = False
 
     @property
     def begun_tokens(self) -> int:
         """Number of the text's tokens from an earlier request."""
         return len(self.job.request.begun)
 
-    def marked(self, marking: Marking) -> bool:
-        """Whether the finished text is called marked."""
-        sequence = self.done.sequence if self.done is not None else None
-        return sequence is not None and marking.carried(len(sequence.visible) - sequence.spared - sequence.free)
+    @property
+    def unmarked(self) -> int:
+        """Number of tokens sent of its free beginning: known at its end; until then, as many as it may have."""
+        return self.done.sequence.free if self.done else min(self.tokens, self.beginning)
+
+    @property
+    def beginning(self) -> int:
+        """Most tokens of its free beginning."""
+        row = self.job.request.row
+        return FREE_TOKENS if row.begins and row.do_sample else 0
+
+    def carries(self, marking: Marking, p_value: float | None) -> bool:
+        """Return whether the text may be called marked, if it is finished and has this p-value."""
+        if self.done is None:
+            return False
+        sequence = self.done.sequence
+        return marking.carried(len(sequence.visible), sequence.open, p_value, steered=self.steered)
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,8 @@ class Order:
 
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
-    all of its receipts are closed. calls: the functions that its texts call, None = none. lines: of the log.
+    all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call, None =
+    none. lines: of the log.
     """
 
     id: str
@@ -96,6 +114,7 @@ class Order:
     threaded: Threaded
     news: asyncio.Queue[tuple[int, News]]
     register: set[Order] = field(repr=False)
+    beginnings: Beginnings = field(repr=False)
     calls: Calls | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     texts: list[TextOrder] = field(default_factory=list)
@@ -106,6 +125,11 @@ class Order:
     @property
     def completion_tokens(self) -> int:
         return sum(text.tokens for text in self.texts)
+
+    def add(self, text: TextOrder) -> None:
+        """Add a text, whose receipt is begun."""
+        self.texts.append(text)
+        self.beginnings.add(text.job.tenant, text.beginning, 0)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield everything for the client; a text that is not streamed is one piece, after all are done.
@@ -165,18 +189,19 @@ class Order:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
         again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
-        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked(self.marking), again)
+        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked, again)
 
     def _check(self, text: TextOrder) -> None:
         """Raise ApiError for a text that must not be sent."""
         receipt = text.done.receipt if text.done else None
-        if self.marking.strict and receipt is not None and receipt.detected and not text.marked(self.marking):
+        detected = receipt is not None and receipt.detected
+        if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
             said = (
-                f"this server sends only marked texts, which have at least {self.marking.fewest} tokens; ask for a "
-                "longer text"
+                f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens"
+                "; ask for a longer text, and leave out what dictates its tokens"
             )
             raise ApiError(500, said, code="undetected")
-        if self.marking.strict and (receipt is None or not receipt.detected):
+        if self.marking.strict and not detected:
             why = "" if receipt is None else f" ({receipt.reason})"
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")
 
@@ -187,7 +212,7 @@ class Order:
         """
         if text.closing is None:
             closed = self._closed(text, ending, finish)
-            text.closing = asyncio.ensure_future(self.threaded(_write, self.lines, text, closed, text.unfolding.sent))
+            text.closing = asyncio.ensure_future(self.threaded(_write, self.lines, text, closed, self.marking))
         await asyncio.shield(text.closing)
 
     def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
@@ -200,7 +225,7 @@ class Order:
             detected=tested.detected if tested else None, reason=receipt.reason if receipt else "",
             attempts=receipt.attempts if receipt else 1, tokens=text.begun_tokens + text.tokens, digest=digest,
             time=time.time(), tested=tested.as_dict() if tested else None,
-            marked=ending == "complete" and text.marked(self.marking),
+            open=text.done.sequence.open if text.done else None,
         )  # fmt: skip
 
     async def end(self, ending: Ending) -> None:
@@ -208,6 +233,7 @@ class Order:
         for text in self.texts:
             if text.done is None:
                 self.engine.cancel(text.job)
+            self.beginnings.add(text.job.tenant, text.unmarked - text.beginning, text.tokens)
         for text in self.texts:
             try:
                 await self._close(text, ending)
@@ -216,11 +242,16 @@ class Order:
         self.register.discard(self)
 
 
-def _write(lines: LogLines, text: TextOrder, closed: Closed, sent: str) -> None:
-    """Close a receipt, with the p-value of the sent text if no test gave it; None if it cannot be computed."""
+def _write(lines: LogLines, text: TextOrder, closed: Closed, marking: Marking) -> None:
+    """Close a receipt, with the p-value of the sent text if no test gave it (None if it cannot be computed), and with
+    what follows for whether it is marked.
+    """
+    sent = text.unfolding.sent
     if closed.p_value is None and text.reached is not None and sent:
         try:
             closed = replace(closed, p_value=text.reached(sent))
         except Exception as error:  # nobody asked for it, so it withholds no text
             lines.failed("the p-value of a text could not be computed", error)
-    text.handle.close(closed)
+    marked = closed.ending == "complete" and text.carries(marking, closed.p_value)
+    text.handle.close(replace(closed, marked=marked))
+    text.marked = marked

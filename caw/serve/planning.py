@@ -92,7 +92,7 @@ class Planned:
             max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
             strength_factor=self.factor if self.marks.race is None else MAX_STRENGTH,  # see `row_of`
             top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True, frequency_penalty=True,
-            logit_bias=True,
+            logit_bias=True, counts_open=True,
         )  # fmt: skip
         work = Workload(self.settings.batch, self.max_length, limits)
         # how fast one tenant's text is made must not say what is in another's

@@ -31,6 +31,7 @@ MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
 MAX_PROMPTS, MAX_MESSAGES, MAX_TOOLS = 1024, 4096, 128
 MAX_VARIABLES = 64  # of a chat template
 MAX_TOP_K = 1024  # what a step of all texts looks for
+NUDGE = 1.0  # logits that a bias may add to a token without choosing for the mark
 
 T = TypeVar("T")
 
@@ -177,6 +178,11 @@ class Sampling(Strict, extra="allow"):
     @property
     def stops(self) -> tuple[str, ...]:
         return () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def steers(self) -> bool:
+        """Whether a bias favours tokens by more than `NUDGE`."""
+        return max((self.logit_bias or {"": 0.0}).values(), default=0.0) > NUDGE
 
     @property
     def json_mode(self) -> bool:

@@ -18,7 +18,7 @@ OWN_FILES = 256  # files of a server besides its connections: libraries, receipt
 
 
 def server_for(service: Service, tell: Callable[[str], None] = lambda where: None) -> QuietServer:
-    """Return a uvicorn server of a service; `.run()` serves until SIGINT or SIGTERM, then finishes running requests.
+    """Return a uvicorn server of a service; `.run()` serves until SIGINT, SIGTERM or SIGHUP, then finishes what runs.
 
     tell: called with its URL once it listens. ValueError if a process may not have that many connections.
     """
@@ -54,7 +54,9 @@ class QuietServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup; a closed terminal ends it well
+            numbers.append(signal.SIGHUP)
         try:
             before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         except ValueError:  # not in the main thread: whoever runs it there ends it by `should_exit`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 import uuid
@@ -23,6 +24,7 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
 from caw.policies.recommended import row_of
+from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
@@ -36,7 +38,7 @@ from caw.serve.marking import Marking, marking_of
 from caw.serve.orders import Order, TextOrder
 from caw.serve.planning import Planned
 from caw.serve.prompts import PromptReader, count_prompts
-from caw.serve.requests import Asked, ChatRequest
+from caw.serve.requests import NUDGE, Asked, ChatRequest
 from caw.serve.thinking import Thinking
 from caw.serve.unfolding import Unfolding
 from caw.settings import DRAWING, Sampling
@@ -68,6 +70,7 @@ class Service:
         self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
         self.detection = Detection(planned, directory)
         self.open: set[Order] = set()
+        self.beginnings = Beginnings()
         self.grammars, self.no_grammars = _grammars(planned)
         self.prompts = PromptReader(planned.tokenizer, planned.facts.vocab_size)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
@@ -114,18 +117,24 @@ class Service:
         marking = self._marking(asked, tenant, most)
         self.planned.check_factor(marking)
         self.planned.check_reach(marking, most, self._sampling(asked))
+        if marking.strict and part is not None and asked.steers:
+            said = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
+            raise ApiError(BAD, said, parameter="logit_bias")
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most, part)
         order = Order(
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
-            self.open, asked.calls, self.lines,
+            self.open, self.beginnings, asked.calls, self.lines,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
         if part is not None:
-            requests = [replace(one, begun=begun, occurrence=part.occurrence) for one in requests]
+            requests = [
+                replace(one, begun=begun, occurrence=part.occurrence, open=part.open, spent=part.spent)
+                for one in requests
+            ]
         try:
             for choice, request in enumerate(requests):
                 making = asyncio.ensure_future(
@@ -135,7 +144,7 @@ class Service:
                     await asyncio.shield(making)
                 finally:  # cancelled too: its receipt may have begun, and is then closed below
                     text = await making
-                    order.texts.append(text)
+                    order.add(text)
             self.engine.submit([text.job for text in order.texts])
         except (BusyError, ClosedError) as error:
             await order.end("failed")
@@ -234,7 +243,8 @@ class Service:
         row = RowSettings(
             **sampling, max_new_tokens=most, seed=seed, strength_factor=factor,
             margin=marking.margin, key=tenant.key.key if marking.marked else None,
-            begins=self._may_begin_freely(asked, most, part), log_probs=asked.alternatives is not None,
+            begins=self.beginnings.allowed(tenant.id) and self._may_begin_freely(asked, most, part),
+            log_probs=asked.alternatives is not None,
         )  # fmt: skip
         row = row_of(self.planned.watermark, row)
         try:
@@ -245,9 +255,12 @@ class Service:
 
     def _may_begin_freely(self, asked: Asked, most: int, part: Part | None) -> bool:
         """Tell whether a text may begin without the key, which the request alone decides. A continued one has had its
-        beginning, unless it was cut within an exempt section: then it has none.
+        beginning, unless it was cut within an exempt section before it.
         """
-        bare = part is None and isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
+        if part is not None:
+            bare, most = part.spent < math.inf, most - len(part.tokens)
+        else:
+            bare = isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
         bound = bool(asked.stops or asked.logit_bias or asked.json_mode or asked.calls)
         mark = self.planned.watermark
         return bare and may_begin_freely(most, mark.window if mark else 0, bound=bound)
@@ -285,15 +298,17 @@ class Service:
         unfolding = Unfolding(stops)
         if request.begun:
             unfolding.go_on(request.begun)
-        proof = partial(self._proof, begun.id, self._about(asked, tenant, marking)) if order.calls is None else None
-        return TextOrder(job, begun, handle, unfolding, reached, proof)
+        about, steered = self._about(asked, tenant, marking), asked.steers or (part is not None and part.steered)
+        proof = partial(self._proof, begun.id, about, steered) if order.calls is None else None
+        return TextOrder(job, begun, handle, unfolding, reached, proof, steered)
 
-    def _proof(self, receipt: str, about: Sequence[str], sequence: ActiveSequence) -> str:
+    def _proof(self, receipt: str, about: Sequence[str], steered: bool, sequence: ActiveSequence) -> str:
         """Return the token with which a truncated text may be continued."""
         request = sequence.request
         part = Part(
-            tuple(sequence.tokens), sequence.spared, prompt_digest(request.ids), len(request.ids),
-            request.row.known_seed, request.occurrence, receipt, int(self.continuations.clock()) + LIFE,
+            tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
+            len(request.ids), request.row.known_seed, request.occurrence, receipt,
+            int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
 

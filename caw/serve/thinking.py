@@ -14,8 +14,7 @@ TAIL = 16  # tokens of the prompt in which templates open a section
 class Thinking:
     """Follows one text through the thinking section at the start of the text or its prompt.
 
-    spared: tokens of the section so far. Later sections do not count: a client could have the whole answer written in
-    one.
+    Later sections do not count: a client could have the whole answer written in one.
 
     Args:
         prompt: token ids; empty for a prompt whose end the client wrote, who could open a section there.
@@ -24,7 +23,7 @@ class Thinking:
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         self.opened, self.closed = StopStrings(tokenizer, OPEN), StopStrings(tokenizer, CLOSE)
         before = self.opened.text(list(prompt[-TAIL:]), skip_special_tokens=False)
-        self.inside, self.over, self.spared = before.rstrip().endswith(OPEN), False, 0
+        self.inside, self.over = before.rstrip().endswith(OPEN), False
 
     def go_on(self, tokens: Sequence[int]) -> None:
         """Process the tokens that an earlier request generated."""
@@ -35,7 +34,6 @@ class Thinking:
         """Return whether the token after these, all new ones so far, belongs to the section."""
         if self.over:
             return False
-        self.spared += self.inside  # the newest token was chosen inside
         if self.inside:
             self.over = self.closed.reached(tokens)
             self.inside = not self.over

@@ -109,16 +109,13 @@ def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+    ("arguments", "message"), [
         (("--size", "huge"), "--size must be one of quick, standard, full, got 'huge'"),
-        (("--modes", "kgw+magic"), "modes must be among"),
-        (("--batch", "1,x"), "--batch must be integers"),
-        (("--tokens", "1"), "tokens"),
-        (("--json", "no/such/out.json"), "folder must exist"),
+        (("--modes", "kgw+magic"), "modes must be among"), (("--batch", "1,x"), "--batch must be integers"),
+        (("--tokens", "1"), "tokens"), (("--json", "no/such/out.json"), "folder must exist"),
         (("--shapes", "gpt"), "shapes must be one of"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2 and message in done.stderr, done.stderr

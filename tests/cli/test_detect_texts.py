@@ -104,17 +104,12 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
 
 def test_bad_detect(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, expected in (
-        ([], "one of FILE, --text, --input"),
-        (["x.txt", "--text", "x"], "FILE and --text"),
-        (["none.txt"], "none.txt"),
-        (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"),
-        (["--text", "x"], "--tokenizer"),
-        (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"),
-        (["--text", "x", "--fpr", "0"], "fpr"),
-        (["--text", "x", "--fpr", "2"], "fpr"),
-        (["--text", "x", "--mode", "loose"], "mode"),
+        ([], "one of FILE, --text, --input"), (["x.txt", "--text", "x"], "FILE and --text"),
+        (["none.txt"], "none.txt"), (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"), (["--text", "x"], "--tokenizer"),
+        (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"), (["--text", "x", "--fpr", "0"], "fpr"),
+        (["--text", "x", "--fpr", "2"], "fpr"), (["--text", "x", "--mode", "loose"], "mode"),
         (["--text", "x", "--watermark", "exp", "--gamma", "0.5"], "--gamma"),
-    ):
+    ):  # fmt: skip
         monkeypatch.chdir(tmp_path)
         (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff")
         assert_refused(run("detect", *(model if word == "MODEL" else word for word in arguments)), expected)

@@ -20,12 +20,9 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 def test_who_decides_about_ends(model: str, tmp_path: Path) -> None:
     for options, expected in (
-        ((), False),
-        (("--format", "transformers", "--seeding", "lefthash"), True),
-        (("--mark-eos",), True),
-        (("--format", "transformers", "--keep-eos"), False),
-        (("--watermark", "synthid"), True),
-    ):
+        ((), False), (("--format", "transformers", "--seeding", "lefthash"), True), (("--mark-eos",), True),
+        (("--format", "transformers", "--keep-eos"), False), (("--watermark", "synthid"), True),
+    ):  # fmt: skip
         output = tmp_path / "out.jsonl"
         command = ("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "2", "-o", str(output))
         result = run(*command, "--key", "5", *options)

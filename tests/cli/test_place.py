@@ -101,10 +101,7 @@ def test_what_does_not_go_together_is_refused(model: str) -> None:
         ),
         (["--quantization", "int8", "--dtype", "bfloat16"], "found bfloat16 on cpu; leave dtype out and load with"),
         (["--quantization", "fp8"], "--quantization='fp8' is for a GPU, found cpu"),
-        (
-            ["--quantization", "int8", "--shapes", "tiny"],
-            "are those of a model, got 'int8' with shapes; leave one out",
-        ),
+        (["--quantization", "int8", "--shapes", "tiny"], "are those of a model, got 'int8' with shapes; leave one out"),
     ):
         assert_refused(run("benchmark", "--model", model, "--device", "cpu", *options), said)
 

@@ -15,13 +15,11 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "model", "marked", "expected"),
-    [
+    ("name", "options", "model", "marked", "expected"), [
         (None, {}, "smollm2-135m", True, ("capacity", "")),
         (None, {}, "qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", True, ("capacity", "")),
         (None, {"theta": None}, "./other", True, ("capacity", UNIVERSAL_SERVES)),
-        ("fixed", {}, "smollm2-135m", True, ("fixed", "")),
-        (None, {}, "smollm2-135m", False, ("fixed", "")),
+        ("fixed", {}, "smollm2-135m", True, ("fixed", "")), (None, {}, "smollm2-135m", False, ("fixed", "")),
         (None, {"strength": 0.5}, "smollm2-135m", True, ("fixed", "")),
         (None, {"nats": 1.0, "strength": 0.5}, "smollm2-135m", True, ("entropy", "")),
         (None, {"gap": 1.0}, "smollm2-135m", True, ("logit-delta", "")),
@@ -31,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("environment")
         (None, {"target": 0.01, "theta": None}, "smollm2-135m", True, ("capacity", "")),
         (None, {"evaluator": "my.safetensors"}, "./other", True, ("capacity", "")),
     ],
-)
+)  # fmt: skip
 def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked: bool, expected: Any) -> None:
     assert choose_policy(name, options, model, marked=marked) == expected
 

@@ -241,8 +241,5 @@ def test_a_report(caw: Any, model: str, tmp_path: Path) -> None:
 
 
 def test_a_blank_key_is_not_registered(caw: Any) -> None:
-    assert_refused(
-        caw("keys", "create", "acme", "--key-env", "OWN", OWN="  "),
-        "key must have a visible character",
-    )
+    assert_refused(caw("keys", "create", "acme", "--key-env", "OWN", OWN="  "), "key must have a visible character")
     assert not Path(caw.url.removeprefix("sqlite:///")).exists()

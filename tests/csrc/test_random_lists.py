@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caw import ops
-from caw.ops_ref.permutation_ref import (
-    generator_words_ref,
-    permutation_contains_ref,
-    permutation_green_ref,
-)
+from caw.ops_ref.permutation_ref import generator_words_ref, permutation_contains_ref, permutation_green_ref
 
 SIZES = [1, 2, 8, 1000, 50_257, 151_936]
 KEY = 15_485_863

@@ -48,10 +48,7 @@ def decode(model: Any, name: str | None, kind: str, requests: list[Request], **s
 
 
 # what was generated before is no prompt: presence and frequency go by it
-ASKED = {
-    **SAMPLING,
-    "penalties": {"presence_penalty": 0.5, "frequency_penalty": 1.5, "repetition_penalty": 1.2},
-}
+ASKED = {**SAMPLING, "penalties": {"presence_penalty": 0.5, "frequency_penalty": 1.5, "repetition_penalty": 1.2}}
 
 
 @pytest.mark.parametrize("name, kind, asked", pairwise([None, *MARKS], ["target", "capacity"], ASKED))

@@ -14,10 +14,7 @@ import caw
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
 
-SAMPLING = {
-    "greedy": {},
-    "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.95, "seed": 5},
-}
+SAMPLING = {"greedy": {}, "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.95, "seed": 5}}
 
 
 def check(runs: dict[str, list[list[int]]], prompts: list[list[int]], reference: BruteForce) -> None:

@@ -74,15 +74,11 @@ def test_the_curve_ends_at_the_p_value(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "p, expected",
-    [
-        (0.9, "about 9 in 10"),
-        (0.05, "about 1 in 20"),
-        (1 / 2040, "about 1 in 2,000"),
-        (3.2e-7, "about 1 in 3,100,000"),
-        (0.0, "fewer than 1 in a million billion"),
+    "p, expected", [
+        (0.9, "about 9 in 10"), (0.05, "about 1 in 20"), (1 / 2040, "about 1 in 2,000"),
+        (3.2e-7, "about 1 in 3,100,000"), (0.0, "fewer than 1 in a million billion"),
     ],
-)
+)  # fmt: skip
 def test_frequencies(p: float, expected: str) -> None:
     assert once_in(p).startswith(expected)
 

@@ -10,16 +10,14 @@ from caw.watermarks import KGW
 
 
 @pytest.mark.parametrize(
-    "steps, text, expected",
-    [
-        ((), "e\u0301 \u00a0", "e\u0301 \u00a0"),
-        (("nfc",), "e\u0301", "\u00e9"),
+    "steps, text, expected", [
+        ((), "e\u0301 \u00a0", "e\u0301 \u00a0"), (("nfc",), "e\u0301", "\u00e9"),
         (("nfkc",), "\ufb01ve\u00a0\u2460", "five 1"),
         (("spaces",), " one\u00a0two\u200b\r\nthree \t\n", "one two\nthree"),
         (("quotes",), "“a” – ‘b’…", "\"a\" - 'b'..."),
         (("nfc", "spaces", "quotes"), "\u201ce\u0301\u201d\u2003", '"\u00e9"'),
     ],
-)
+)  # fmt: skip
 def test_steps(steps: tuple[str, ...], text: str, expected: str) -> None:
     assert normalize_text(text, steps) == expected
     assert normalize_text(expected, steps) == expected

@@ -104,11 +104,7 @@ def test_load_refuses_damaged_files(tmp_path, keep):
 BAD_NUMBERS = {
     "scale 0": ("scale", 0.0, "scales must be positive, .* holds 0; train again"),
     "negative scale": ("scale", -1.0, "scales must be positive, .* holds -1; train again"),
-    "tiny scale": (
-        "scale",
-        1e-38,
-        r"keep every sum below 1e\+30, those of .* can reach \d.* and give NaN",
-    ),
+    "tiny scale": ("scale", 1e-38, r"keep every sum below 1e\+30, those of .* can reach \d.* and give NaN"),
     "denormal scale": ("scale", 1e-42, r"keep every sum below 1e\+30"),
     "infinite scale": ("scale", torch.inf, "must be finite"),
     "NaN mean": ("mean", torch.nan, "must be finite"),

@@ -175,9 +175,7 @@ def test_texts_are_generated_for_something(log: Callable[[], list[str]], clock: 
     with naming("writing greedy texts"), GenerationProgress(1) as bar:
         clock.go(SOON)
         bar(9)
-    assert log() == [
-        "caw: writing greedy texts: 1 of 1 texts, 9 tokens in 1 s",
-    ]
+    assert log() == ["caw: writing greedy texts: 1 of 1 texts, 9 tokens in 1 s"]
     assert GenerationProgress(3).doing == DOING
 
 

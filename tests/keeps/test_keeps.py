@@ -14,18 +14,15 @@ SUM = "2 + 3 = 5 apples.\n5 * 4 = $20.\nThe answer is 20."
 
 
 @pytest.mark.parametrize(
-    "marked, kept, results",
-    [
-        (SUM, True, True),
-        ("So 2 + 3 = 5.0, and 5 * 4 = 20.\nThe answer is $20.", True, True),
+    "marked, kept, results", [
+        (SUM, True, True), ("So 2 + 3 = 5.0, and 5 * 4 = 20.\nThe answer is $20.", True, True),
         ("2 + 3 = 6 apples.\nThe answer is 20.", True, False),
         ("2 + 3 = 5 apples, that is all.\nThe answer is 20.", True, False),
         ("5 * 4 = 20, and 2 + 3 = 5.\nThe answer is 20.", True, False),
         ("2 + 3 = 5 apples.\n5 * 4 = $20.\nThe answer is 21.", False, False),
-        ("2 + 3 = 5 apples, 5 * 4 = 20, so 20 is it, not 7", False, False),
-        ("none", False, False),
+        ("2 + 3 = 5 apples, 5 * 4 = 20, so 20 is it, not 7", False, False), ("none", False, False),
     ],
-)
+)  # fmt: skip
 def test_numbers_and_results(marked: str, kept: bool, results: bool) -> None:
     assert keeps.number()(SUM, marked) is kept
     assert keeps.results()(SUM, marked) is results
@@ -47,25 +44,17 @@ NOTE = '{"name": "Ann", "age": 7, "note": "she likes to read", "tags": ["a", "b"
 
 
 @pytest.mark.parametrize(
-    "fields, marked, kept",
-    [
-        (None, NOTE, True),
-        (None, NOTE.replace("likes to", "loves to"), True),
-        (None, NOTE.replace("Ann", "Eve"), False),
-        (None, NOTE.replace("7", "8"), False),
-        (None, NOTE.replace("she likes to read", "reads"), False),
-        (None, NOTE.replace(', "b"', ""), False),
-        (None, NOTE.replace('"age": 7, ', ""), False),
-        (None, NOTE.replace("7", '"7"'), False),
-        (None, NOTE[:-1], False),
-        (["name"], NOTE.replace("she likes to read", "reads").replace('"a"', '"c"'), True),
-        (["name"], NOTE.replace("Ann", "Eve"), False),
-        (["tags"], NOTE.replace('"a"', '"c"'), False),
-        (["note"], NOTE.replace("Ann", " "), False),
-        (None, f"Here it is:\n```json\n{NOTE}\n```", False),
+    "fields, marked, kept", [
+        (None, NOTE, True), (None, NOTE.replace("likes to", "loves to"), True),
+        (None, NOTE.replace("Ann", "Eve"), False), (None, NOTE.replace("7", "8"), False),
+        (None, NOTE.replace("she likes to read", "reads"), False), (None, NOTE.replace(', "b"', ""), False),
+        (None, NOTE.replace('"age": 7, ', ""), False), (None, NOTE.replace("7", '"7"'), False),
+        (None, NOTE[:-1], False), (["name"], NOTE.replace("she likes to read", "reads").replace('"a"', '"c"'), True),
+        (["name"], NOTE.replace("Ann", "Eve"), False), (["tags"], NOTE.replace('"a"', '"c"'), False),
+        (["note"], NOTE.replace("Ann", " "), False), (None, f"Here it is:\n```json\n{NOTE}\n```", False),
         (None, f"Here it is: {NOTE} Done.", False),
     ],
-)
+)  # fmt: skip
 def test_json(fields: Any, marked: str, kept: bool) -> None:
     assert keeps.json(fields)(NOTE, marked) is kept
 

@@ -167,13 +167,11 @@ def test_an_end_beyond_the_vocabulary_is_refused(tmp_path: Path, cache: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("pre", "said"),
-    [
-        ("kimi-k2", "the pre-tokenizer 'kimi-k2'"),
-        ("gtp-2", "the pre-tokenizer 'gtp-2'"),
+    ("pre", "said"), [
+        ("kimi-k2", "the pre-tokenizer 'kimi-k2'"), ("gtp-2", "the pre-tokenizer 'gtp-2'"),
         (None, "no tokenizer.ggml.pre"),
     ],
-)
+)  # fmt: skip
 def test_pre_tokenizers_that_are_not_known_are_refused(pre: str | None, said: str, tmp_path: Path, cache: Path) -> None:
     """GPT-2's was taken for them, with other ids."""
     file = write_model(tmp_path / "a.gguf", model_of("llama"), "llama", pre=pre)

@@ -152,16 +152,12 @@ def damaged(folder: Path, target: Path, name: str, content: bytes | None) -> Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "error"),
-    [
-        ("config.json", None, FileNotFoundError),
-        ("config.json", b"{", OSError),
-        ("config.json", b'{"model_type": "no-such-model"}', ValueError),
-        ("model.safetensors", None, OSError),
-        ("model.safetensors", b"garbage", (ValueError, OSError)),
-        ("tokenizer.json", b"{}", (ValueError, OSError)),
+    ("name", "content", "error"), [
+        ("config.json", None, FileNotFoundError), ("config.json", b"{", OSError),
+        ("config.json", b'{"model_type": "no-such-model"}', ValueError), ("model.safetensors", None, OSError),
+        ("model.safetensors", b"garbage", (ValueError, OSError)), ("tokenizer.json", b"{}", (ValueError, OSError)),
     ],
-)
+)  # fmt: skip
 def test_damaged_folders_get_one_sentence(
     folder: Path, tmp_path: Path, name: str, content: bytes | None, error: Any
 ) -> None:

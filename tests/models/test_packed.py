@@ -110,18 +110,15 @@ def test_vocabularies_and_odd_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "source", "device", "words"),
-    [
+    ("weights", "source", "device", "words"), [
         ("fp8", "m", "cpu", "is for a GPU, found cpu; load with device='cuda', or use 'int8' or 'int4'"),
-        ("fp8", "m.gguf", "cpu", "load with device='cuda', or use 'file'"),
-        ("int8", "m.gguf", "cpu", "use 'file'"),
-        ("file", "m", "cpu", "use 'int8' or 'int4'"),
-        ("file", "m.gguf", "meta", "computes in float32 on a CPU"),
+        ("fp8", "m.gguf", "cpu", "load with device='cuda', or use 'file'"), ("int8", "m.gguf", "cpu", "use 'file'"),
+        ("file", "m", "cpu", "use 'int8' or 'int4'"), ("file", "m.gguf", "meta", "computes in float32 on a CPU"),
         ("file", "m.gguf", "cuda", "computes in float32 on a CPU"),
         ("fp4", "m", "cuda", "quantization must be one of file, file-fast, fp8, int8, int4, got 'fp4'"),
         ("int8", "m", "meta", "computes in float32 on a CPU, found auto on meta"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_go_together_is_refused(weights: str, source: str, device: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
         check_quantization(weights, Path(source), torch.device(device), "auto")

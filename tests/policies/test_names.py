@@ -13,12 +13,7 @@ PARAMETERS = {
     "fixed": {"strength": 0.5, "target": Target(0.01)},
     "entropy": {"nats": 1.5, "strength": 0.5, "target": Target(0.01)},
     "logit-delta": {"gap": 2.0, "strength": 0.5, "target": Target(0.01)},
-    "capacity": {
-        "evaluator": Evaluator(FeatureSpec(), hidden=8),
-        "theta": 0.4,
-        "beta": 1.5,
-        "target": Target(0.01),
-    },
+    "capacity": {"evaluator": Evaluator(FeatureSpec(), hidden=8), "theta": 0.4, "beta": 1.5, "target": Target(0.01)},
 }
 
 

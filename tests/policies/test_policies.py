@@ -107,13 +107,7 @@ POLICIES: list[Policy] = [
     LogitDeltaThreshold(0.7, 1.3),
     CapacityPolicy(NETWORK, 0.7, 1.3),
 ]
-WATERMARKS = [
-    KGW(key=1),
-    KGW(key=1, seeding="selfhash"),
-    Unigram(key=1),
-    EXP(key=1),
-    EXP(key=1, strength="scale"),
-]
+WATERMARKS = [KGW(key=1), KGW(key=1, seeding="selfhash"), Unigram(key=1), EXP(key=1), EXP(key=1, strength="scale")]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)

@@ -43,11 +43,7 @@ def test_output_lines_say_what_differs(target: Target, shown: Any) -> None:
         (lambda: caw.LogitDeltaThreshold(1.0, target=float("nan")), ValueError, "target must be a number"),
         (lambda: caw.CapacityPolicy("smollm2-135m", target=True), TypeError, "target must be a number"),
         (lambda: Target(0.01, margin=-1), ValueError, r"margin must be a number in \[0, 100\], got -1"),
-        (
-            lambda: read_target({"p_value": 0.1, "law": "deficit"}),
-            ValueError,
-            "target has an unknown field 'law'",
-        ),
+        (lambda: read_target({"p_value": 0.1, "law": "deficit"}), ValueError, "target has an unknown field 'law'"),
     ],
 )
 def test_targets_are_checked(make: Any, error: type[Exception], message: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import logging
+import signal
 import socket
 import threading
 import time
@@ -63,6 +64,14 @@ def test_a_client_that_leaves_frees_its_row(served: Running) -> None:
     [whole] = alone("the sky", max_new_tokens=240)
     assert receipt.digest in {text_digest(whole[:length]) for length in range(len(whole))}
     assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
+
+
+def test_a_closed_terminal_ends_a_server_well_unless_it_runs_under_nohup(served: Running) -> None:
+    for handler, while_it_runs in ((signal.SIG_DFL, served.server.handle_exit), (signal.SIG_IGN, signal.SIG_IGN)):
+        before = signal.signal(signal.SIGHUP, handler)
+        with served.server.capture_signals():
+            assert signal.getsignal(signal.SIGHUP) == while_it_runs
+        assert signal.signal(signal.SIGHUP, before) == handler
 
 
 def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:

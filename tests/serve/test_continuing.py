@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import caw
 from caw.serve import continuing
 from caw.serve.continuing import Continuations, Part, before_text, same_text
 from caw.serve.errors import ApiError
-from caw.serve.marking import fewest_marked
+from caw.serve.marking import EVIDENT, fewest_marked
 
 PROMPT = "the sky is blue because"
 MARKS = {
@@ -76,12 +77,8 @@ def test_a_continued_text_is_that_of_one_request(marked_by: tuple[Any, Running],
     server.idle()
     last, begun = server.log.closed[-1], server.log.begun[-len(marked) :]
     assert without_cut_letters(text) == without_cut_letters(whole.choices[0].text)
-    assert (last.digest, last.tokens, last.p_value, last.marked) == (
-        once.digest,
-        once.tokens,
-        once.p_value,
-        once.marked,
-    )
+    for name in ("digest", "tokens", "p_value", "marked", "open"):
+        assert getattr(last, name) == getattr(once, name)
     assert [one.continues for one in begun] == ["", *(one.id for one in begun[:-1])]
     assert marked[-1] == said(whole)["marked"]
 
@@ -91,9 +88,10 @@ def test_short_answers_are_called_marked_only_where_contexts_are_whole(marked_by
     fewest = fewest_marked(mark)
     for most in {1, fewest - 1, fewest} - {0}:
         answer = server.complete(PROMPT, max_tokens=most)
-        assert said(answer)["marked"] == (answer.usage.completion_tokens >= fewest)
         server.idle()
-        assert server.log.closed[-1].marked == said(answer)["marked"]
+        closed = server.log.closed[-1]
+        assert closed.marked == said(answer)["marked"] == (closed.open >= fewest or closed.p_value <= EVIDENT)
+        assert most - 1 <= closed.open <= most == answer.usage.completion_tokens
 
 
 def test_how_many_tokens_a_marked_text_has_at_the_least() -> None:
@@ -239,7 +237,7 @@ def test_enforcement_refuses_short_requests_and_takes_continued_ones(served: Run
 
 
 def test_a_token_is_the_servers_own() -> None:
-    part = Part((5, 6, 2**31), 1, "00", 3, 2**64 - 1, 0, "id", 100)
+    part = Part((5, 6, 2**31), 1, math.inf, True, "00", 3, 2**64 - 1, 0, "id", 100)
     about = ("tenant", "key", "")
     mine = Continuations(b"secret", lambda: 99)
     assert mine.read(mine.give(part, about), about) == part

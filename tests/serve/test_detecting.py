@@ -65,11 +65,9 @@ def test_a_tenant_is_told_everything_about_its_own_keys(served: Running, marked:
 def test_the_public_gets_a_word_and_no_number(marked: dict[str, str]) -> None:
     with running(directory=Keys(DIRECTORY.tenants)) as served:
         for text, verdict in (
-            (marked["k2"], "marked"),
-            (marked["k1"], "no mark found"),
-            (UNMARKED, "no mark found"),
+            (marked["k2"], "marked"), (marked["k1"], "no mark found"), (UNMARKED, "no mark found"),
             ("short", "too short"),
-        ):
+        ):  # fmt: skip
             status, answer = ask(served, {"text": text}, None)
             assert status == 200 and answer["verdict"] == verdict
             assert set(answer) == {"object", "verdict", "message"} and not any(c.isdigit() for c in answer["message"])

@@ -44,29 +44,23 @@ def test_bad_values_are_refused(served: Running) -> None:
         ({"enable_thinking": False}, "enable_thinking", "is unknown by this server; use chat_template_kwargs"),
         ({"think": False}, "think", "is unknown by this server; use chat_template_kwargs"),
         ({"add_special_tokens": False}, "add_special_tokens", "is not supported"),
-        ({"another": 0}, "another", "is unknown"),
-        ({"echo": True}, "echo", "is not supported"),
+        ({"another": 0}, "another", "is unknown"), ({"echo": True}, "echo", "is not supported"),
         ({"tool_choice": "required"}, "tool_choice", "is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
         ({"something": "x"}, "something", "is unknown"),
         ({"temperature": -1}, "temperature", "greater than or equal to 0"),
-        ({"temperature": "1"}, "temperature", "number"),
-        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"temperature": "1"}, "temperature", "number"), ({"top_p": 0}, "top_p", "greater than 0"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"max_tokens": True}, "max_tokens", "valid integer"),
         ({"n": 100}, "n", "may ask for at most 16 texts, got 100"),
         ({"max_tokens": 500}, "prompt", "a text may have at most 256 tokens in total"),
-        ({"seed": 1 << 64}, "seed", "less than"),
-        ({"stop": ["a"] * 17}, "stop", "stop must be up to 16"),
-        ({"stop": [""]}, "stop", "stop must be"),
-        ({"prompt": ""}, "prompt", "at least one token"),
+        ({"seed": 1 << 64}, "seed", "less than"), ({"stop": ["a"] * 17}, "stop", "stop must be up to 16"),
+        ({"stop": [""]}, "stop", "stop must be"), ({"prompt": ""}, "prompt", "at least one token"),
         ({"prompt": [5, 10**9]}, "prompt", "token ids must be below"),
-        ({"prompt": [-1]}, "prompt", "token ids must be"),
-        ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
+        ({"prompt": [-1]}, "prompt", "token ids must be"), ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
         ({"prompt": ["x"] * 17}, "n", "may ask for at most 16 texts, got 17"),
-        ({"stop": "\ud800"}, "stop", "valid Unicode"),
-        ({"prompt": "half \ud800 pair"}, None, "valid Unicode"),
-    ):
+        ({"stop": "\ud800"}, "stop", "valid Unicode"), ({"prompt": "half \ud800 pair"}, None, "valid Unicode"),
+    ):  # fmt: skip
         begun = len(served.log.begun)
         status, answer = ask(served, {**PLAIN, **change})
         error = answer["error"]
@@ -77,28 +71,21 @@ def test_bad_values_are_refused(served: Running) -> None:
 
 def test_bad_chats_are_refused(served: Running) -> None:
     for change, said in (
-        ({"messages": []}, "at least 1 item"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        ({"messages": []}, "at least 1 item"), ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages.0.tool_calls"),
-        ({"top_logprobs": 3}, "top_logprobs requires logprobs"),
-        ({"logprobs": 3}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs requires logprobs"), ({"logprobs": 3}, "logprobs"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ):
+    ):  # fmt: skip
         status, answer = ask(served, {**CHAT, **change}, "/v1/chat/completions")
         assert status == 400 and said in answer["error"]["message"]
 
 
 def test_malformed_bodies_are_refused(served: Running) -> None:
     for body in (
-        b"",
-        b"{",
-        b'"text"',
-        b"{" * 100_000,
-        b"[" * 100_000 + b"]" * 100_000,
-        b"\xff\xfe",
+        b"", b"{", b'"text"', b"{" * 100_000, b"[" * 100_000 + b"]" * 100_000, b"\xff\xfe",
         b'{"model":"tiny","prompt":"x","temperature":NaN}',
         b'{"model":"tiny","prompt":"x","seed":' + b"9" * 5000 + b"}",
-    ):
+    ):  # fmt: skip
         status, answer = ask(served, body)
         assert (
             status == 400
@@ -131,13 +118,9 @@ def test_many_parameters_are_refused_and_strangers_before_their_bodies_are_looke
 
 def test_other_paths_are_unknown(served: Running) -> None:
     for path in (
-        "/v1/completions/",
-        "//v1/completions",
-        "/docs",
-        "/openapi.json",
-        "/v1/embeddings",
+        "/v1/completions/", "//v1/completions", "/docs", "/openapi.json", "/v1/embeddings",
         "/v1/completions/../../etc/passwd",
-    ):
+    ):  # fmt: skip
         status, answer = ask(served, PLAIN, path)
         assert status == 404 and answer["error"]["type"] == "not_found_error"
 

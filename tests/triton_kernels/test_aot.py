@@ -33,7 +33,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 206),
+        (["--capability", "90", "--checked"], 197),
         (["--capability", "80", "100", "--few"], 100),
         (["--capability", "80", "90", "100", "--trials"], 154),
     ],
@@ -87,6 +87,8 @@ def test_the_gate_can_fail(device):
         ("_race_kernel", {"registers": 65}, "registers"),
         ("_split_kernel", {"async_copies": 0}, "asynchronous"),
         ("_product_kernel", {"async_copies": 0}, "asynchronous"),
+        ("_product_kernel", {"issued": 4096, "useful": 2048}, "2 times the multiply-adds"),
+        ("_product_kernel", {"instructions": 7.6, "numbers": "int4 float16"}, "7.60 instructions a weight"),
         ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
     ]:
         assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))

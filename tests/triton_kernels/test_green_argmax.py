@@ -32,8 +32,7 @@ def test_scans_find_the_greens_of_the_words(device, key, width):
 
 
 @pytest.mark.parametrize(
-    "vocab_size, selfhash, width",
-    [(1, False, 0), (3, True, 1), (2047, False, 1), (2049, True, 3), (4099, False, 4)],
+    "vocab_size, selfhash, width", [(1, False, 0), (3, True, 1), (2047, False, 1), (2049, True, 3), (4099, False, 4)]
 )
 def test_scan_equals_the_reference(device, vocab_size, selfhash, width):
     scores = torch.randn(2, vocab_size).to(device)

@@ -6,10 +6,7 @@ import torch
 from caw.testing import assert_close
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
-from caw.triton_kernels.sibling_attention_ref import (
-    sibling_attention_paged_ref,
-    sibling_attention_ref,
-)
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
 
 ROWS = {torch.float32: "attention/float32", torch.float16: "attention/float16", torch.bfloat16: "attention/bfloat16"}
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16

@@ -8,13 +8,7 @@ import pytest
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
 KEY = 0xC0FFEE123456789
-ALL = [
-    KGW(key=KEY),
-    KGW(key=KEY, seeding="selfhash"),
-    Unigram(key=KEY),
-    EXP(key=KEY),
-    EXP(key=KEY, strength="scale"),
-]
+ALL = [KGW(key=KEY), KGW(key=KEY, seeding="selfhash"), Unigram(key=KEY), EXP(key=KEY), EXP(key=KEY, strength="scale")]
 
 
 @pytest.mark.parametrize("watermark", ALL, ids=lambda w: w.name)

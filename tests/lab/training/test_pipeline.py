@@ -13,12 +13,7 @@ from caw.io.token_texts import token_texts
 from caw.models import load_tokenizer
 from caw_lab.training.labels import read_labels
 from caw_lab.training.metrics import compare
-from caw_lab.training.pipeline import (
-    default_specs,
-    protect_line_ends,
-    stored_positions,
-    train_evaluator,
-)
+from caw_lab.training.pipeline import default_specs, protect_line_ends, stored_positions, train_evaluator
 from caw_lab.training.positions import Positions
 from caw_lab.training.settings import LabelFile, Reading, TrainSettings
 from caw_lab.training.train import predict

@@ -17,11 +17,7 @@ from caw.cli import app
 from caw_lab.evaluation.report.data import ReportData, Setting, read_report_data, setting_of_cell
 from caw_lab.evaluation.report.document import write_report
 from caw_lab.evaluation.report.robustness import robustness
-from caw_lab.evaluation.report.tables import (
-    Table,
-    main_table,
-    robustness_table,
-)
+from caw_lab.evaluation.report.tables import Table, main_table, robustness_table
 from caw_lab.evaluation.store import Store
 
 

@@ -41,12 +41,7 @@ def test_the_text_ends_with_the_sentence_of_its_answer() -> None:
 
 
 def test_what_closes_a_sentence_belongs_to_it() -> None:
-    for said in (
-        "**The answer is 9.**",
-        "The answer is 9。",
-        "The answer is $9.",
-        "'The answer is 9 (nine).'",
-    ):
+    for said in ("**The answer is 9.**", "The answer is 9。", "The answer is $9.", "'The answer is 9 (nine).'"):
         assert grade_number(f"5 + 4.\n{said} More words. And 10.", "9").text == f"5 + 4.\n{said}"
         assert grade_number(said, "9").text == said
 
