@@ -146,6 +146,15 @@ def generator_words(seeds: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """The 32-bit number indices[i] of the generator that seeds[i] starts, int64 [N]; torch.rand(n)[t] = (word t &
     0xFFFFFF) / 2^24.
     """
+    if not library():
+        return generator_words_ref(seeds, indices)
+    words = np.empty(len(indices), np.int64)
+    _call("caw_words", _int64(seeds), _int64(indices), len(words), words)
+    return words
+
+
+def generator_words_ref(seeds: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """`generator_words` in NumPy."""
     words = np.empty(len(indices), np.int64)
     unique, inverse = np.unique(seeds & SEED_MASK, return_inverse=True)
     order = np.argsort(inverse, kind="stable")

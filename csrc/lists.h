@@ -157,4 +157,18 @@ inline void answer_groups(const std::vector<Query>& queries, const std::vector<i
   }
 }
 
+// Numbers of the generators of the groups [begin, end); a query's token is the number's index.
+inline void words_of_groups(const std::vector<Query>& queries, const std::vector<int64_t>& begins, int64_t begin,
+    int64_t end, int64_t* out) {
+  for (int64_t g = begin; g < end; ++g) {
+    MersenneTwister random(queries[size_t(begins[size_t(g)])].seed);
+    int64_t block = -1;  // of kStateSize words; -1: nothing drawn yet
+    for (int64_t i = begins[size_t(g)]; i < begins[size_t(g) + 1]; ++i) {
+      const Query& query = queries[size_t(i)];
+      for (; block < int64_t(query.token) / kStateSize; ++block) kernels().twist(random.state);
+      out[query.index] = MersenneTwister::tempered(random.state[query.token % kStateSize]);
+    }
+  }
+}
+
 }  // namespace caw

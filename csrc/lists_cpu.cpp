@@ -78,15 +78,7 @@ Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
   const std::vector<Query> queries =
       sorted_queries(numbers.const_data_ptr<int64_t>(), place, n, int64_t(1) << 31, begins);
   for_each_part(int64_t(begins.size()) - 1, furthest / 4 + 2000, [&](int64_t begin, int64_t end) {
-    for (int64_t g = begin; g < end; ++g) {
-      MersenneTwister random(queries[size_t(begins[size_t(g)])].seed);
-      int64_t block = -1;  // of kStateSize words; -1: nothing drawn yet
-      for (int64_t i = begins[size_t(g)]; i < begins[size_t(g) + 1]; ++i) {
-        const Query& query = queries[size_t(i)];
-        for (; block < int64_t(query.token) / kStateSize; ++block) kernels().twist(random.state);
-        to[query.index] = MersenneTwister::tempered(random.state[query.token % kStateSize]);
-      }
-    }
+    words_of_groups(queries, begins, begin, end, to);
   });
   return out;
 }

@@ -58,5 +58,5 @@ def _heads(seeds: torch.Tensor, vocab_size: int, count: int) -> torch.Tensor:
 
 def generator_words_ref(seeds: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """The 32-bit number indices[i] of the generator that seeds[i] starts: int64 [N] twice -> int64 [N], below 2^32."""
-    words = text_scores.generator_words(seeds.cpu().numpy(), indices.cpu().numpy())
+    words = text_scores.generator_words_ref(seeds.cpu().numpy(), indices.cpu().numpy())
     return torch.from_numpy(words).to(indices.device)

@@ -49,6 +49,12 @@ CAW_API void caw_contains(
   answer_groups(queries, begins, 0, int64_t(begins.size()) - 1, vocab_size, count, out);
 }
 
+CAW_API void caw_words(const int64_t* seeds, const int64_t* indices, int64_t n, int64_t* out) {
+  std::vector<int64_t> begins;
+  const std::vector<Query> queries = sorted_queries(seeds, indices, n, int64_t(1) << 31, begins);
+  words_of_groups(queries, begins, 0, int64_t(begins.size()) - 1, out);
+}
+
 CAW_API void caw_permutation(uint32_t seed, int64_t size, int64_t count, int64_t* out) {
   Shuffle(size).draw(seed, count, [&](uint32_t token) { *out++ = token; });
 }

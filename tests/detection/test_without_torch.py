@@ -106,6 +106,8 @@ def test_lists_are_torchs(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in (0, 2**32 - 1):
         wanted = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).numpy()
         assert np.array_equal(text_scores.permutation(seed, size), wanted)
+        words = (text_scores.generator_words(np.full(size, seed), np.arange(size)[::-1]) & 0xFFFFFF) / 2**24
+        assert np.array_equal(words[::-1], torch.rand(size, generator=torch.Generator().manual_seed(seed)).numpy())
         with monkeypatch.context() as patch:
             patch.setattr(text_scores, "library", lambda: None)
             assert np.array_equal(text_scores.permutation(seed, size), wanted)
