@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import torch
 
 from caw.checks import require_number
 from caw.detection.detector import Detector
@@ -75,7 +74,7 @@ class _Alike:
 
     first: Watermark
     places: np.ndarray
-    keys: torch.Tensor = field(repr=False)
+    keys: np.ndarray = field(repr=False)
 
     def p_values(self, ids: np.ndarray) -> np.ndarray:
         """float64 [m], of one text int64 [n]."""
@@ -213,7 +212,7 @@ def _grouped(watermarks: Sequence[Signature]) -> tuple[list[_Alike], list[int]]:
 
 def _group(parts: Sequence[tuple[int, Watermark]]) -> _Alike:
     natives = [part.under_subkey(number).native for _, part in parts for number in range(part.family)]
-    keys = torch.tensor([native.signed_key for native in natives if native is not None], dtype=torch.int64)
+    keys = np.array([native.signed_key for native in natives if native is not None], dtype=np.int64)
     return _Alike(parts[0][1], np.array([place for place, _ in parts]), keys)
 
 

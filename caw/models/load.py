@@ -14,6 +14,7 @@ from caw.models.gguf import cache_folder, dequantized, is_gguf
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name
+from caw.requirements import require
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,7 @@ def load_model(
     dequantized because its blocks cannot be used directly.
     """
     require_name(name)
+    require("torch", "loading a model")
     place = resolve_device(device)
     source = file_or_folder(name)
     if quantization is None:

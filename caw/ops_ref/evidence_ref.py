@@ -3,7 +3,7 @@
 import torch
 
 from caw.op_indices import RACE_TOP_K, SELFHASH
-from caw.ops_ref.score_tokens_ref import score_tokens_ref
+from caw.text_scores import score_tokens_ref
 
 
 def show_evidence_ref(
