@@ -1,10 +1,11 @@
 """Package folders and the compiled extension; metadata lives in pyproject.toml.
 
-    caw._C       C++ ops for the CPU: always built where a compiler and torch are at hand
+    caw._plain   what detection scores, without torch and Python: built where a compiler is at hand, else NumPy serves
+    caw._C       C++ ops for the CPU: built where torch is at hand too
     caw._C_cuda  CUDA ops: built where CUDA_HOME and a CUDA build of torch are, or with CAW_BUILD_CUDA=1
 
-Both use torch's stable ABI, so that one file serves torch 2.11 to 2.15 and every Python from 3.10. Torch must be
-importable while building (`--no-build-isolation`). A build that fails leaves the reason beside the package and the
+The last two use torch's stable ABI: one file serves torch 2.11 to 2.15 and every Python from 3.10. Torch must be
+importable while building them (`--no-build-isolation`). A build that fails leaves the reason beside the package and the
 library on its PyTorch reference; CAW_EXT=require makes it fatal, once all that can be built is in its place.
 """
 
@@ -13,8 +14,9 @@ import runpy
 import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command import editable_wheel
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 REQUIRE = os.environ.get("CAW_EXT") == "require"
@@ -57,12 +59,23 @@ def sources(*patterns):
 
 def without_paths(flags, prefix=""):
     """Compiler flags that keep this machine's folders out of error messages."""
-    folders = (f"{ROOT}/", f"{Path(torch.__file__).parents[1]}/")
+    folders = (f"{ROOT}/", *([] if torch is None else [f"{Path(torch.__file__).parents[1]}/"]))
     return [*flags, *(f"{prefix}-ffile-prefix-map={folder}=" for folder in folders)]
 
 
 def extensions():
     headers = sources("csrc/**/*.h", "csrc/**/*.inc")
+    plain = Extension(
+        "caw._plain",
+        sources("csrc/plain/*.cpp"),
+        extra_compile_args=without_paths(FLAGS["PLAIN_FLAGS"]),
+        extra_link_args=["-s"],
+        language="c++",
+        depends=[*headers, *sources("csrc/cpu/*.cpp")],
+        optional=torch is None,  # with torch, the builder notes a failure and goes on
+    )
+    if torch is None:
+        return [plain]
     common = {"py_limited_api": True, "include_dirs": [str(ROOT / "csrc")], "depends": headers}
     cpu = CppExtension(
         "caw._C",
@@ -73,7 +86,7 @@ def extensions():
     )
     wants_cuda = os.environ.get("CAW_BUILD_CUDA", "1" if CUDA_HOME and torch.version.cuda else "0")
     if wants_cuda != "1":
-        return [cpu]
+        return [plain, cpu]
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in FLAGS["CUDA_ARCHITECTURES"]]
     cuda = CUDAExtension(
         "caw._C_cuda",
@@ -84,7 +97,7 @@ def extensions():
         },
         **common,
     )
-    return [cpu, cuda]
+    return [plain, cpu, cuda]
 
 
 def builder():
@@ -93,6 +106,8 @@ def builder():
     class Build(BuildExtension):
         def run(self):
             self.beside_sources = self.inplace  # setuptools builds elsewhere first and forgets it meanwhile
+            if self.inplace:  # pip would take a fresh folder each time, and everything would be compiled again
+                self.build_temp = str(ROOT / "build" / "objects")
             super().run()
             # what could be built is in its place by now: a GPU's kernels that fail take no CPU's along
             if REQUIRE and self.failures:
@@ -129,15 +144,13 @@ def builder():
     return Build.with_options(no_python_abi_suffix=True)
 
 
-compiled = (
-    {
-        "ext_modules": extensions(),
-        "cmdclass": {"build_ext": builder()},
-        "options": {"bdist_wheel": {"py_limited_api": "cp310"}},
-    }
-    if torch is not None
-    else {}
-)
+class PlainBuild(build_ext):
+    """Builds `_plain.so`, which ctypes loads, whatever the Python."""
+
+    def get_ext_filename(self, name):
+        return name.replace(".", "/") + ".so"
+
+
 setup(
     packages=[
         *find_packages(include=["caw", "caw.*", "caw_lab", "caw_lab.*"]),
@@ -156,5 +169,7 @@ setup(
         ],
         "caw_lab": ["training/*.jsonl"],
     },
-    **compiled,
+    ext_modules=extensions(),
+    cmdclass={"build_ext": PlainBuild if torch is None else builder()},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

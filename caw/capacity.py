@@ -10,9 +10,7 @@ policies, operators and kernels all use these functions.
 
 from __future__ import annotations
 
-import torch
-from torch.nn.functional import linear
-
+from caw.arrays import torch
 from caw.op_indices import TRANSFORMS
 
 PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
@@ -67,9 +65,9 @@ def evaluate_capacity_ref(features: torch.Tensor, weights: list[torch.Tensor]) -
     weights: mean [F], scale [F], W1 [h, F], b1 [h], W2 [h, h], b2 [h], W3 [1, h], b3 [1], all float32.
     """
     mean, scale, w1, b1, w2, b2, w3, b3 = weights
-    x = torch.relu(linear((features - mean) / scale, w1, b1))
-    x = torch.relu(linear(x, w2, b2))
-    return linear(x, w3, b3).squeeze(-1).sigmoid()
+    x = torch.relu(torch.nn.functional.linear((features - mean) / scale, w1, b1))
+    x = torch.relu(torch.nn.functional.linear(x, w2, b2))
+    return torch.nn.functional.linear(x, w3, b3).squeeze(-1).sigmoid()
 
 
 def strength_of(capacity: torch.Tensor, theta: float, beta: float) -> torch.Tensor:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from caw import prf
+from caw.arrays import torch
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, RULES, Rule
 
 BEHIND = 1 << 31  # beyond every token id

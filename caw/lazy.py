@@ -21,7 +21,14 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         import importlib.util
 
         if name in homes:
-            value = getattr(importlib.import_module(homes[name]), name)
+            try:
+                value = getattr(importlib.import_module(homes[name]), name)
+            except ModuleNotFoundError as error:
+                from caw.requirements import PACKAGES, missing
+
+                if error.name not in PACKAGES:
+                    raise
+                raise ImportError(missing(error.name, f"{package}.{name}")) from error
             setattr(sys.modules[package], name, value)
             return value
         if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
@@ -29,6 +36,6 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes} - {"TYPE_CHECKING", "lazy", "lazy_names"})
 
     return get, names

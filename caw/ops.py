@@ -22,14 +22,9 @@ from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
-from caw.ops_ref.permutation_ref import (
-    generator_words_ref,
-    permutation_contains_ref,
-    permutation_green_ref,
-)
+from caw.ops_ref.permutation_ref import generator_words_ref, permutation_contains_ref, permutation_green_ref
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
-from caw.ops_ref.score_keys_ref import score_keys_ref
-from caw.ops_ref.score_tokens_ref import score_tokens_ref
+from caw.text_scores import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
@@ -261,13 +256,6 @@ score_tokens = register(
         tokens.new_empty(tokens.shape, dtype=torch.float64),
         tokens.new_empty((tokens.shape[0] if scheme == 1 else 0,)),
     ),
-)
-
-# ---- score_keys: float64 [m], what evidence that counts scores in all under each of m keys; not for selfhash --------
-score_keys = register(
-    "score_keys(Tensor contexts, Tensor tokens, Tensor keys, int scheme, int threshold) -> Tensor",
-    score_keys_ref,
-    lambda contexts, tokens, keys, scheme, threshold: keys.new_empty(keys.shape, dtype=torch.float64),
 )
 
 # ---- show_evidence, count_evidence: what a detector would count of texts in the making, one token at a time ----------

@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
-MASK = 0xFFFFFFFF
+from caw.arrays import columns, is_tensor, space_of, torch
+
+MASK, KEY_MASK = 0xFFFFFFFF, (1 << 64) - 1
 ROUNDS = 10
 MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
@@ -30,7 +31,7 @@ CONTEXT_DOMAIN, TOKEN_DOMAIN = 0x574D4358, 0x574D544B
 UNIFORM_BITS = 24
 
 Words = tuple[Any, Any, Any, Any]  # four 32-bit words: int, int64 ndarray or int64 tensor alike
-Key: TypeAlias = int | torch.Tensor
+Key: TypeAlias = "int | torch.Tensor"
 
 
 def philox4x32(counter: Words, key_lo: Any, key_hi: Any) -> Words:
@@ -81,8 +82,7 @@ def context_words(key: Key, contexts: torch.Tensor, tokens: torch.Tensor) -> tor
     """Return the words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing), int64 [..., N]; keys [...,
     1].
     """
-    state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
-    return token_word(key, state, tokens)
+    return token_word(key, absorb_context(key, [c[..., None] for c in columns(contexts)]), tokens)
 
 
 def vocabulary_words(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -91,7 +91,7 @@ def vocabulary_words(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch
 
     Keys are int or [B, 1].
     """
-    state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
+    state = absorb_context(key, [c[..., None] for c in columns(contexts)])
     blocks = torch.arange((vocab_size + 3) // 4, device=contexts.device).expand(contexts.shape[0], -1)
     key_lo, key_hi = key_halves(key)
     words = philox4x32((blocks, state[0], state[1], state[2]), key_lo ^ state[3], key_hi ^ TOKEN_DOMAIN)
@@ -101,7 +101,8 @@ def vocabulary_words(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch
 
 def anchored_seeds(key: Key, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the smallest word of each of `tokens` [..., N] behind a single token of its context [..., W >= 1]."""
-    return torch.stack([context_words(key, x.unsqueeze(-1), tokens) for x in contexts.unbind(-1)]).amin(dim=0)
+    np_or_torch = space_of(contexts)
+    return np_or_torch.amin(np_or_torch.stack([context_words(key, x[..., None], tokens) for x in columns(contexts)]), 0)
 
 
 def anchored_vocabulary_seeds(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -116,7 +117,7 @@ def seeded_words(key: Key, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.T
 
 def pick(words: Words, index: Any) -> Any:
     """Return words[index] for an index 0..3, elementwise."""
-    if isinstance(index, torch.Tensor):
+    if is_tensor(index):
         out = torch.where(index == 1, words[1], words[0])
         return torch.where(index == 3, words[3], torch.where(index == 2, words[2], out))
     if isinstance(index, np.ndarray):
@@ -128,7 +129,7 @@ def uniform(word: Any) -> Any:
     """Map a word to ((word >> 8) + 1) / (2^24 + 1) in (0, 1): float64 division, float32 value, stored in float64."""
     numerator = (word >> (32 - UNIFORM_BITS)) + 1
     denominator = (1 << UNIFORM_BITS) + 1
-    if isinstance(word, torch.Tensor):
+    if is_tensor(word):
         return (numerator.double() / denominator).float().double()
     if isinstance(word, np.ndarray):
         return (numerator / denominator).astype(np.float32).astype(np.float64)
@@ -138,7 +139,7 @@ def uniform(word: Any) -> Any:
 def gumbel(word: Any) -> Any:
     """Map a word to a standard Gumbel value -log(-log(uniform)) in float64."""
     u = uniform(word)
-    if isinstance(u, torch.Tensor):
+    if is_tensor(u):
         return -torch.log(-torch.log(u))
     return -np.log(-np.log(u))
 

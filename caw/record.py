@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-
-from caw import ops
+from caw.arrays import ops, torch
 from caw.defaults import RECORD_SIZE
 
 R = TypeVar("R", bound="Rows")

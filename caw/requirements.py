@@ -21,6 +21,8 @@ PACKAGES = {
     "reedsolo": ("reedsolo", "payload"),
     "scikit-learn": ("sklearn", "eval"),
     "sqlalchemy": ("sqlalchemy", "registry"),
+    "torch": ("torch", "generate"),
+    "transformers": ("transformers", "generate"),
 }
 
 
@@ -29,17 +31,24 @@ def require(package: str, purpose: str) -> None:
 
     purpose: what it is needed for, as the words after "required for".
     """
-    module, extra = PACKAGES[package]
+    if not there(PACKAGES[package][0]):
+        raise ImportError(missing(package, purpose))
+
+
+def missing(package: str, purpose: str) -> str:
+    """The sentence about a package of PACKAGES that is not installed."""
+    extra = PACKAGES[package][1]
+    return f"{package} is required for {purpose} and is not installed; run `pip install 'caw-watermark[{extra}]'`"
+
+
+def there(module: str) -> bool:
+    """Whether a module can be imported."""
     try:
-        there = importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # what finders that block a package raise
-        there = False
+        return False
     except ValueError:  # a module without a spec, which somebody put in sys.modules
-        there = sys.modules.get(module) is not None
-    if not there:
-        raise ImportError(
-            f"{package} is required for {purpose} and is not installed; run `pip install 'caw-watermark[{extra}]'`"
-        )
+        return sys.modules.get(module) is not None
 
 
 def namesake() -> str:

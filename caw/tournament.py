@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
+from caw.arrays import clamped, columns, space_of, torch
 
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
 
 
 def ngram_hashes(context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the hash of each n-gram, wrapping int64 [B, N]: context int64 [B, W] (missing = 0), tokens [B, N]."""
-    state = context.new_ones(context.shape[0])
-    for column in context.clamp_min(0).unbind(1):
+    state = space_of(context).ones_like(context[:, 0])
+    for column in columns(clamped(context)):
         state = (state + column) * MULTIPLIER + INCREMENT
     return (state[:, None] + tokens) * MULTIPLIER + INCREMENT
 
 
 def places(hashes: torch.Tensor, key: int, size: int) -> torch.Tensor:
     """Return where a layer's key reads the table of `size` bits, int64 like `hashes`."""
-    index = (hashes + key).mul_(MULTIPLIER).add_(INCREMENT)
+    index = hashes + key  # a copy, which the rest changes in place
+    index *= MULTIPLIER
+    index += INCREMENT
     # the remainder of a power of two in two's complement
-    return index.bitwise_and_(size - 1) if size & (size - 1) == 0 else index.remainder_(size)
+    return index & (size - 1) if size & (size - 1) == 0 else index % size
 
 
 def layered_table(bits: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:

@@ -42,10 +42,6 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
 std::tuple<Tensor, Tensor> score_tokens(
     const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold);
 
-// What evidence that counts, `tokens` [n] behind `contexts` [n, W], scores in all under each of the keys [m].
-Tensor score_keys(
-    const Tensor& contexts, const Tensor& tokens, const Tensor& keys, int64_t scheme, int64_t threshold);
-
 std::tuple<Tensor, Tensor, Tensor> show_evidence(const Tensor& padded, const Tensor& counts, const Tensor& tokens,
     const Tensor& seen, const Tensor& distinct, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold);
 

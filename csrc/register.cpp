@@ -14,7 +14,6 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("evaluator_step", TORCH_BOX(&caw::evaluator_step));
   m.impl("enumerate_candidates", TORCH_BOX(&caw::enumerate_candidates));
   m.impl("score_tokens", TORCH_BOX(&caw::score_tokens));
-  m.impl("score_keys", TORCH_BOX(&caw::score_keys));
   m.impl("show_evidence", TORCH_BOX(&caw::show_evidence));
   m.impl("count_evidence", TORCH_BOX(&caw::count_evidence));
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));

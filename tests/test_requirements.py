@@ -30,7 +30,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_is_missing_is_one_sentence(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, package)
-    expected = rf"^{package} is required for this test and is not installed; run `pip install 'caw\[\w+\]'`$"
+    expected = rf"^{package} is required for this test and is not installed; run `pip install 'caw-watermark\[\w+\]'`$"
     with pytest.raises(ImportError, match=expected):
         require(package, "this test")
 

@@ -1,7 +1,5 @@
 """Models and prompts to measure with: a real model, or random weights with a real model's shapes."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from caw.benchmark.sizes import SHAPES
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.network import shipped
+from caw.evaluator.shelf import shipped
 from caw.evaluator.token_classes import CLASSES, class_table
 from caw.models import load_model
 from caw.models.device import resolve_device, resolve_dtype

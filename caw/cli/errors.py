@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from caw.cli.interrupts import INTERRUPTED, working
+from caw.requirements import PACKAGES, missing
 
 __all__ = ["BAD_LINES", "BAD_USAGE", "INTERRUPTED", "complain", "kept_on_interrupt", "one_sentence", "user_errors"]
 BAD_LINES, BAD_USAGE = 1, 2
@@ -81,6 +82,8 @@ def one_sentence(error: BaseException) -> str:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"cannot write{where}: {error.strerror.lower()}; free some space, then run the same command again"
         return f"cannot use{where}: {error.strerror.lower()}; check the path and its permissions"
+    if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
+        return missing(error.name, "this command")
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
 

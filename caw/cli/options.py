@@ -178,7 +178,7 @@ def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
     if needed and needed not in given:
         raise ValueError(f"policy {name} requires --{needed}, got none; give a number")
     if name == "capacity" and "evaluator" not in given:
-        from caw.evaluator.network import UNIVERSAL, shipped_for
+        from caw.evaluator.shelf import UNIVERSAL, shipped_for
 
         given["evaluator"] = shipped_for(model) or UNIVERSAL
     return make_policy(name, **given)

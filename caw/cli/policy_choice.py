@@ -52,7 +52,7 @@ def choose_policy(
 
     remark: which evaluator a model without its own gets; "" otherwise.
     """
-    from caw.evaluator.network import shipped_for
+    from caw.evaluator.shelf import shipped_for
 
     if name is not None or not marked:
         return name or PLAIN, ""

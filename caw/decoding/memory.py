@@ -5,8 +5,6 @@ the largest prefill, the part of packed weights that it makes dense, and a GPU's
 not fit becomes a smaller one, whose rows are refilled more often.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +106,7 @@ class Needs:
 
 
 def decoding_needs(
-    facts: ModelFacts,
-    capacity: int,
-    slots: int,
-    history: int,
-    limit: int | None = None,
-    compiled: bool = False,
+    facts: ModelFacts, capacity: int, slots: int, history: int, limit: int | None = None, compiled: bool = False
 ) -> Needs:
     """Compute the memory of decoding with caches of `capacity` tokens, and `slots` candidates.
 

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
-import torch
 
+from caw.arrays import is_tensor
 from caw.io.token_texts import id_count
 from caw.io.unicode import is_unicode
 
 ID_LIMIT = 1 << 31
 SHAPES = "a str, one flat sequence of token ids, or a list of either"
+MISSING = "must be a text, found none; leave it out"
 HALF = "must be valid Unicode, found half of a surrogate pair; repair the text"
-# what a tensor of ids may hold
-INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = [f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)]  # what a tensor of ids may hold
+
+if TYPE_CHECKING:
+    import torch
+
+    class Column(Protocol):
+        """A column of a table, such as a pandas or polars Series."""
+
+        def to_list(self) -> list[Any]: ...
+
+    One: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor
+    Many: TypeAlias = list[str] | tuple[str, ...] | list[list[int]] | Column
 
 
 def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
     """Return (texts, whether there is a single one): a str, a flat sequence of ids, or a list of either; [] is no
     texts.
 
-    A list is classified by its first item. Raises TypeError for other types.
+    A list is classified by its first item that is not missing (None, NaN); a column of a table and an array of objects
+    are lists of their items. Raises TypeError for other types.
     """
-    if isinstance(text_or_ids, (str, np.ndarray, torch.Tensor)):
+    tensor = is_tensor(text_or_ids)
+    if not (tensor or isinstance(text_or_ids, (str, list, tuple))) and hasattr(text_or_ids, "__array__"):
+        text_or_ids = np.asarray(text_or_ids)  # of a column; an array stays itself
+    if isinstance(text_or_ids, np.ndarray) and text_or_ids.ndim == 1 and text_or_ids.dtype.kind in "OUT":
+        text_or_ids = text_or_ids.tolist()
+    if tensor or isinstance(text_or_ids, (str, np.ndarray)):
         return [text_or_ids], True
     if not isinstance(text_or_ids, (list, tuple)):
         raise TypeError(f"expected {SHAPES}, got {type(text_or_ids).__name__}; pass the generated text or its ids")
-    single = len(text_or_ids) > 0 and not _is_text(text_or_ids[0])
+    first = next((item for item in text_or_ids if not is_missing(item)), "")
+    single = not _is_text(first)
     return ([text_or_ids], True) if single else (list(text_or_ids), False)
 
 
@@ -69,15 +87,22 @@ def check_known(ids: np.ndarray, tokenizer: Any, name: str) -> None:
 
 
 def unreadable(item: Any, name: str) -> str:
-    """Return why no tokenizer can read this text; "" for every other text, and for ids."""
+    """Return why no tokenizer can read this text, or that it is missing; "" for every other text, and for ids."""
+    if is_missing(item):
+        return f"{name} {MISSING}"
     return f"{name} {HALF}" if isinstance(item, str) and not is_unicode(item) else ""
 
 
 def read_prefix(prefix: Any) -> str | tuple[int, ...]:
     """Convert text or ids that a text may begin with. TypeError or ValueError for anything else."""
-    if complaint := unreadable(prefix, "prefix"):
+    if isinstance(prefix, str) and (complaint := unreadable(prefix, "prefix")):
         raise ValueError(complaint)
     return prefix if isinstance(prefix, str) else tuple(flat_ids(prefix, "prefix").tolist())
+
+
+def is_missing(item: Any) -> bool:
+    """Return whether this is how a table says that it has no text: None, NaN or pandas' NA."""
+    return item is None or type(item).__name__ == "NAType" or (isinstance(item, float) and item != item)
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any) -> Any:
@@ -111,9 +136,9 @@ def flat_ids(item: Any, name: str) -> np.ndarray:
         # NumPy would take them for 0 and 1 among integers
         if kinds & {bool, np.bool_} or any(array.dtype == bool for array in arrays):
             refuse("one with a bool", own)
-        if any(issubclass(kind, torch.Tensor) for kind in kinds):
-            item = [_array(i, refuse) if isinstance(i, torch.Tensor) else i for i in item]
-    elif isinstance(item, torch.Tensor):
+        if kinds - {int}:
+            item = [_array(i, refuse) if is_tensor(i) else i for i in item]
+    elif is_tensor(item):
         item = _array(item, refuse)
     elif not isinstance(item, np.ndarray):
         refuse(f"of type {type(item).__name__}", f"pass {SHAPES}")
@@ -134,20 +159,21 @@ def flat_ids(item: Any, name: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _array(tensor: torch.Tensor, refuse: Callable[[str, str], NoReturn]) -> np.ndarray:
+def _array(tensor: Any, refuse: Callable[[str, str], NoReturn]) -> np.ndarray:
     """Convert a dense tensor of integers to an array."""
-    if tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_meta or tensor.is_nested or str(tensor.layout) != "torch.strided":
         kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else "sparse"
         refuse(f"a {kind} tensor", "pass a dense one")
     if not tensor.numel():
         return np.empty(tuple(tensor.shape), np.int64)
-    if tensor.dtype not in INTEGERS:
-        refuse(f"of {str(tensor.dtype).removeprefix('torch.')} values", "pass what the tokenizer returned as input_ids")
+    if dtype not in INTEGERS:
+        refuse(f"of {dtype} values", "pass what the tokenizer returned as input_ids")
     return tensor.detach().cpu().numpy()
 
 
 def _is_text(item: Any) -> bool:
     """Return whether an item of a list is a text, not a token id (ids may be NumPy scalars or 0-d tensors)."""
-    if isinstance(item, (np.ndarray, torch.Tensor)):
+    if isinstance(item, np.ndarray) or is_tensor(item):
         return item.ndim > 0
     return isinstance(item, (str, list, tuple))

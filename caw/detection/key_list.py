@@ -8,8 +8,6 @@ With detectors that search for regions, a watermark's p-value is that of its who
 Its regions are those that pass an equal share of the rate, so the guarantee holds for all regions of all watermarks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +60,7 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
         if each is detectors or not isinstance(each, Detector):
             raise TypeError(
                 f"detectors must be a mapping of names to Detectors, got {type(each).__name__}; make each with "
-                "caw.detection.Detector(tokenizer, watermark)"
+                "caw.Detector(tokenizer, watermark)"
             )
     if not detectors:
         raise ValueError("at least one watermark is required, got none; name the watermarks to test for")

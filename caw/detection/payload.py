@@ -12,13 +12,10 @@ The code consists of blocks of at most 16 bits, and the score is a sum over bloc
 tried, so the best message is found exactly.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy import special
 
 from caw.detection.evidence import first_occurrences
@@ -54,8 +51,8 @@ class PayloadReading:
 def payload_evidence(watermark: Watermark, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (values float64 [n, r], positions int64 [n], evidence int64 [n, E]) of one text int64 [n]."""
     assert isinstance(watermark, Formatted) and isinstance(watermark.scheme, Symbols)
-    scores = watermark.scheme.payload_scores(torch.from_numpy(ids))
-    return scores.values.numpy(), scores.positions.numpy(), scores.evidence.numpy()
+    scores = watermark.scheme.payload_scores(ids)
+    return scores.values, scores.positions, scores.evidence
 
 
 def read_text(watermark: Watermark, ids: np.ndarray) -> tuple[PayloadReading, np.ndarray]:

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from caw import ops
+from caw import text_scores
 from caw.detection.family import alone, family_wise
 from caw.detection.message import sentence_of
 from caw.detection.result import DetectionResult
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from caw.detection.detector import Detector
 
 
-def sums_of(watermark: Watermark, ids: np.ndarray, keys: torch.Tensor) -> tuple[np.ndarray, int]:
+def sums_of(watermark: Watermark, ids: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, int]:
     """(scores float64 [m] of one text int64 [n] under each of the keys int64 [m], how many tokens count).
 
     For watermarks where contexts say what counts, whatever the key.
@@ -41,10 +40,9 @@ def sums_of(watermark: Watermark, ids: np.ndarray, keys: torch.Tensor) -> tuple[
     native = one.native
     assert native is not None
     _, counted, _, _ = score_texts(one, [ids], "exact")
-    tokens, kept = torch.from_numpy(ids), torch.from_numpy(counted)
-    contexts = one.contexts(tokens)[kept]
-    sums = ops.score_keys(contexts, tokens[kept], keys, native.scheme, native.threshold)
-    return sums.numpy(), int(counted.sum())
+    contexts = one.contexts(ids)[counted]
+    sums = text_scores.score_keys(contexts, ids[counted], keys, native.scheme, native.threshold)
+    return sums, int(counted.sum())
 
 
 def weighted_sums(marks: Sequence[Watermark], ids: np.ndarray, weights: TextWeights) -> np.ndarray:
@@ -68,7 +66,7 @@ def detect_subkeys(detector: Detector, ids: np.ndarray) -> DetectionResult:
     if alike and isinstance(detector.weights, TextWeights):
         tried = [int(weighted_sums(marks, ids, detector.weights).argmax())]
     elif alike:
-        keys = torch.tensor([native.signed_key for native in natives if native is not None])
+        keys = np.array([native.signed_key for native in natives if native is not None])
         tried = [int(sums_of(mark, ids, keys)[0].argmax())]
     found: list[tuple[int, DetectionResult]] = []
     for number in tried:

@@ -4,18 +4,15 @@ Texts pass through the watermark as one stream, separated by `window` missing to
 count: EXP counts each context, KGW each (context, token) or (seed, token), Unigram each distinct token once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
+from caw.arrays import torch
 from caw.detection.evidence import first_occurrences
 from caw.detection.family import tests_of
-from caw.forking import survive_forks
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING
 
@@ -62,18 +59,17 @@ def score_stream(
             f"tokens are scored under one key, got {tests_of(watermark)} of {watermark.name}; give one of them, "
             "watermark.under_subkey(number)"
         )
-    survive_forks()
     gap = np.full(watermark.window, MISSING, dtype=np.int64)
     stream = np.concatenate([part for text in texts for part in (gap, text)])
     real = stream != MISSING
     watermark.check_ids(int(stream.max(initial=MISSING)))
-    scores = watermark.score_tokens(torch.from_numpy(stream))
+    scores = watermark.score_tokens(stream if watermark.scores_arrays else torch.from_numpy(stream))
     evidence, counted = scores.compat_evidence, scores.scored
     if mode == "exact":
         evidence = scores.evidence
         counted = counted if scores.keyless is None else counted & ~scores.keyless
-    once = None if evidence is None else evidence.numpy()[real]
-    return scores.values.numpy()[real], once, counted.numpy()[real]
+    once = None if evidence is None else np.asarray(evidence)[real]
+    return np.asarray(scores.values)[real], once, np.asarray(counted)[real]
 
 
 def chunks(texts: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:

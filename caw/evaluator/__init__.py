@@ -6,15 +6,15 @@ from caw.lazy import lazy_names
 
 if TYPE_CHECKING:
     from caw.evaluator.features import FeatureSpec
-    from caw.evaluator.network import Evaluator, default_beta, shipped, shipped_for, warn_of_other_model
+    from caw.evaluator.network import Evaluator, default_beta, warn_of_other_model
+    from caw.evaluator.shelf import shipped, shipped_for
 else:  # PyTorch takes a second to import, so it waits for the first name that needs it
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "FeatureSpec": "caw.evaluator.features",
-            **dict.fromkeys(
-                ("Evaluator", "warn_of_other_model", "default_beta", "shipped", "shipped_for"), "caw.evaluator.network"
-            ),
+            **dict.fromkeys(("Evaluator", "warn_of_other_model", "default_beta"), "caw.evaluator.network"),
+            **dict.fromkeys(("shipped", "shipped_for"), "caw.evaluator.shelf"),
         },
     )
 

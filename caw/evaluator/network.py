@@ -5,7 +5,6 @@ Watermark Capacity Evaluator").
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import torch
 from safetensors.torch import save
 from torch.nn.functional import dropout
 
-from caw.defaults import BETA, BETA_BY_MODEL
+from caw.defaults import BETA
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.file_format import read_file
+from caw.evaluator.shelf import WEIGHTS_FOLDER, beta_for, plain_name, shipped
 from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table, class_table_of, reads_classes
 from caw.io.files import write_whole
 from caw.io.vocabulary import Vocabulary
 from caw.io.warn import warn_caller
 
-WEIGHTS_FOLDER = Path(__file__).parent / "weights"
-UNIVERSAL = "universal"  # the shipped evaluator for models without one of their own
 # in the order of `Evaluator.weights`
 WEIGHTS = ("mean", "scale", *(f"layer{n}.{part}" for n in (1, 2, 3) for part in ("weight", "bias")))
 TELL = "pass the model's own as tokenizer= (to caw.decode as caw_tokenizer=), or CapacityPolicy(...).serving(tokenizer)"
@@ -261,25 +259,11 @@ def warn_of_other_model(evaluator: Evaluator, model_name: str | Path) -> None:
     folder with the model's name, is the same model. No warning for an evaluator that names no model or is universal.
     """
     trained = "" if evaluator.universal else str(evaluator.provenance.get("model") or "")
-    if trained and _plain_name(trained) != _plain_name(model_name):
+    if trained and plain_name(trained) != plain_name(model_name):
         warn_caller(
             f"this evaluator was trained on {trained}, not on {model_name}, so capacities may be inaccurate; train "
             "one for this model with `caw train-evaluator`"
         )
-
-
-def _plain_name(name: str | Path) -> str:
-    """Return the last part of a hub id or path, lower case, without .gguf, quantization mark and "-instruct"."""
-    last = str(name).rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
-    return re.sub(r"[-._](i?q\d\w*|f16|f32|bf16|fp16)$", "", last).removesuffix("-instruct")
-
-
-def shipped_for(model_name: str | Path) -> str | None:
-    """Return the name of the shipped evaluator of a model given by hub id, folder or .gguf file; None if there is
-    none.
-    """
-    plain = _plain_name(model_name)
-    return plain if plain in shipped() else None
 
 
 def default_beta(evaluator: Evaluator | str | Path) -> float:
@@ -293,13 +277,3 @@ def default_beta(evaluator: Evaluator | str | Path) -> float:
         except (OSError, ValueError):
             return BETA
     return beta_for(str(evaluator.provenance.get("model") or ""))
-
-
-def beta_for(model_name: str | Path) -> float:
-    """Return the beta that suits evaluators of a model, given by any of its names."""
-    return BETA_BY_MODEL.get(_plain_name(model_name), BETA)
-
-
-def shipped() -> list[str]:
-    """Return the names of the shipped evaluators."""
-    return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))

@@ -1,7 +1,5 @@
 """Supported architectures of .gguf files: their settings as a transformers config, and their tensor names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,10 +95,7 @@ def _biased(account: Account, parts: tuple[str, ...]) -> bool:
 
 
 def _plain(account: Account, common: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "rms_norm_eps": account.real("attention.layer_norm_rms_epsilon"),
-        "rope_parameters": _rope(account, common),
-    }
+    return {"rms_norm_eps": account.real("attention.layer_norm_rms_epsilon"), "rope_parameters": _rope(account, common)}
 
 
 def _llama(account: Account, common: dict[str, Any]) -> dict[str, Any]:

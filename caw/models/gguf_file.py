@@ -3,8 +3,6 @@
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import mmap
@@ -69,11 +67,15 @@ class GGUFFile:
             raise self._broken(f"version {version}, of which only 2 and 3 are known")
         tensors, settings = struct.unpack("<QQ", self._take(16))
         self.settings: dict[str, Any] = {}
+        self._left_out: dict[str, int] = {}  # where lists of texts begin
         for _ in range(settings):
             name = self._text(MOST_KEY)
             if name in self.settings:
                 raise self._broken(f"two settings {name[:MOST_NAME]!r}")  # others may take the other one
+            at = self._at
             self.settings[name] = self._value(struct.unpack("<I", self._take(4))[0], 0)
+            if self.settings[name] is None:
+                self._left_out[name] = at
         found = [self._tensor() for _ in range(tensors)]
         alignment = self.settings.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
@@ -89,6 +91,16 @@ class GGUFFile:
         """The file's architecture; empty if it names none."""
         found = self.settings.get("general.architecture")
         return found if isinstance(found, str) else ""
+
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of a list that the settings leave out; [] if there is none of that name."""
+        if name not in self._left_out:
+            return []
+        self._at = self._left_out[name]
+        kind, inner, count = struct.unpack("<IIQ", self._take(16))
+        if (kind, inner) != (ARRAY, STRING):
+            raise self._broken(f"other things than texts in {name}")
+        return [self._text() for _ in range(count)]
 
     def check_layers(self) -> None:
         """Raise ValueError unless its tensors form as many layers as its settings say, numbered from 0.

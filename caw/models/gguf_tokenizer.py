@@ -4,10 +4,10 @@ A file names its pre-tokenizer. transformers knows some names and uses GPT-2's f
 The expressions are those of the models' own tokenizer.json.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from caw.io.show import shown
 from caw.models.gguf_file import GGUFFile
@@ -85,6 +85,7 @@ KNOWN = {
 }  # fmt: skip
 OFF = ("add_sep_token", "remove_extra_whitespaces")  # would change ids where they hold
 GGML = "tokenizer.ggml."
+CONTROL, USER_DEFINED = 3, 4  # types of tokens
 
 
 def check_tokenizer(file: GGUFFile) -> None:
@@ -123,9 +124,42 @@ def gguf_tokenizer(file: GGUFFile) -> Any:
     return loaded
 
 
-def _split(backend: Any, name: str) -> None:
-    from tokenizers import Regex, normalizers, pre_tokenizers
+def byte_level_backend(file: GGUFFile) -> Tokenizer | None:
+    """Return what `gguf_tokenizer` has for a backend, for texts without special tokens, without transformers; None for
+    SentencePiece. For files that passed `check_tokenizer`.
+    """
+    if file.settings[f"{GGML}model"] != BYTES:
+        return None
+    tokens = file.texts(f"{GGML}tokens")
+    merges = [(one, other) for one, other in (text.split(" ") for text in file.texts(f"{GGML}merges"))]
+    spelled = _byte_letters()
+    alphabet = set(spelled)
+    vocabulary = {
+        token if set(token) <= alphabet else "".join(spelled[byte] for byte in token.encode()): place
+        for place, token in enumerate(tokens)
+    }
+    # GPT-2's own settings, which transformers takes for every such file
+    backend = Tokenizer(models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""))
+    backend.decoder = decoders.ByteLevel()
+    kinds = file.settings.get(f"{GGML}token_type", ())
+    control = [token for token, kind in zip(tokens, kinds, strict=False) if kind == CONTROL and set(token) <= alphabet]
+    places = (file.settings.get(f"{GGML}{name}_token_id") for name in ("bos", "eos", "unknown", "padding"))
+    own = [token for token, kind in zip(tokens, kinds, strict=False) if kind == USER_DEFINED and token in vocabulary]
+    special = ["<|endoftext|>", *control, *(tokens[place] for place in places if place is not None)]
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
+    _split(backend, str(file.settings.get(f"{GGML}pre", "qwen2")))
+    return backend
 
+
+def _byte_letters() -> str:
+    """The letter that stands for each byte in vocabularies of byte-level BPE (Radford et al. 2019)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return "".join(chr(byte if byte in plain else next(others)) for byte in range(256))
+
+
+def _split(backend: Any, name: str) -> None:
     splits: list[Any] = [pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in SPLITS[name]]
     if SPLITS[name][-1] == GPT2:  # its own form, which is the fastest
         splits[-1:] = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
@@ -139,8 +173,6 @@ def _split(backend: Any, name: str) -> None:
 
 def _without_prefix(backend: Any) -> None:
     """Return SentencePiece without a space before the text."""
-    from tokenizers import normalizers, pre_tokenizers
-
     if isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
         backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never", split=False)
     elif isinstance(backend.normalizer, normalizers.Sequence):

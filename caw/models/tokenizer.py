@@ -1,12 +1,11 @@
 """A model's tokenizer: transformers' own, and for detection one without transformers, whose import takes longer than
 detection itself.
 
-The ids are those of transformers' AutoTokenizer. Either the files show that it adds nothing to `tokenizer.json`, or its
-backend is loaded once, compared on PROBES and cached (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic
-of their own, and hub ids, are loaded by transformers each time; the caller is told.
+The ids are those of transformers' AutoTokenizer. A .gguf file's byte-level BPE is read here. Other files either show
+that transformers adds nothing to `tokenizer.json`, or the backend is loaded once, compared on PROBES and cached
+(`CAW_CACHE`, default ~/.cache/caw). Tokenizers with Python logic of their own, and hub ids, are loaded by transformers
+each time; the caller is told.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -20,8 +19,11 @@ from tokenizers import Tokenizer
 
 from caw.io.files import cache_root, content_mark, write_whole
 from caw.models.gguf import require_gguf_packages
+from caw.models.gguf_file import GGUFFile
+from caw.models.gguf_tokenizer import byte_level_backend, check_tokenizer, gguf_tokenizer
 from caw.models.messages import one_sentence, quiet
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
+from caw.requirements import require, there
 
 KEPT_VERSION = 3
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -126,11 +128,9 @@ def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
     `load_model`.
     """
     found = tokenizer_source(name)
+    require("transformers", f"the tokenizer of {name}")
     if found.gguf is not None:
         require_gguf_packages()
-        from caw.models.gguf_file import GGUFFile
-        from caw.models.gguf_tokenizer import check_tokenizer, gguf_tokenizer
-
         file = GGUFFile(Path(found.folder) / found.gguf)
         check_tokenizer(file)
         with quiet(), one_sentence(name):
@@ -154,12 +154,21 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     if not source.local:
         report(f"reading the tokenizer of {name} with transformers, which takes seconds; a local folder starts faster")
         return load_tokenizer(name)
-    if source.gguf is None and (backend := _plain(Path(source.folder))) is not None:
+    if source.gguf is None:
+        backend = _plain(Path(source.folder))
+    else:
+        check_tokenizer(file := GGUFFile(Path(source.folder) / source.gguf))
+        with one_sentence(name):
+            backend = byte_level_backend(file)
+    if backend is not None:
         return FastTokenizer(backend)
     kept = _kept_file(source)
     if kept.is_file():
         with contextlib.suppress(Exception):  # tokenizers has no errors of its own; a bad file is written again
             return FastTokenizer(Tokenizer.from_file(str(kept)))
+    if source.gguf is None and not there("transformers") and (Path(source.folder) / "tokenizer.json").is_file():
+        report(f"reading the tokenizer.json of {name} alone; 'caw-watermark[generate]' reads what its class adds")
+        return FastTokenizer(Tokenizer.from_file(str(Path(source.folder) / "tokenizer.json")))
     check_source(name)
     report(f"reading the tokenizer of {name} with transformers, which takes seconds")
     loaded = load_tokenizer(name)
@@ -221,7 +230,7 @@ def _kept_file(source: TokenizerSource) -> Path:
     """Return the cache file of a local tokenizer's backend; it changes with the tokenizer's files and the libraries."""
     folder = Path(source.folder)
     files = [folder / source.gguf] if source.gguf else [f for f in sorted(folder.iterdir()) if f.suffix not in WEIGHTS]
-    marks = [content_mark(f) for f in files if f.is_file()]
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in ("transformers", "tokenizers")]
+    marks, packages = [content_mark(f) for f in files if f.is_file()], ("transformers", "tokenizers")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages if there(name)]
     mark = hashlib.sha256("\n".join([str(KEPT_VERSION), *versions, *marks]).encode()).hexdigest()
     return cache_root() / "tokenizers" / f"{Path(source.gguf or folder).stem}-{mark[:16]}.json"

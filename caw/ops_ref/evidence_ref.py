@@ -1,11 +1,9 @@
 """References of `show_evidence` and `count_evidence`: what a detector would count of texts in the making."""
 
-from __future__ import annotations
-
 import torch
 
 from caw.op_indices import RACE_TOP_K, SELFHASH
-from caw.ops_ref.score_tokens_ref import score_tokens_ref
+from caw.text_scores import score_tokens_ref
 
 
 def show_evidence_ref(

@@ -4,10 +4,9 @@ A list is torch.randperm(V)[:count] after manual_seed(seed): MT19937, of whose s
 forward Fisher-Yates shuffle (checked against torch for every vocabulary size in the tests).
 """
 
-from __future__ import annotations
-
-import numpy as np
 import torch
+
+from caw import text_scores
 
 SEED_MASK = 0xFFFFFFFF
 BITS = 32
@@ -57,11 +56,5 @@ def _heads(seeds: torch.Tensor, vocab_size: int, count: int) -> torch.Tensor:
 
 def generator_words_ref(seeds: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """The 32-bit number indices[i] of the generator that seeds[i] starts: int64 [N] twice -> int64 [N], below 2^32."""
-    words = torch.empty_like(indices)
-    low = seeds & SEED_MASK
-    for seed in low.unique():
-        asks = low == seed
-        size = int(indices[asks].max()) + 1
-        stream = np.random.RandomState(int(seed)).randint(0, 1 << BITS, size=size, dtype=np.uint32)
-        words[asks] = torch.from_numpy(stream.astype(np.int64)).to(words.device)[indices[asks]]
-    return words
+    words = text_scores.generator_words_ref(seeds.cpu().numpy(), indices.cpu().numpy())
+    return torch.from_numpy(words).to(indices.device)

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
+from caw.arrays import torch
 from caw.checks import require_number
 from caw.policies.target import Target, read_target
 from caw.record import Record

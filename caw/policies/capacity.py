@@ -12,17 +12,18 @@ import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from caw.arrays import torch
 from caw.capacity import CAPACITY_FLOOR, strength_of
 from caw.checks import require_number
 from caw.defaults import THETA
-from caw.evaluator import Evaluator, default_beta
-from caw.evaluator.network import UNIVERSAL
+from caw.evaluator.shelf import UNIVERSAL
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.policies.target import Target
+
+if TYPE_CHECKING:
+    from caw.evaluator import Evaluator
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class CapacityPolicy(Policy):
         if self.beta is not None:
             require_number("beta", self.beta, 0, MAX_STRENGTH, closed=True)
         self.keep_target()
+        from caw.evaluator import Evaluator, default_beta  # which are torch's
+
         if not isinstance(self.evaluator, (Evaluator, str, Path)):
             raise TypeError(
                 f"evaluator must be a name, a path or a caw Evaluator, got {type(self.evaluator).__name__}; pass e.g. "

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
+from caw.arrays import torch
 from caw.checks import require_number
 from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-
+from caw.arrays import torch
 from caw.policies.base import Policy, Signals
 from caw.policies.capacity import CapacityPolicy
 from caw.policies.entropy import EntropyThreshold, entropy

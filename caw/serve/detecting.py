@@ -4,8 +4,6 @@ An attacker with unlimited queries and exact answers could edit a text until it 
 gets one of three verdicts, only for texts of sufficient length, and at a limited rate.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import threading
@@ -128,7 +126,7 @@ class Detection:
         search = self._search(tenant)
         if search is None:
             raise ApiError(404, "no public keys to test for; ask the operator for an API key")
-        [found] = search([text])  # type: ignore[misc]
+        [found] = search([text])
         if found.error:
             raise ApiError(BAD, found.error, parameter="text")
         if tenant is None:

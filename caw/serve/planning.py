@@ -1,7 +1,5 @@
 """The plan of a server's decoder, which covers every possible request."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import secrets
@@ -171,7 +169,7 @@ class Planned:
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""
-        [result] = self._trial(LEVEL).under(key)([text])  # type: ignore[misc]
+        [result] = self._trial(LEVEL).under(key)([text])
         return float(result.p_value)
 
     def _made_trial(self, level: float) -> Trial:

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
-import torch
+import numpy as np
 
-from caw import ops
+from caw import text_scores
+from caw.arrays import ops, space_of, torch
 from caw.ladder import Ladder, Rule, race_width
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.record import RECORD_SIZE, Record
+from caw.text_scores import MISSING, contexts_of
 from caw.watermarks import keys
 
 if TYPE_CHECKING:  # which read watermarks
     from caw.watermarks.payload import PayloadCode
 
-MISSING = -1
 Null: TypeAlias = Literal["binomial", "gamma", "bits"]
 W = TypeVar("W", bound="Watermark")
 S = TypeVar("S", bound="Signature")
@@ -86,21 +87,13 @@ class TokenScores:
     compat_evidence: torch.Tensor | None = None
 
 
-def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
-    """Return the contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 =
-    missing.
-    """
-    padded = torch.cat([ids.new_full((window,), MISSING), ids])
-    return padded.unfold(0, window, 1)[: ids.shape[0]] if window else ids.new_empty(ids.shape[0], 0)
-
-
 def native_scores(values: torch.Tensor, seeds: torch.Tensor, ids: torch.Tensor, *, races: bool) -> TokenScores:
     """Return the scores of tokens int64 [n] whose words depend on seeds int64 [n, E] besides the token.
 
     A race tests a context once, as vLLM counts too; a list tests each token behind it.
     """
-    evidence = seeds if races else torch.cat([seeds, ids[:, None]], dim=1)
-    return TokenScores(values, evidence, torch.ones_like(ids, dtype=torch.bool), None, evidence if races else None)
+    evidence = seeds if races else space_of(ids).concatenate([seeds, ids[:, None]], 1)
+    return TokenScores(values, evidence, ids == ids, None, evidence if races else None)
 
 
 @dataclass(frozen=True)
@@ -132,9 +125,12 @@ class Native:
         return Ladder(candidates, needs, counts, rule, full)
 
     def scores(self, ids: torch.Tensor, window: int, keys: torch.Tensor | None = None) -> TokenScores:
-        """Score every token of one text int64 [n] with the op `score_tokens`; keys: int64 [n], None = this key."""
-        keys = torch.full_like(ids, self.signed_key) if keys is None else keys
-        values, seeds = ops.score_tokens(ids, window, keys, self.scheme, self.threshold)
+        """Score every token of one text int64 [n]; keys: int64 [n] beside a tensor of ids, None = this key."""
+        if isinstance(ids, np.ndarray):
+            values, seeds = text_scores.score_tokens(ids, window, self.key, self.scheme, self.threshold)
+        else:
+            keys = torch.full_like(ids, self.signed_key) if keys is None else keys
+            values, seeds = ops.score_tokens(ids, window, keys, self.scheme, self.threshold)
         contexts = seeds[:, None] if self.scheme == SELFHASH else contexts_of(ids, window)
         return native_scores(values, contexts, ids, races=self.scheme in (RACE_TOP_K, RACE_SCALE))
 
@@ -237,12 +233,14 @@ class Watermark(Signature):
     same on every device and in every batch, for marking and scoring. Only the logarithms of races are floats. Ties
     between tokens go to the smaller id.
 
+    scores_arrays: whether `score_tokens` takes NumPy's arrays as well as tensors, and gives back what it took.
     null: what an unmarked token scores: 0 or 1, a sum of Exponential(1) numbers, or a mean of bits; `null_moments` says
     how likely a 1 is.
     """
 
     name: ClassVar[str] = "watermark"
     null: ClassVar[Null] = "gamma"
+    scores_arrays: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
-import torch
-
-from caw import ops
+from caw.arrays import ops, torch
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import FREE_NATS, TOP_K_EXP
 from caw.ladder import Ladder, Rule, race_ladder_ref

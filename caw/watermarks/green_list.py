@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import torch
-
 from caw import prf
+from caw.arrays import float64, torch
 from caw.checks import require_int, require_number
 from caw.defaults import DELTA, GAMMA
 from caw.ladder import Ladder, Rule, first_green, greatest_green, may_win_beyond, reweight_ladder
@@ -107,7 +106,7 @@ class GreenList(Watermark):
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         """Score every token as green or not; a token after a context is evidence once."""
         contexts = self.contexts(ids)
-        return native_scores(self.green_tokens(contexts, ids[:, None])[:, 0].double(), contexts, ids, races=False)
+        return native_scores(float64(self.green_tokens(contexts, ids[:, None])[:, 0]), contexts, ids, races=False)
 
 
 class GreenScheme(Scheme):

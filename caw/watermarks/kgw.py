@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import torch
-
 from caw import prf
+from caw.arrays import float64, torch
 from caw.checks import require_choice, require_int
 from caw.op_indices import GREEN, SELFHASH
 from caw.watermarks.base import Native, TokenScores, contexts_of, native_scores
@@ -81,7 +80,7 @@ class LeftHash(GreenScheme):
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         contexts, tokens = contexts_of(ids, self.window), ids[:, None]
-        values = self.green_tokens(contexts, tokens)[:, 0].double()
+        values = float64(self.green_tokens(contexts, tokens)[:, 0])
         return native_scores(values, self.seeds(contexts, tokens), ids, races=False)
 
 

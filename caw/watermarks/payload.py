@@ -18,9 +18,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 
 from caw import prf
+from caw.arrays import torch
 from caw.checks import require_int
 from caw.requirements import require
 from caw.watermarks import keys
@@ -134,7 +134,7 @@ class Bits:
 
     def positions(self, context: torch.Tensor) -> torch.Tensor:
         """Return the index of the symbol that the token after contexts int64 [B, W] carries, int64 [B]."""
-        word = prf.context_words(self._key, context, torch.zeros_like(context[:, :1]))[:, 0]
+        word = prf.context_words(self._key, context, 0 * context[:, :1])[:, 0]
         return (word * self.code.positions) >> 32
 
     def symbols(self, context: torch.Tensor) -> torch.Tensor:

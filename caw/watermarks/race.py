@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-import torch
+import numpy as np
 
-from caw import ops, prf
+from caw import prf
+from caw.arrays import ops, space_of, torch
 from caw.ladder import first_of, race_winner_ref
 from caw.watermarks.base import Native, TokenScores, contexts_of, native_scores
 from caw.watermarks.keys import signed
@@ -59,7 +60,10 @@ class Race(RaceScheme):
 
     def race_keys(self, context: torch.Tensor) -> torch.Tensor:
         """The key that each context [B, W] races under, int64 [B]."""
-        return torch.full((context.shape[0],), signed(self.keys[0]), device=context.device)
+        key = signed(self.keys[0])
+        if isinstance(context, np.ndarray):
+            return np.full(len(context), key)
+        return torch.full((context.shape[0],), key, device=context.device)
 
     def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the words that race, int64 [B, N]."""
@@ -85,4 +89,4 @@ class Race(RaceScheme):
 
 def exponential(words: torch.Tensor) -> torch.Tensor:
     """Return -log(1 - F) of words, float64: Exponential(1) on unmarked text."""
-    return -torch.log1p(-prf.uniform(words))
+    return -space_of(words).log1p(-prf.uniform(words))

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import torch
-
+from caw.arrays import torch
 from caw.checks import require_choice, require_int
 from caw.watermarks.base import Native, TokenScores, Watermark
 from caw.watermarks.payload import PayloadCode
@@ -68,6 +67,8 @@ def of_scheme(name: str) -> Any:
 
 class Formatted(Watermark):
     """A watermark with a `format`. Everything that depends on the format is delegated to its scheme."""
+
+    scores_arrays: ClassVar[bool] = True
 
     format: str
     vocab_size: int | None

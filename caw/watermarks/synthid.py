@@ -27,9 +27,9 @@ from itertools import count
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
-from caw import ops
+from caw import text_scores
+from caw.arrays import beside, clamped, float64, ops, torch
 from caw.checks import require_choice, require_int
 from caw.ladder import Ladder, Rule, layer_ladder, reach
 from caw.tournament import MULTIPLIER, layered_table, ngram_hashes, places, winners_of
@@ -67,6 +67,7 @@ class SynthID(Watermark):
 
     name: ClassVar[str] = "synthid"
     null: ClassVar[Null] = "bits"
+    scores_arrays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int("sampling_table_size", self.sampling_table_size, MIN_TABLE, MAX_TABLE)
@@ -137,21 +138,23 @@ class SynthID(Watermark):
         return 0
 
     @cached_property
-    def table(self) -> torch.Tensor:
+    def table(self) -> np.ndarray | torch.Tensor:
         """The bits, int64 [sampling_table_size], of torch's CPU generator."""
-        generator = torch.Generator().manual_seed(self.sampling_table_seed)
-        return torch.randint(0, 2, (self.sampling_table_size,), generator=generator)
+        places = np.arange(self.sampling_table_size)
+        return text_scores.generator_words(np.full_like(places, self.sampling_table_seed), places) & 1
 
     @cached_property
     def layered(self) -> torch.Tensor | None:
         """The bits of all layers in one table, as the ladder's operator reads them; None where its size allows none."""
         size = self.sampling_table_size
-        return layered_table(self.table, self.keys) if size & (size - 1) == 0 and size <= MAX_LAYERED else None
+        if size & (size - 1) or size > MAX_LAYERED:
+            return None
+        return layered_table(torch.as_tensor(self.table), self.keys)
 
     @property
     def bit_fraction(self) -> float:
         """Probability that a bit is one under the null hypothesis."""
-        return float(self.table.double().mean())
+        return float(self.table.sum()) / self.sampling_table_size
 
     @property
     def null_moments(self) -> tuple[float, float]:
@@ -177,7 +180,10 @@ class SynthID(Watermark):
     def bits(self, hashes: torch.Tensor, layer: int) -> torch.Tensor:
         """Return g of one layer, int64 0/1 like `hashes`."""
         index = places(hashes, self.keys[layer], self.sampling_table_size)
-        return torch.index_select(self.table.to(hashes.device), 0, index.flatten()).view(hashes.shape)
+        table = beside(self.table, hashes)
+        if isinstance(index, np.ndarray):
+            return table[index]
+        return torch.index_select(table, 0, index.flatten()).view(hashes.shape)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         """Return the winners after 0, 1, ... layers of what transformers' `update_scores` computes (`winners_of`)."""
@@ -193,7 +199,7 @@ class SynthID(Watermark):
 
     def placed(self, device: torch.device) -> SynthID:
         other = copy.copy(self)
-        other.__dict__["table"] = self.table.to(device)
+        other.__dict__["table"] = torch.as_tensor(self.table).to(device)
         other.__dict__["layered"] = None if self.layered is None else self.layered.to(device)
         return other
 
@@ -203,16 +209,16 @@ class SynthID(Watermark):
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         """Return each token's (weighted) mean bit; the first ngram_len - 1 tokens are skipped, as in transformers."""
         contexts = self.contexts(ids)
-        known = (contexts != MISSING).all(dim=1) & (ids != MISSING)
-        hashes = self.hashes(contexts, ids.clamp_min(0)[:, None])[:, 0]
-        total = torch.zeros_like(ids)
+        known = (contexts != MISSING).all(1) & (ids != MISSING)
+        hashes = self.hashes(contexts, clamped(ids)[:, None])[:, 0]
+        total = 0 * ids
         for layer, weight in enumerate(self.layer_weights.tolist()):
             total += weight * self.bits(hashes, layer)
         size = self.sampling_table_size
         # the hash is linear: where the table's size divides 2^64, n-grams of equal remainder share all their bits
         # where not, those of equal remainder behind the multiplication share nearly all
         evidence = (hashes if size & (size - 1) == 0 else hashes * MULTIPLIER) % size
-        values = total.double() / float(self.layer_weights.sum())
+        values = float64(total) / float(self.layer_weights.sum())
         return TokenScores(values, evidence[:, None], known, compat_evidence=contexts)
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import torch
-
 from caw import prf
+from caw.arrays import torch
 from caw.watermarks.formats.numpy_mask import MaskList
 from caw.watermarks.green_list import FormattedList, GreenScheme
 from caw.watermarks.kgw import LeftHash

@@ -11,25 +11,9 @@
 #define CAW_LEVEL 2
 namespace caw {
 namespace {
-#include "simd.inc"
-
-#include "kernels.inc"
-
-#include "words.inc"
-
-#include "noise.inc"
-
-#include "race.inc"
-
-#include "draw.inc"
-
-#include "bins.inc"
-
-#include "lists.inc"
+#include "set.inc"
 }  // namespace
-extern const Kernels kAvx2 = {
-    "avx2", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, race_winner, divide, keep_at_least,
-    exponentials, survey, draw_row, fill_bins, context_words, selfhash_words, race_scores, count_green, sum_races, twist, draw_targets, first_equal};
+extern const Kernels kAvx2 = CAW_TABLE("avx2");
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

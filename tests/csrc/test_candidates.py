@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prf_inputs import key_tensor, mixed_keys
 
 from caw import ops, prf
-from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.testing import assert_close
+from caw.text_scores import score_tokens_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.watermarks import EXP, Watermark
 

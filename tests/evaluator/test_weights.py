@@ -8,7 +8,7 @@ import torch
 
 import caw
 from caw.evaluator import Evaluator, shipped, shipped_for, warn_of_other_model
-from caw.evaluator.network import UNIVERSAL, WEIGHTS_FOLDER
+from caw.evaluator.shelf import UNIVERSAL, WEIGHTS_FOLDER
 from caw_lab.training.labels import read_labels
 from caw_lab.training.metrics import auroc
 from caw_lab.training.pipeline import fitted

@@ -60,7 +60,7 @@ def test_the_evaluators_of_this_library_are_among_what_is_compiled(device):
     from aot_configurations import checked, shipped
 
     from caw.evaluator import Evaluator
-    from caw.evaluator.network import shipped as evaluators
+    from caw.evaluator.shelf import shipped as evaluators
     from caw.op_indices import TRANSFORMS
 
     found = set()

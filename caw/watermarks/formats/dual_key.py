@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from caw import prf
+from caw.arrays import torch
 from caw.watermarks.keys import derive_key, signed
 from caw.watermarks.race import Race, exponential
 
@@ -25,7 +24,7 @@ class DualKeyRace(Race):
         self.keys = derive_key(secret, b"key_a"), derive_key(secret, b"key_b"), derive_key(secret, ROUTE)
 
     def race_keys(self, context: torch.Tensor) -> torch.Tensor:
-        route = prf.context_words(self.keys[2], context, torch.zeros_like(context[:, :1]))[:, 0]
+        route = prf.context_words(self.keys[2], context, 0 * context[:, :1])[:, 0]
         a = torch.full_like(route, signed(self.keys[0]))
         return torch.where(prf.uniform(route) < self.alpha, signed(self.keys[1]), a)
 

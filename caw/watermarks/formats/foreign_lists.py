@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from functools import cached_property
+from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
+import numpy as np
 
-from caw import ops
+from caw.arrays import clamped, float64, ops, space_of, torch
 from caw.checks import require_int
 from caw.watermarks.base import MISSING, Position, TokenScores, contexts_of
 from caw.watermarks.formats import sbw
@@ -28,7 +29,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
     needed: number of tokens before a position that this system's detector requires.
     """
 
-    _table: torch.Tensor | None = None  # where a placed scheme keeps it
+    _table: Any = None  # where a placed scheme keeps it
 
     def __init__(
         self, format_name: str, rule: SeedRule, secret: int, gamma: float, width: int | None, size: int | None
@@ -45,7 +46,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
         super().__init__(format_name, secret, self.width, size)
 
     @property
-    def table(self) -> torch.Tensor:
+    def table(self) -> np.ndarray | torch.Tensor:
         """The table that the rule looks seeds up in, int64; empty for rules without one.
 
         Not cached: a detector may try thousands of keys, and some systems draw a megabyte for each.
@@ -53,7 +54,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
         if self._table is not None:
             return self._table
         rule = self.rule.table
-        return torch.empty(0, dtype=torch.int64) if rule is None else rule(self.keys[0], self.vocab_size)
+        return np.empty(0, dtype=np.int64) if rule is None else rule(self.keys[0], self.vocab_size)
 
     @cached_property
     def lists(self) -> PermutationLists | DrawnLists:
@@ -65,7 +66,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
         if not (self.rule.philox or device.type != "cuda" or ops.has_kernel("permutation_contains", "cuda")):
             return None
         other = copy.copy(self)
-        other._table = self.table.to(device)
+        other._table = torch.as_tensor(self.table).to(device)
         if not self.rule.philox:
             other.lists = DrawnLists(self.lists.vocab_size, self.lists.size)
         return other
@@ -79,20 +80,20 @@ class ForeignLists(ForeignScheme, GreenScheme):
         """Return seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; with missing tokens (taken as 0) they are
         meaningless.
         """
-        used = context[:, context.shape[1] - self.needed :].clamp_min(0)
-        found = self.rule.seeds(self.keys[0], self.vocab_size, used, tokens.clamp_min(0), self.table)
-        return found.expand(tokens.shape)
+        used = clamped(context[:, context.shape[1] - self.needed :])
+        found = self.rule.seeds(self.keys[0], self.vocab_size, used, clamped(tokens), self.table)
+        return space_of(tokens).broadcast_to(found, tokens.shape)
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
         """Return whether the system marks after contexts [B, W] (it requires `width` tokens before), bool [B]."""
         if self.rule.pads:
-            return torch.ones_like(context[:, 0], dtype=torch.bool)
-        return (context[:, context.shape[1] - self.width :] != MISSING).all(dim=1)
+            return context[:, 0] == context[:, 0]
+        return (context[:, context.shape[1] - self.width :] != MISSING).all(1)
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         inside = (tokens >= 0) & (tokens < self.vocab_size)
         seeds = self.seeds(context, tokens)
-        return self._member(seeds, tokens.clamp_min(0)) & inside & self.marks(context)[:, None]
+        return self._member(seeds, clamped(tokens)) & inside & self.marks(context)[:, None]
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """Return the lists after contexts [B, W], bool [B, vocab_size]; false where the system marks nothing."""
@@ -110,16 +111,15 @@ class ForeignLists(ForeignScheme, GreenScheme):
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         contexts, tokens = contexts_of(ids, self.window), ids[:, None]
-        known = (contexts[:, contexts.shape[1] - self.needed :] != MISSING).all(dim=1) & (ids != MISSING)
-        values = torch.zeros(ids.shape[0], dtype=torch.float64, device=ids.device)
-        seeds = torch.zeros_like(ids)
-        where = known.nonzero()[:, 0]
-        seeds[where] = self.seeds(contexts[where], tokens[where])[:, 0]
-        values[where] = self._member(seeds[where], ids[where]).double()
-        ngrams = torch.cat([contexts[:, contexts.shape[1] - self.needed :], tokens], dim=1)
+        known = (contexts[:, contexts.shape[1] - self.needed :] != MISSING).all(1) & (ids != MISSING)
+        seeds, space = 0 * ids, space_of(ids)
+        values = float64(seeds)
+        seeds[known] = self.seeds(contexts[known], tokens[known])[:, 0]
+        values[known] = float64(self._member(seeds[known], ids[known]))
+        ngrams = space.concatenate([contexts[:, contexts.shape[1] - self.needed :], tokens], 1)
         return TokenScores(
             values=values,
-            evidence=torch.stack([seeds, ids], dim=1),
+            evidence=space.stack([seeds, ids], 1),
             scored=known,
             keyless=None if self.rule.keyless is None else seeds == self.rule.keyless,
             compat_evidence=ngrams if self.format_name in NGRAMS_ONCE else None,

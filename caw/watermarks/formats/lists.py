@@ -6,9 +6,12 @@ Only the low 32 bits of a seed matter. Drawing a list takes about `size` draws, 
 
 from __future__ import annotations
 
-import torch
+import sys
 
-from caw import ops
+import numpy as np
+
+from caw import text_scores
+from caw.arrays import ops, torch
 
 LIMIT = 1 << 29  # bytes of cached lists; 80,000 lists of a 50k vocabulary
 BLOCK = 1 << 26  # bytes of lists drawn at once
@@ -60,39 +63,43 @@ class PermutationLists:
         self.vocab_size, self.size = vocab_size, size
         self.words = (vocab_size + WORD - 1) // WORD
         self.capacity = LIMIT // (4 * self.words) if keep else 0
-        self.known: dict[int, torch.Tensor] = {}
+        self.known: dict[int, np.ndarray] = {}
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return whether tokens (int64, any shape, >= 0) are in the lists of seeds (int64, same shape), as bool.
 
         Tokens >= V are in no list.
         """
-        if draws_on_device(seeds):
-            return DrawnLists(self.vocab_size, self.size).contains(seeds, tokens)
-        device = seeds.device
-        flat, ids = seeds.reshape(-1).cpu(), tokens.reshape(-1).cpu()
+        if not isinstance(seeds, np.ndarray):
+            drawn = DrawnLists(self.vocab_size, self.size)
+            if draws_on_device(seeds):
+                return drawn.contains(seeds, tokens)
+            if not self.capacity:
+                return drawn.contains(seeds.cpu(), tokens.cpu()).to(seeds.device)
+            return torch.from_numpy(self.contains(seeds.cpu().numpy(), tokens.cpu().numpy())).to(seeds.device)
+        flat, ids = seeds.reshape(-1), tokens.reshape(-1)
         if not self.capacity:  # to follow one token through the draws is a third of the work of drawing the list
-            found = ops.permutation_contains(flat, ids, self.vocab_size, self.size)
-            return found.reshape(seeds.shape).to(device)
+            return text_scores.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
         inside = ids < self.vocab_size
-        ids = torch.where(inside, ids, 0)
-        unique, inverse = torch.unique(flat, return_inverse=True)
-        found = torch.empty(flat.shape[0], dtype=torch.bool)
+        ids = np.where(inside, ids, 0)
+        unique, inverse = np.unique(flat, return_inverse=True)
+        found = np.empty(len(flat), dtype=bool)
         block = max(1, BLOCK // (4 * self.words))
-        for start in range(0, unique.shape[0], block):
-            here = ((inverse >= start) & (inverse < start + block)).nonzero()[:, 0]
+        for start in range(0, len(unique), block):
+            here = np.flatnonzero((inverse >= start) & (inverse < start + block))
             word = self._lists(unique[start : start + block])[inverse[here] - start, ids[here] // WORD]
             found[here] = (word >> (ids[here] % WORD)) & 1 == 1
-        return (found & inside).reshape(seeds.shape).to(device)
+        return (found & inside).reshape(seeds.shape)
 
     def masks(self, seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """Return the lists of seeds int64 [B] as bool [B, vocab_size]; false for ids >= V."""
         if draws_on_device(seeds):
             return DrawnLists(self.vocab_size, self.size).masks(seeds, vocab_size)
-        unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
-        return unpacked(self._lists(unique)[inverse], self.vocab_size, vocab_size).to(seeds.device)
+        unique, inverse = np.unique(seeds.cpu().numpy(), return_inverse=True)
+        sets = torch.from_numpy(self._lists(unique)[inverse])
+        return unpacked(sets, self.vocab_size, vocab_size).to(seeds.device)
 
-    def _lists(self, seeds: torch.Tensor) -> torch.Tensor:
+    def _lists(self, seeds: np.ndarray) -> np.ndarray:
         """Return the lists of unique seeds [N], int32 [N, words]."""
         if seeds.shape[0] > self.capacity:
             return self._draw(seeds)
@@ -101,8 +108,10 @@ class PermutationLists:
         if len(self.known) + len(new) > self.capacity:
             self.known, new = {}, wanted
         if new:
-            self.known.update(zip(new, self._draw(torch.tensor(new)).unbind(), strict=True))
-        return torch.stack([self.known[seed] for seed in wanted])
+            self.known.update(zip(new, self._draw(np.array(new)), strict=True))
+        return np.stack([self.known[seed] for seed in wanted])
 
-    def _draw(self, seeds: torch.Tensor) -> torch.Tensor:
-        return ops.permutation_green(seeds, self.vocab_size, self.size)
+    def _draw(self, seeds: np.ndarray) -> np.ndarray:
+        if "caw.ops" in sys.modules:  # on several threads, which marking wants
+            return ops.permutation_green(torch.from_numpy(seeds), self.vocab_size, self.size).numpy()
+        return text_scores.permutation_green(seeds, self.vocab_size, self.size)

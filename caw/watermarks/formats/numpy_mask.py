@@ -11,24 +11,24 @@ import hashlib
 from functools import lru_cache
 
 import numpy as np
-import torch
 
+from caw.arrays import beside, float64, space_of, torch
 from caw.watermarks.base import TokenScores
 from caw.watermarks.formats.foreign import ForeignScheme, require_two_lists
 from caw.watermarks.green_list import GreenScheme
 
 
-def numpy_mask(key: int, gamma: float, vocab_size: int) -> torch.Tensor:
+def numpy_mask(key: int, gamma: float, vocab_size: int) -> np.ndarray:
     """Return which tokens are green, bool [V]; key below 2^63."""
     seed = hashlib.sha256(key.to_bytes(8, "little")).digest()[:4]
     return _shuffled(int.from_bytes(seed, "little"), gamma, vocab_size)
 
 
 @lru_cache(maxsize=64)  # by the seed, so that no key outlives its use
-def _shuffled(seed: int, gamma: float, vocab_size: int) -> torch.Tensor:
+def _shuffled(seed: int, gamma: float, vocab_size: int) -> np.ndarray:
     mask = np.arange(vocab_size) < int(gamma * vocab_size)
     np.random.default_rng(seed).shuffle(mask)
-    return torch.from_numpy(mask)
+    return mask
 
 
 class MaskList(ForeignScheme, GreenScheme):
@@ -43,13 +43,13 @@ class MaskList(ForeignScheme, GreenScheme):
         super().__init__(format_name, secret, 0, size)
 
     @property
-    def mask(self) -> torch.Tensor:
+    def mask(self) -> np.ndarray | torch.Tensor:
         """Return which tokens are green, bool [V]; not cached, because a detector tries many keys."""
         return numpy_mask(self.keys[0], self.gamma, self.vocab_size) if self._mask is None else self._mask
 
     def placed(self, device: torch.device) -> MaskList:
         other = copy.copy(self)
-        other._mask = self.mask.to(device)
+        other._mask = torch.as_tensor(self.mask).to(device)
         return other
 
     @property
@@ -57,13 +57,11 @@ class MaskList(ForeignScheme, GreenScheme):
         return float(self.mask.sum()) / self.vocab_size
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        mask = self.mask.to(tokens.device)
         inside = (tokens >= 0) & (tokens < self.vocab_size)
-        return mask[torch.where(inside, tokens, 0)] & inside
+        return beside(self.mask, tokens)[space_of(tokens).where(inside, tokens, 0)] & inside
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
         return self.green_tokens(context, torch.arange(vocab_size, device=context.device)).expand(context.shape[0], -1)
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
-        values = self.green_tokens(ids[:, None], ids).double()
-        return TokenScores(values, ids[:, None], torch.ones_like(ids, dtype=torch.bool))
+        return TokenScores(float64(self.green_tokens(ids[:, None], ids)), ids[:, None], ids == ids)

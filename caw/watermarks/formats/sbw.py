@@ -13,9 +13,10 @@ differ for about one word in 2^24. The generator's rule is used here.
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
 from caw import prf
+from caw.arrays import clamped, columns, space_of, torch
 
 LOW31 = 0x7FFFFFFF
 HASH_OF_ZERO = 638944058  # of key * 0, so the same under every key
@@ -23,7 +24,7 @@ HASH_OF_ZERO = 638944058  # of key * 0, so the same under every key
 
 def hashint(values: torch.Tensor) -> torch.Tensor:
     """Return Jenkins' integer hash of values + 1 in signed 32-bit arithmetic, as int64 (may be negative)."""
-    i = (values + 1).to(torch.int32)
+    i = (values + 1).astype(np.int32) if isinstance(values, np.ndarray) else (values + 1).to(torch.int32)
     i = i - (i << 6)
     i = i ^ (i >> 17)
     i = i - (i << 9)
@@ -31,21 +32,21 @@ def hashint(values: torch.Tensor) -> torch.Tensor:
     i = i - (i << 3)
     i = i ^ (i << 10)
     i = i ^ (i >> 15)
-    return i.to(torch.int64)
+    return i.astype(np.int64) if isinstance(i, np.ndarray) else i.to(torch.int64)
 
 
 def additive(
     key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
 ) -> torch.Tensor:
     """key * sum, wrapping int64."""
-    return key * context.sum(dim=1, keepdim=True)
+    return key * context.sum(1)[:, None]
 
 
 def minhash(
     key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
 ) -> torch.Tensor:
     """min hashint(key * x)."""
-    return hashint(key * context).amin(dim=1, keepdim=True)
+    return space_of(context).amin(hashint(key * context), 1)[:, None]
 
 
 def skipgram(
@@ -61,8 +62,8 @@ def selfhash(
     """Smallest key * hashint(x) * hashint(token) over x in the window and the token itself, wrapping int64."""
     anchor = hashint(tokens)
     best = key * anchor * anchor
-    for column in hashint(context).unbind(1):
-        best = torch.minimum(best, key * column[:, None] * anchor)
+    for column in columns(hashint(context)):
+        best = space_of(best).minimum(best, key * column[:, None] * anchor)
     return best
 
 
@@ -77,7 +78,8 @@ def green_fraction(gamma: float) -> float:
 
 def green(seeds: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
     """Return whether tokens are green under 64-bit seeds (int64, shapes broadcast), as bool."""
-    tokens = tokens.clamp_min(0)
-    counter = (tokens >> 2, torch.zeros_like(tokens), torch.zeros_like(tokens), torch.zeros_like(tokens))
+    tokens = clamped(tokens)
+    none = 0 * tokens
+    counter = (tokens >> 2, none, none, none)
     words = prf.philox4x32(counter, seeds & prf.MASK, (seeds >> 32) & prf.MASK)
     return (prf.pick(words, tokens & 3) & LOW31) < threshold(gamma)

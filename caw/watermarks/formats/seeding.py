@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeAlias
 
-import torch
+import numpy as np
+
+from caw import text_scores
+from caw.arrays import beside, columns, space_of, torch
 
 MASK = 0xFFFFFFFF
 MODULUS = (1 << 64) - 1
@@ -23,7 +27,7 @@ HASH_OF_ZERO = 250535  # of key * 0, so the same under every key: first entry of
 
 def low_bits_of_remainder(products: torch.Tensor) -> torch.Tensor:
     """Return the low 32 bits of s mod (2^64 - 1) for s held in (possibly wrapped) int64."""
-    return (products - (products < 0).long()) & MASK
+    return space_of(products).where(products < 0, products - 1, products) & MASK
 
 
 def key_times(key: int, values: torch.Tensor, bound: int, modulus: int | None = MODULUS) -> torch.Tensor:
@@ -41,18 +45,18 @@ def key_times(key: int, values: torch.Tensor, bound: int, modulus: int | None = 
     other = key_low * value_high + (middle & MASK)
     total = low + (key_high * value_high + (middle >> 32) + (other >> 32))
     total = total + ((low < 0) & (total >= 0))  # the carry out of 64 bits
-    return torch.where(total == -1, 0, total) & MASK  # 2^64 - 1 is 0
+    return space_of(total).where(total == -1, 0, total) & MASK  # 2^64 - 1 is 0
 
 
 @lru_cache(maxsize=8)
-def permutation_table(seed: int, size: int) -> torch.Tensor:
+def permutation_table(seed: int, size: int) -> np.ndarray:
     """Return torch.randperm(size) of the CPU generator after manual_seed(seed); int64 [size]."""
-    return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    return text_scores.permutation(seed, size)
 
 
 def hashint(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """table[x mod 1,000,003] + 1; the remainder is never negative."""
-    return table.to(values.device)[torch.remainder(values, TABLE_SIZE)] + 1
+    return beside(table, values)[values % TABLE_SIZE] + 1
 
 
 def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -62,39 +66,39 @@ def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table
     anchor = hashint(tokens, table)
     others = hashint(window, table)
     best = key * anchor * anchor
-    for column in others.unbind(1):
-        best = torch.minimum(best, key * column[:, None] * anchor)
+    for column in columns(others):
+        best = space_of(best).minimum(best, key * column[:, None] * anchor)
     return best
 
 
 def product_mod(context: torch.Tensor, modulus: int) -> torch.Tensor:
     """Return the product of each row of context int64 [B, W] modulo `modulus` (below 2^31), int64 [B]."""
-    out = torch.ones_like(context[:, 0])
-    for column in context.unbind(1):
+    out = space_of(context).ones_like(context[:, 0])
+    for column in columns(context):
         out = out * column % modulus
     return out
 
 
-Table = Callable[[int, int], torch.Tensor]
+Table: TypeAlias = Callable[[int, int], np.ndarray]
 """(key, vocab_size) -> the table that the seeds of this key are looked up in, int64."""
 
 
-def fixed_table(key: int, vocab_size: int) -> torch.Tensor:
+def fixed_table(key: int, vocab_size: int) -> np.ndarray:
     """Return lm-watermarking's table, the same for all keys."""
     return permutation_table(HASHINT_SEED, TABLE_SIZE)
 
 
-def keyed_table(key: int, vocab_size: int) -> torch.Tensor:
+def keyed_table(key: int, vocab_size: int) -> np.ndarray:
     """Return transformers' table."""
     return permutation_table(key & MASK, TABLE_SIZE)
 
 
-def vocabulary_table(key: int, vocab_size: int) -> torch.Tensor:
+def vocabulary_table(key: int, vocab_size: int) -> np.ndarray:
     """Return MarkLLM's table."""
     return permutation_table(key & MASK, vocab_size)
 
 
-Seeds = Callable[[int, int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Seeds: TypeAlias = "Callable[[int, int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"
 """(key, vocab_size, context [B, width], tokens [B, N], table, or nothing in it for rules without) -> 32-bit seeds
 int64 [B, N] or [B, 1]."""
 
@@ -117,14 +121,14 @@ def additive(
     key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
 ) -> torch.Tensor:
     """key * sum (lm-watermarking `additive_prf`; "simple_1" and "lefthash" are its width 1)."""
-    return key_times(key, context.sum(dim=1, keepdim=True), vocab_size * context.shape[1])
+    return key_times(key, context.sum(1)[:, None], vocab_size * context.shape[1])
 
 
 def minhash(
     key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
 ) -> torch.Tensor:
     """min hashint(key * x) (lm-watermarking `minhash_prf`)."""
-    return hashint(key * context, table).amin(dim=1, keepdim=True) & MASK
+    return space_of(context).amin(hashint(key * context, table), 1)[:, None] & MASK
 
 
 def skipgram(
@@ -147,15 +151,15 @@ def markllm_kgw(reduce: str) -> Seeds:
     def seeds(
         key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
     ) -> torch.Tensor:
-        prf = table.to(context.device)
+        prf = beside(table, context)
         if reduce == "time":
             f = prf[product_mod(context, vocab_size)]
         elif reduce == "additive":
-            f = prf[context.sum(dim=1) % vocab_size]
+            f = prf[context.sum(1) % vocab_size]
         elif reduce == "skip":
             f = prf[context[:, 0] % vocab_size]
         else:
-            f = prf[context % vocab_size].amin(dim=1)
+            f = space_of(context).amin(prf[context % vocab_size], 1)
         return ((key % vocab_size) * f % vocab_size)[:, None]
 
     return seeds

@@ -6,9 +6,8 @@ import copy
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
 from caw import prf
+from caw.arrays import float64, space_of, torch
 from caw.watermarks.base import TokenScores, contexts_of, native_scores
 from caw.watermarks.green_list import GreenScheme
 from caw.watermarks.keys import signed
@@ -66,13 +65,13 @@ class SymbolLists(Symbols, GreenScheme):
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         contexts, tokens = contexts_of(ids, self.window), ids[:, None]
-        values = self.green_tokens(contexts, tokens)[:, 0].double()
+        values = float64(self.green_tokens(contexts, tokens)[:, 0])
         return native_scores(values, self.lists.seeds(contexts, tokens), ids, races=False)
 
     def by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        symbols = torch.arange(self.bits.r, device=tokens.device)
-        values = (self._list_of(self.lists.words(contexts, tokens)) == symbols).double()
-        return values, torch.cat([self.lists.seeds(contexts, tokens), tokens], dim=1)
+        space, lists = space_of(tokens), self._list_of(self.lists.words(contexts, tokens))
+        values = float64(space.concatenate([lists == symbol for symbol in range(self.bits.r)], 1))
+        return values, space.concatenate([self.lists.seeds(contexts, tokens), tokens], 1)
 
     def _list_of(self, words: torch.Tensor) -> torch.Tensor:
         """Return the list of each word, int64: lists of floor(gamma 2^24) numbers each, 0 the first."""
@@ -94,5 +93,5 @@ class SymbolRace(Symbols, Race):
         return racing
 
     def by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        words = torch.cat([prf.context_words(key, contexts, tokens) for key in self.keys], dim=1)
+        words = space_of(tokens).concatenate([prf.context_words(key, contexts, tokens) for key in self.keys], 1)
         return exponential(words), contexts

@@ -9,9 +9,10 @@ token), and tokens of seed 0 are no evidence; MarkLLM's own detector counts ever
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
-from caw import ops
+from caw import text_scores
+from caw.arrays import clamped, float64, ops, space_of, torch
 from caw.watermarks.base import MISSING, TokenScores, contexts_of
 from caw.watermarks.formats.foreign import ForeignScheme
 from caw.watermarks.formats.seeding import key_times, product_mod
@@ -24,9 +25,13 @@ def rand_at(seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return torch.rand(V)[tokens] of the generators of seeds (int64, broadcast against tokens >= 0), float64 in [0,
     1).
     """
-    seeds, tokens = torch.broadcast_tensors(seeds, tokens)
-    words = ops.generator_words(seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous())
-    return ((words & ((1 << BITS) - 1)).double() / (1 << BITS)).reshape(tokens.shape)
+    if isinstance(tokens, np.ndarray):
+        seeds, tokens = np.broadcast_arrays(seeds, tokens)
+        words = text_scores.generator_words(seeds.reshape(-1), tokens.reshape(-1))
+    else:
+        seeds, tokens = torch.broadcast_tensors(seeds, tokens)
+        words = ops.generator_words(seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous())
+    return (float64(words & ((1 << BITS) - 1)) / (1 << BITS)).reshape(tokens.shape)
 
 
 class GeneratorRace(ForeignScheme, RaceScheme):
@@ -36,14 +41,14 @@ class GeneratorRace(ForeignScheme, RaceScheme):
 
     def seeds(self, context: torch.Tensor) -> torch.Tensor:
         """Return the 32-bit seeds int64 [B, 1] of contexts [B, W]."""
-        products = product_mod(context.clamp_min(0), self.vocab_size)[:, None]
+        products = product_mod(clamped(context), self.vocab_size)[:, None]
         return key_times(self.keys[0], products, self.vocab_size, modulus=None)
 
     def placed(self, device: torch.device) -> GeneratorRace | None:
         return self if device.type != "cuda" or ops.has_kernel("generator_words", "cuda") else None
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
-        return (context != MISSING).all(dim=1)
+        return (context != MISSING).all(1)
 
     def noise(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         return -torch.log(-torch.log(rand_at(self.seeds(context), tokens.clamp_min(0))))
@@ -51,6 +56,7 @@ class GeneratorRace(ForeignScheme, RaceScheme):
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         contexts = contexts_of(ids, self.window)
         seeds = self.seeds(contexts)
-        values = -torch.log1p(-rand_at(seeds[:, 0], ids.clamp_min(0)))
-        evidence = torch.cat([seeds, ids[:, None]], dim=1)
+        space = space_of(ids)
+        values = -space.log1p(-rand_at(seeds[:, 0], clamped(ids)))
+        evidence = space.concatenate([seeds, ids[:, None]], 1)
         return TokenScores(values, evidence, self.marks(contexts) & (ids != MISSING), keyless=seeds[:, 0] == 0)

@@ -1,0 +1,33 @@
+"""The evaluators that ship, by name, and which model each is for; without torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from caw.defaults import BETA, BETA_BY_MODEL
+
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+UNIVERSAL = "universal"  # the shipped evaluator for models without one of their own
+
+
+def plain_name(name: str | Path) -> str:
+    """Return the last part of a hub id or path, lower case, without .gguf, quantization mark and "-instruct"."""
+    last = str(name).rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
+    return re.sub(r"[-._](i?q\d\w*|f16|f32|bf16|fp16)$", "", last).removesuffix("-instruct")
+
+
+def shipped_for(model_name: str | Path) -> str | None:
+    """Return the name of the shipped evaluator of a model given by hub id, folder or .gguf file; None without one."""
+    plain = plain_name(model_name)
+    return plain if plain in shipped() else None
+
+
+def beta_for(model_name: str | Path) -> float:
+    """Return the beta that suits evaluators of a model, given by any of its names."""
+    return BETA_BY_MODEL.get(plain_name(model_name), BETA)
+
+
+def shipped() -> list[str]:
+    """Return the names of the shipped evaluators."""
+    return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))
