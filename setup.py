@@ -106,6 +106,8 @@ def builder():
     class Build(BuildExtension):
         def run(self):
             self.beside_sources = self.inplace  # setuptools builds elsewhere first and forgets it meanwhile
+            if self.inplace:  # pip would take a fresh folder each time, and everything would be compiled again
+                self.build_temp = str(ROOT / "build" / "objects")
             super().run()
             # what could be built is in its place by now: a GPU's kernels that fail take no CPU's along
             if REQUIRE and self.failures:

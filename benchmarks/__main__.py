@@ -3,8 +3,6 @@
 What watermarking costs on your machine is measured by `caw benchmark`, which needs no checkout.
 """
 
-from __future__ import annotations
-
 import ast
 import runpy
 import sys

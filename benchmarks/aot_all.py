@@ -6,8 +6,6 @@ One line a kernel: registers, shared memory, asynchronous copies, tensor-core in
 needs more registers than its bound, or (attention) does not copy asynchronously. Speed is not measured here.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

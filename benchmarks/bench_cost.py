@@ -21,8 +21,6 @@ Of each text are kept (no words):
     distinct     share of 4-grams that are distinct, of the first 200 tokens and of the whole
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -6,8 +6,6 @@ Variants are interleaved and the median is reported, in processor time of the ca
 (more), so that a busy machine shifts all variants alike. Microseconds unless said otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -9,8 +9,6 @@ seconds allow. "score" is scoring alone, "detect" all of `Detector.detect_ids`: 
 "Lists" of other systems' formats are drawn when first met: the first round pays for them and is reported by itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

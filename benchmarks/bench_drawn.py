@@ -13,8 +13,6 @@ same policy and words. "stages" says where the time goes; drawing is the ladder'
 looking ahead; MARK+window00: with the model's evaluator of the current position alone, which does not.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

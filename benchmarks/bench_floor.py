@@ -10,8 +10,6 @@ turns. "C = 2" is one forward of two candidates over one of a single token, behi
 run it on an idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -7,8 +7,6 @@
 How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

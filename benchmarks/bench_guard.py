@@ -18,8 +18,6 @@ settings no given file has. Gathered runs keep, beside the means of all texts, w
 under other keys (`other_keys`).
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

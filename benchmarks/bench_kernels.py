@@ -13,8 +13,6 @@ call. What is done is saved after each round.
 mean nothing; it shows that the benchmark still runs, and gives compute-sanitizer every kernel (kernel_smoke.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

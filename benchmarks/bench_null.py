@@ -7,8 +7,6 @@ model, which `caw generate --watermark none` writes). "rates" are of texts as th
 evidence counted once in the whole corpus, which must be uniform for every key.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable

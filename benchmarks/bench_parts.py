@@ -10,8 +10,6 @@ rest. "bookkeeping" is all that has no row of its own. The floor is bytes over t
 step, and for attention the keys and values of all prefixes.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

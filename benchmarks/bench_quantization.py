@@ -17,8 +17,6 @@ same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` co
 which a busy machine disturbs less.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.metadata

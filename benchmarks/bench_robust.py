@@ -10,8 +10,6 @@ draws from, mean over unmarked texts. The detector has the edited text and the k
 scripts of finished parts (`script_commit` in the result) write into the same folder; --out gathers all.
 """
 
-from __future__ import annotations
-
 import argparse
 import html
 import json

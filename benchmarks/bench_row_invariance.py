@@ -14,8 +14,6 @@ First each side is compared with the same in float64. Then they are timed on one
 so many copies of their matrices that none is still in a cache. Times are of the processor.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

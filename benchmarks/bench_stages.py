@@ -8,8 +8,6 @@ stages of a row add up to its step (medians nearly so). Processor time with one 
 idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import warnings

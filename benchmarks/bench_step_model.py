@@ -7,8 +7,6 @@ If the GPU is there, or --device names one, the step is also replayed under torc
 stands beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

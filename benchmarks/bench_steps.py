@@ -5,8 +5,6 @@
 No text is read or generated, so long prefixes prepare as fast as short ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -11,8 +11,6 @@ can be stopped and continued. Results hold numbers and no texts. `gather --add` 
 not among what is gathered.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import hashlib

@@ -4,8 +4,6 @@ A baseline that owes nothing to this library: the model's own weights, torch's a
 mask, `torch.compile` for what lies in a layer, argmax. Llama, Mistral, Qwen2 and Qwen3 without a sliding window.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

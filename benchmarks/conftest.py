@@ -7,8 +7,6 @@ Here all sides of a case take turns first; their tests then replay what each of 
 files, histograms and comparisons are about interleaved measurements.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@
 The figures of evaluation_*/ are drawn by `caw evaluate report`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping, Sequence

@@ -21,8 +21,6 @@ comes last. The exit code is 0 if every part ran to its end without fault.
 --rehearsal: the same parts on a machine without a GPU, kernels interpreted (rehearsal.py), small, no times, minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

@@ -7,8 +7,6 @@
 Models, prompts and --policies are those of `bench_universal.py`. `texts` can be stopped and continued.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -9,8 +9,6 @@ the C library: with others than the recorded ones nothing is compared. Exit stat
 not comparable (the reason is printed).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Each asks for an object with three fields that must be right (numbers and short 
 two that are free text. `FIELDS` are the names of the strings to keep.
 """
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ For compute-sanitizer, which must see every kernel and every way through it that
 without pytest. Nothing here is a size at which time means anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ its own time. Where torch made another number of kernels than the model counts, 
 the others stand under the names that the profiler gives them.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import defaultdict

@@ -4,8 +4,6 @@ transformers is a dependency of this library. MarkLLM is used where it is instal
 its KGW needs torch and transformers only); where it is not, `MarkLLMPath` does the same steps and says so in its name.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Kernels for a product of few rows: this library's with several tile sizes, and torch's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ file that launchers read (`triton_kernels/tuned.py`). A choice is for all number
 of the logarithms of the times at TIMED_ROWS.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

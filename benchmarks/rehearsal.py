@@ -7,8 +7,6 @@ Operators that have a Triton kernel take it on CPU tensors too, layers and produ
 count kernel launches, so that no figure can be mistaken for a time.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import runpy

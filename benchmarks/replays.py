@@ -1,7 +1,5 @@
 """The time of a kernel on a GPU: a graph of many calls, over more data than the cache holds, between two events."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ MODELS: see `bench_cost.py`, for Qwen's tokenizer. The set's own column (z >= 2.
 found at 1 % and at .1 %; `bench_robust.py --out` gathers the rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

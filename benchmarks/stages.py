@@ -3,8 +3,6 @@
 Steps that are CUDA graphs are one launch and cannot be taken apart: this is for steps that run call by call, on a CPU.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -8,8 +8,6 @@ graph where that is more. Figures of devices are their data sheets', the cost of
 is measured.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace

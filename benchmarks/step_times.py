@@ -5,8 +5,6 @@ change the time. The sides take turns in every round. Beside each time stand the
 and the share of a copy's bandwidth that they make.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`bench_detect.py` under pytest-benchmark: time to score and detect 1000 tokens, beside other systems' detectors."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`bench_generate.py` under pytest-benchmark: time per token of every mode of every run, and its ratio to plain."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,8 +1,6 @@
 """`bench_kernels.py` and `bench_cpu_ops.py` under pytest-benchmark: each kernel beside torch's way, its floor in the
 extra figures."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ For each product the fastest kernel whose rows do not depend on the rest of the 
 version (in CAW_CACHE, default ~/.cache/caw) and used from the next run on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from caw.decoding.chooser import Chooser
     from caw.decoding.prompt_cache import PromptCache
     from caw.decoding.row_settings import RowSettings
-    from caw.detection import DetectionResult, detect, detect_keys
+    from caw.detection import DetectionResult, Detector, detect, detect_keys
     from caw.entrance import GenerationOutput, generate, iter_generate
     from caw.guard import Guard
-    from caw.models import ReaderWeights, load_model
+    from caw.models import ReaderWeights, load_model, load_tokenizer
     from caw.models.sampling import model_sampling
     from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
     from caw.policies.recommended import Recommended
@@ -26,6 +26,7 @@ else:
             "PromptCache": "caw.decoding.prompt_cache",
             "RowSettings": "caw.decoding.row_settings",
             "DetectionResult": "caw.detection",
+            "Detector": "caw.detection",
             "detect": "caw.detection",
             "detect_keys": "caw.detection",
             "GenerationOutput": "caw.entrance",
@@ -33,6 +34,7 @@ else:
             "iter_generate": "caw.entrance",
             "Guard": "caw.guard",
             "load_model": "caw.models",
+            "load_tokenizer": "caw.models",
             "ReaderWeights": "caw.models",
             "model_sampling": "caw.models.sampling",
             "CapacityPolicy": "caw.policies",
@@ -54,6 +56,7 @@ __all__ = [
     "CapacityPolicy",
     "Chooser",
     "DetectionResult",
+    "Detector",
     "EntropyThreshold",
     "FixedStrength",
     "GenerationOutput",
@@ -72,5 +75,6 @@ __all__ = [
     "generate",
     "iter_generate",
     "load_model",
+    "load_tokenizer",
     "model_sampling",
 ]

@@ -37,7 +37,7 @@ class Call(Settings):
         watermark: Recommended, KGW, Unigram, EXP or SynthID; None = this library's own unwatermarked decode.
         policy: decides how strongly each token is marked; None = FixedStrength(1.0), the plain watermark. A Recommended
             brings its own.
-        detector: a `caw.detection.Detector` for the test of each text, of the same key; None = `caw.detect`
+        detector: a `caw.Detector` for the test of each text, of the same key; None = `caw.detect`
             without options.
         streamer: a transformers streamer, for one prompt only. As in transformers, it gets the prompt's ids [1, T]
             first, then each token (those of a stop string too); its end() is always called.

@@ -50,10 +50,14 @@ __all__ = ["GenerationOutput", "GenerationResult", "generate", "iter_generate", 
 def generate(call: WatchedCall) -> GenerationOutput:
     """Generate (watermarked) continuations.
 
+    >>> model, tokenizer = caw.load_model("smollm2-135m")
+    >>> out = caw.generate(model, tokenizer, "The sea is", watermark=caw.KGW(key=123), max_new_tokens=50)
+    >>> print(out.texts[0])
+
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
-        is left out with a warning and reported in `errors`; the others go on. So is one for which the model's logits
-        become NaN or infinite.
+        has an empty text at its place, a warning and its reason in `errors`; the others go on. So has one for which the
+        model's logits become NaN or infinite.
 
     Raises TypeError or ValueError in one sentence (expected, found, remedy), also if no prompt at all can be continued;
     NotImplementedError for models that cannot branch. Greedy decoding is deterministic; sampling

@@ -36,6 +36,6 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes} - {"TYPE_CHECKING", "lazy", "lazy_names"})
 
     return get, names

@@ -22,11 +22,7 @@ from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
-from caw.ops_ref.permutation_ref import (
-    generator_words_ref,
-    permutation_contains_ref,
-    permutation_green_ref,
-)
+from caw.ops_ref.permutation_ref import generator_words_ref, permutation_contains_ref, permutation_green_ref
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.text_scores import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref

@@ -15,6 +15,7 @@ from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.detectable.attempts import Attempts, UndetectedError
 from caw.detectable.receipts import Receipt
+from caw.io.show import shown
 from caw.io.warn import warn_caller
 
 
@@ -100,7 +101,7 @@ def results_of(
             streamer.end()
 
 
-@dataclass
+@dataclass(repr=False)
 class GenerationOutput:
     """Results in input order.
 
@@ -134,6 +135,15 @@ class GenerationOutput:
             errors={r.index: r.error for r in results if r.error},
             seconds=seconds,
             receipts=[r.receipt for r in results] if tested else None,
+        )
+
+    def __repr__(self) -> str:
+        """Return the beginning of the first text and what there is of all."""
+        first = shown(self.texts[0]) if self.texts else "none"
+        errors = f", errors={self.errors}" * bool(self.errors)
+        return (
+            f"GenerationOutput({len(self.texts)} texts, the first {first}; {self.num_tokens} tokens in "
+            f"{self.seconds:.1f} s{errors})"
         )
 
     @property

@@ -165,7 +165,7 @@ def test_prompts_that_cannot_be_continued_are_reported_and_the_rest_finishes(
 ) -> None:
     prompts = [PROMPTS[0], TOO_LONG, [3, VOCAB], PROMPTS[1], [], PROMPTS[2], None, [0.5]]
     expected = generate(model, watermark=caw.EXP(key=1), **sampling)
-    with pytest.warns(UserWarning, match=r"5 of 8 prompts are left out, the rest goes on; the first: prompt 1 must be"):
+    with pytest.warns(UserWarning, match=r"5 of 8 prompts get no text, the rest goes on; the first: prompt 1 must be"):
         out = generate(model, prompts, watermark=caw.EXP(key=1), batch_size=2, **sampling)
     assert [out.sequences[i] for i in (0, 3, 5)] == expected.sequences
     assert [out.texts[i] for i in (0, 3, 5)] == expected.texts

@@ -45,6 +45,7 @@ def test_texts_sequences_and_trace_belong_together(model: Any) -> None:
     assert [t.tokens for t in out.trace] == out.sequences
     assert out.num_tokens == sum(map(len, out.sequences)) > 0
     assert out.tokens_per_second > 0
+    assert f"{out!r}".startswith(f"GenerationOutput({len(out.texts)} texts, the first ") and len(repr(out)) < 300
     for tokens, text in zip(out.sequences, out.texts, strict=True):
         assert text == text_of([t for t in tokens if t > 2])
 

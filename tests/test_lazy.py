@@ -16,6 +16,7 @@ def test_every_public_name_is_there_and_listed(package: str) -> None:
     for name in module.__all__:
         assert name in dir(module)
         assert getattr(module, name) is getattr(module, name)
+    assert not {"TYPE_CHECKING", "lazy", "lazy_names"} & set(dir(module))
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         _ = module.no_such_name
 

@@ -4,8 +4,6 @@
 sequence's logits and records one position on.
 """
 
-from __future__ import annotations
-
 import torch
 
 

@@ -6,8 +6,6 @@ the token joins its text; an end token or the budget ends it
 the result goes to the output ring
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -10,8 +10,6 @@ other families do otherwise is a `Family`; Phi-3 has Llama's layer with merged m
 head; Granite multiplies what attention and the MLP give before it is added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

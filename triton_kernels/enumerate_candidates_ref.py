@@ -4,8 +4,6 @@ The same ladders as `Watermark.ladder` of the native formats, from plain numbers
 gets them: reweighting ladder (Kirchenbauer et al. 2023, Algorithm 2) and race ladder (Aaronson 2022).
 """
 
-from __future__ import annotations
-
 import torch
 
 from caw import ladder as ladders

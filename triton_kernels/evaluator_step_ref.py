@@ -6,8 +6,6 @@
 The choice is exact, ties included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

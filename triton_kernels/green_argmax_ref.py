@@ -1,7 +1,5 @@
 """Reference of `green_argmax`: the likeliest green token of whole rows, for positions whose record holds none."""
 
-from __future__ import annotations
-
 import torch
 
 from caw import prf

@@ -4,8 +4,6 @@ The context comes from the text so far, the ladder from `enumerate_candidates`; 
 token alone, and the tokens that the next forward carries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -13,8 +13,6 @@ float16 are rounded once, as one multiply-add of that dtype gives them. Those of
 scale that is a power of two leaves the three bits behind the point as they are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

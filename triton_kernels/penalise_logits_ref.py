@@ -1,7 +1,5 @@
 """Reference of `penalise_logits`: bias and penalties, as passes over the vocabulary."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """Reference of `race_winner`: who wins a keyed race over whole rows of logits, as `caw/ladder.py` says it."""
 
-from __future__ import annotations
-
 from caw.ladder import race_winner_ref
 
 __all__ = ["race_winner_ref"]

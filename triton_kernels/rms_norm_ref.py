@@ -1,7 +1,5 @@
 """Reference of `rms_norm`."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """Reference of `sampling_noise`: -log(-log((word + 1/2) / 2^32)) for every token of a vocabulary."""
 
-from __future__ import annotations
-
 import torch
 
 from caw import prf

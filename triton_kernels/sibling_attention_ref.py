@@ -12,8 +12,6 @@ The same attention in two more layouts:
 - paged: over a prefix that lies in pages of P positions, K[b, h, n] = k_pages[block_table[b, n // P], h, n % P].
 """
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """References of `small_linear` and of the products inside a layer, in plain PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

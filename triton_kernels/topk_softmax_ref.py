@@ -5,8 +5,6 @@
 orders by value, then by smaller id, so one integer top-k is exact and deterministic on every device.
 """
 
-from __future__ import annotations
-
 import torch
 
 ID_MASK = 0xFFFFFFFF

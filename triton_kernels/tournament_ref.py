@@ -1,7 +1,5 @@
 """Reference of `tournament`: who wins after each layer of SynthID's tournament sampling."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Reference of `warp_logits`: what the sampler keeps of logits, as transformers' processors in their order."""
 
-from __future__ import annotations
-
 import torch
 
 

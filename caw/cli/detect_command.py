@@ -45,7 +45,9 @@ TEST, REPORT = "Test", "Reports"
 class Texts:
     """Where the texts are: in exactly one of `sources`."""
 
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Text file; - reads stdin.")] = None
+    file: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE...", help="Text files, one text each; - reads stdin.")
+    ] = None
     text: str | None = flag(None, "Text to test; - reads stdin.")
     input: str | None = flag(
         None, 'JSONL file, one text per line: {"text": ..., "id": ...}; - reads stdin.', None, "--input", "-i"
@@ -61,8 +63,8 @@ class Texts:
 
     @property
     def sources(self) -> dict[str, str | None]:
-        """The places, by option."""
-        named = {"FILE": self.file, "--text": self.text, "--input": self.input}
+        """The places, by option; of several files the first."""
+        named = {"FILE": next(iter(self.file or ()), None), "--text": self.text, "--input": self.input}
         return {**named, "--null-report": self.null, "--power": self.power}
 
 
@@ -148,6 +150,7 @@ def detect(
     - read -rs CAW_KEY; export CAW_KEY
     - caw detect --tokenizer smollm2-135m --text "..."
     - caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5 --regions --html essay.html
+    - caw detect --tokenizer smollm2-135m essays/*.txt
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
     - caw detect --input out.jsonl --field tokens
     - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
@@ -164,19 +167,20 @@ def detect(
             if path is not None:
                 require(package, option)
         sources, null, power = texts.sources, texts.null, texts.power
-        files = {**sources, "--text": "-" if texts.text == "-" else None, "--config": config,
-                 "--tokenizer": texts.tokenizer, "--receipt": test.receipt, **reads.files}  # fmt: skip
+        files = {**sources, **{f"FILE {file}": file for file in texts.file or ()}, "--config": config,
+                 "--text": "-" if texts.text == "-" else None, "--tokenizer": texts.tokenizer,
+                 "--receipt": test.receipt, **reads.files}  # fmt: skip
         check_paths(files, {"--html": report.html, "--qq": report.qq})
         reads.check(sources)
         options |= reads.of_mark
-        single = texts.input is None
+        single = texts.input is None and len(texts.file or ()) < 2
         if registry is not None or tenant is not None:
             others = {"key or CAW_KEY": key, "mode": test.mode, "config": config, "weights": reads.weights,
                       "regions": test.regions, "html": report.html, "null-report": null,
                       "power": power, "watermark": watermark is not None,
                       **{name.replace("_", "-"): value for name, value in options.items()}}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
-            items, bad = read_items(sources, texts.field)
+            items, bad = read_items(texts)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
             bad += deployed.test(
@@ -197,7 +201,7 @@ def detect(
         _check(task, null, power)
         if test.regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
-        items, bad = read_items(sources, texts.field, reads.prompt_field)
+        items, bad = read_items(texts, reads.prompt_field)
         if null is None:
             bad += check_made(items, [each.watermark for each in task.detectors.values()], texts.input or power)
         if told is not None:
@@ -317,10 +321,11 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
     return bad
 
 
-def read_items(sources: dict[str, str | None], field: str, prompt_field: str | None = None) -> tuple[list[Item], int]:
+def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item], int]:
     """Read the items of exactly one source: FILE, --text or input files. Also return the number of bad lines, each
     reported.
     """
+    sources, field, files = texts.sources, texts.field, texts.file or []
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         raise ValueError(
@@ -331,8 +336,12 @@ def read_items(sources: dict[str, str | None], field: str, prompt_field: str | N
     assert lines is not None
     if given[0] == "--text" and lines != "-":
         return [Item(1, 1, lines)], 0
-    if given[0] == "FILE" and lines.endswith(".jsonl"):
-        raise ValueError(f"FILE is tested as one text, got {lines}; give --input for a file with a text on each line")
+    if file := next((each for each in files if each.endswith(".jsonl")), None):
+        raise ValueError(f"FILE is tested as one text, got {file}; give --input for a file with a text on each line")
+    if len(set(files)) < len(files):
+        raise ValueError(f"each FILE must be given once, got {' '.join(files)}; leave the second out")
+    if len(files) > 1:
+        return [Item(0, file, read_text(file)) for file in files], 0
     if given[0] in ("--text", "FILE"):
         return [Item(1, 1, read_text(lines))], 0
     items, bad = [], 0

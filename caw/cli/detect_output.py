@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Item:
     """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one.
 
-    made: what its line says of how it was made, None if it does not. drawn: how a model should take it to be drawn,
-    None = as all texts.
+    number: of its line; 0 for one of several files, whose name is its id. made: what its line says of how it was made,
+    None if it does not. drawn: how a model should take it to be drawn, None = as all texts.
     """
 
     number: int
@@ -43,8 +43,8 @@ class Item:
     drawn: Mapping[str, Any] | None = None
 
     def said(self, sentence: str, *, single: bool) -> str:
-        """Prefix a sentence with the item's line number, unless it is a single text."""
-        return sentence if single else f"line {self.number}: {sentence}"
+        """Prefix a sentence with the item's line or file, unless it is a single text."""
+        return sentence if single else f"{f'line {self.number}' if self.number else self.id}: {sentence}"
 
 
 def result_line(item: Item, result: Result) -> dict[str, Any]:

@@ -25,20 +25,14 @@ from caw.cli.generate_prompts import (
 )
 from caw.cli.options import panel
 from caw.cli.place import Place
-from caw.cli.policy_choice import (
-    COOL,
-    GREEDY,
-    RACED,
-    choose_policy,
-    choose_watermark,
-    recommended_of,
-    what_marks,
-)
+from caw.cli.policy_choice import COOL, GREEDY, RACED, choose_policy, choose_watermark, recommended_of, what_marks
 from caw.flags import DECODING, DETECTABLE, flag
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
 from caw.models import load_tokenizer
+from caw.models.gguf import is_gguf
+from caw.models.sources import file_or_folder
 from caw.settings import DRAWING, Settings, greedy_if_one_token
 
 if TYPE_CHECKING:
@@ -267,5 +261,5 @@ class Loaded:
         from caw.decoding.prompts import prompt_digest
 
         # the tokenizer of a .gguf file is made in another way where the model is loaded
-        tokenizer = self.both[1] if self.name.endswith(".gguf") else load_tokenizer(self.name)
+        tokenizer = self.both[1] if is_gguf(file_or_folder(self.name)) else load_tokenizer(self.name)
         return lambda prompt: prompt_digest(tokenizer, prompt, chat=chat)

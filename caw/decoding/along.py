@@ -222,12 +222,7 @@ class _Places:
         return (Record.joined(self.scored) if self.penalised else record).take(at)
 
     def choose(
-        self,
-        window: torch.Tensor,
-        record: Record,
-        start: int,
-        prompt: int,
-        strengths: Sequence[float],
+        self, window: torch.Tensor, record: Record, start: int, prompt: int, strengths: Sequence[float]
     ) -> list[MarkedChoice]:
         """Choose at every place whose distributions are known. window: logits [N, V] from position `start` on."""
         plan, history = self.plan, self.plan.history

@@ -108,12 +108,7 @@ class Needs:
 
 
 def decoding_needs(
-    facts: ModelFacts,
-    capacity: int,
-    slots: int,
-    history: int,
-    limit: int | None = None,
-    compiled: bool = False,
+    facts: ModelFacts, capacity: int, slots: int, history: int, limit: int | None = None, compiled: bool = False
 ) -> Needs:
     """Compute the memory of decoding with caches of `capacity` tokens, and `slots` candidates.
 

@@ -64,7 +64,7 @@ class Accepted:
     shortened: list[Remark] = field(default_factory=list)
 
     def tell(self) -> None:
-        """Warn of prompts that are left out or cut; raise about the first (TypeError or ValueError) if all are."""
+        """Warn of prompts that get no text or are cut; raise about the first (TypeError or ValueError) if all are."""
         for remark in self.shortened:
             warn_caller(str(remark), PromptWarning)
         if not self.refused:
@@ -74,8 +74,7 @@ class Accepted:
             raise (first.error or ValueError)(str(first))
         total = len(self.refused) + len(self.requests)
         warn_caller(
-            f"{len(self.refused)} of {total} prompts are left out, the rest goes on; the first: {first}",
-            PromptWarning,
+            f"{len(self.refused)} of {total} prompts get no text, the rest goes on; the first: {first}", PromptWarning
         )
 
     @property
@@ -92,7 +91,7 @@ def accept_prompts(
     *,
     chat: bool = False,
 ) -> Accepted:
-    """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is left out.
+    """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is refused.
 
     rows: settings of all prompts, or of each.
 

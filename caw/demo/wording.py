@@ -42,10 +42,7 @@ def legend(demo: Demo) -> list[tuple[Kind, str]]:
         ("marked", "the watermark changed the model's choice here"),
         ("kept", "the watermark would have changed this token, but CAW predicts that it matters and protects it"),
         ("protected", "CAW predicts that this token matters; the watermark would not have changed it"),
-        (
-            "green",
-            f"green by chance, like {demo.watermark.gamma:.0%} of all tokens",
-        ),
+        ("green", f"green by chance, like {demo.watermark.gamma:.0%} of all tokens"),
     ]
 
 

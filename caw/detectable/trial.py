@@ -56,12 +56,12 @@ class Trial:
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""
         detector = self.under(key)
-        [result] = detector([text])  # type: ignore[misc]
+        [result] = detector([text])
         if not result.is_watermarked:
             return Verdict(False, _why_not(result), result)
         if self.edits:
             drawn = detector([without_words(text, self.edits, draw) for draw in range(DRAWS)])
-            hits, needed = sum(one.is_watermarked for one in drawn), DETECTED_SHARE * DRAWS  # type: ignore[union-attr]
+            hits, needed = sum(one.is_watermarked for one in drawn), DETECTED_SHARE * DRAWS
             if hits < needed:
                 said = f"with {100 * self.edits:g} % of its words deleted it is detected in {hits} of {DRAWS} draws"
                 return Verdict(False, f"{said}, {needed:g} are needed", result)
@@ -91,7 +91,7 @@ def make_trial(
     if detector is None:
         detector = Detector(tokenizer, watermark, level)
     if not isinstance(detector, Detector):
-        raise TypeError(f"detector must be a caw Detector, got {type(detector).__name__}; see caw.detection.Detector")
+        raise TypeError(f"detector must be a caw Detector, got {type(detector).__name__}; see caw.Detector")
     theirs = detector.watermark
     if theirs.name != watermark.name or theirs.key_id != watermark.key_id:
         raise ValueError(

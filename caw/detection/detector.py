@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from caw.detection.weights import TokenWeights, level_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.io.show import kind_of
 from caw.watermarks import Signature, Watermark
+
+if TYPE_CHECKING:
+    from caw.detection.ids import Many, One
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,10 @@ class Detector:
         [mark] = self.watermark.parts
         return mark
 
+    @overload
+    def __call__(self, text_or_ids: Many) -> list[DetectionResult]: ...
+    @overload
+    def __call__(self, text_or_ids: One) -> DetectionResult: ...
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
         """Return one result for a str or a flat list of ids; a list of results, in order, for a list of them ([] for
         []).
@@ -324,6 +331,16 @@ class Detector:
         return {share: fewest_for(self.watermark, share * self.fpr) for share in (1.0, WHOLE_SHARE)}
 
 
+@overload
+def detect(
+    text_or_ids: Many, tokenizer: Any, watermark: Signature, fpr: float = ..., mode: Mode = ..., *, mid_p: bool = ...,
+    normalize: Any = ..., prefix: Any = ..., weights: TextWeights | str | Path | None = ..., regions: bool = ...,
+) -> list[DetectionResult]: ...  # fmt: skip
+@overload
+def detect(
+    text_or_ids: One, tokenizer: Any, watermark: Signature, fpr: float = ..., mode: Mode = ..., *, mid_p: bool = ...,
+    normalize: Any = ..., prefix: Any = ..., weights: TextWeights | str | Path | None = ..., regions: bool = ...,
+) -> DetectionResult: ...  # fmt: skip
 def detect(
     text_or_ids: Any,
     tokenizer: Any,
@@ -336,18 +353,22 @@ def detect(
     prefix: Any = "",
     weights: TextWeights | str | Path | None = None,
     regions: bool = False,
-) -> Any:
+) -> DetectionResult | list[DetectionResult]:
     """Test texts for a watermark, from the texts alone.
 
+    >>> result = caw.detect(text, tokenizer, caw.KGW(key=123))
+    >>> print(result)  # its message; result.is_watermarked, result.p_value
+
     Args:
-        text_or_ids: a str or one flat sequence of token ids (list, tuple, 1-D array or tensor), or a list of them.
+        text_or_ids: a str or one flat sequence of token ids (list, tuple, 1-D array or tensor), or a list of them; a
+            column of a table (pandas, polars) too.
         tokenizer, watermark, fpr, mode, mid_p, normalize, prefix, weights, regions: see `Detector`. Text is tokenised
             without special tokens.
 
     Returns:
         One DetectionResult for a str or one flat sequence; a list of them, in order, for a list ([] for []).
-        An empty text has p_value 1 and a message that says so, as does a text in a list with half of a surrogate pair,
-        which no tokenizer can read; `error` has the reason. A single such text raises ValueError.
+        An empty text has p_value 1 and a message that says so, as does a text in a list that is missing (None, NaN) or
+        has half of a surrogate pair, which no tokenizer can read; `error` has the reason. A single such text raises.
 
     Deterministic; a text's result does not depend on the other texts.
     Raises TypeError or ValueError: expected, found, remedy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -13,21 +13,40 @@ from caw.io.unicode import is_unicode
 
 ID_LIMIT = 1 << 31
 SHAPES = "a str, one flat sequence of token ids, or a list of either"
+MISSING = "must be a text, found none; leave it out"
 HALF = "must be valid Unicode, found half of a surrogate pair; repair the text"
 INTEGERS = [f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)]  # what a tensor of ids may hold
+
+if TYPE_CHECKING:
+    import torch
+
+    class Column(Protocol):
+        """A column of a table, such as a pandas or polars Series."""
+
+        def to_list(self) -> list[Any]: ...
+
+    One: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor
+    Many: TypeAlias = list[str] | tuple[str, ...] | list[list[int]] | Column
 
 
 def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
     """Return (texts, whether there is a single one): a str, a flat sequence of ids, or a list of either; [] is no
     texts.
 
-    A list is classified by its first item. Raises TypeError for other types.
+    A list is classified by its first item that is not missing (None, NaN); a column of a table and an array of objects
+    are lists of their items. Raises TypeError for other types.
     """
+    plain = isinstance(text_or_ids, (str, list, tuple)) or is_tensor(text_or_ids)
+    if not plain and hasattr(text_or_ids, "__array__"):
+        text_or_ids = np.asarray(text_or_ids)  # of a column; an array stays itself
+    if isinstance(text_or_ids, np.ndarray) and text_or_ids.ndim == 1 and text_or_ids.dtype.kind in "OUT":
+        text_or_ids = text_or_ids.tolist()
     if isinstance(text_or_ids, (str, np.ndarray)) or is_tensor(text_or_ids):
         return [text_or_ids], True
     if not isinstance(text_or_ids, (list, tuple)):
         raise TypeError(f"expected {SHAPES}, got {type(text_or_ids).__name__}; pass the generated text or its ids")
-    single = len(text_or_ids) > 0 and not _is_text(text_or_ids[0])
+    first = next((item for item in text_or_ids if not is_missing(item)), "")
+    single = not _is_text(first)
     return ([text_or_ids], True) if single else (list(text_or_ids), False)
 
 
@@ -68,15 +87,22 @@ def check_known(ids: np.ndarray, tokenizer: Any, name: str) -> None:
 
 
 def unreadable(item: Any, name: str) -> str:
-    """Return why no tokenizer can read this text; "" for every other text, and for ids."""
+    """Return why no tokenizer can read this text, or that it is missing; "" for every other text, and for ids."""
+    if is_missing(item):
+        return f"{name} {MISSING}"
     return f"{name} {HALF}" if isinstance(item, str) and not is_unicode(item) else ""
 
 
 def read_prefix(prefix: Any) -> str | tuple[int, ...]:
     """Convert text or ids that a text may begin with. TypeError or ValueError for anything else."""
-    if complaint := unreadable(prefix, "prefix"):
+    if isinstance(prefix, str) and (complaint := unreadable(prefix, "prefix")):
         raise ValueError(complaint)
     return prefix if isinstance(prefix, str) else tuple(flat_ids(prefix, "prefix").tolist())
+
+
+def is_missing(item: Any) -> bool:
+    """Return whether this is how a table says that it has no text: None, NaN or pandas' NA."""
+    return item is None or type(item).__name__ == "NAType" or (isinstance(item, float) and item != item)
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any) -> Any:

@@ -62,7 +62,7 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
         if each is detectors or not isinstance(each, Detector):
             raise TypeError(
                 f"detectors must be a mapping of names to Detectors, got {type(each).__name__}; make each with "
-                "caw.detection.Detector(tokenizer, watermark)"
+                "caw.Detector(tokenizer, watermark)"
             )
     if not detectors:
         raise ValueError("at least one watermark is required, got none; name the watermarks to test for")

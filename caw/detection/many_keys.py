@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from caw.detection.subkeys import sums_of
 from caw.io.show import is_p, kind_of
 from caw.op_indices import SELFHASH
 from caw.watermarks import Signature, Watermark
+
+if TYPE_CHECKING:
+    from caw.detection.ids import Many, One
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,10 @@ class KeySearch:
         self._alike, self._others = _grouped(self.watermarks)
         self._sizes = np.array([len(mark.parts) for mark in self.watermarks])
 
+    @overload
+    def __call__(self, text_or_ids: Many) -> list[KeySearchResult]: ...
+    @overload
+    def __call__(self, text_or_ids: One) -> KeySearchResult: ...
     def __call__(self, text_or_ids: Any) -> KeySearchResult | list[KeySearchResult]:
         """Return one result for a str or a flat list of ids; a list of results, in order, for a list of them."""
         items, single = split_input(text_or_ids)
@@ -209,10 +216,20 @@ def _group(parts: Sequence[tuple[int, Watermark]]) -> _Alike:
     return _Alike(parts[0][1], np.array([place for place, _ in parts]), keys)
 
 
+@overload
+def detect_keys(
+    text_or_ids: Many, tokenizer: Any, watermarks: Mapping[str, Signature], fpr: float = ..., *, normalize: Any = ...,
+    prefix: Any = ...,
+) -> list[KeySearchResult]: ...  # fmt: skip
+@overload
+def detect_keys(
+    text_or_ids: One, tokenizer: Any, watermarks: Mapping[str, Signature], fpr: float = ..., *, normalize: Any = ...,
+    prefix: Any = ...,
+) -> KeySearchResult: ...  # fmt: skip
 def detect_keys(
     text_or_ids: Any, tokenizer: Any, watermarks: Mapping[str, Signature], fpr: float = 1e-3, *, normalize: Any = (),
     prefix: Any = "",
-) -> Any:  # fmt: skip
+) -> KeySearchResult | list[KeySearchResult]:  # fmt: skip
     """Test texts under many keys at once, exactly corrected for their number.
 
     Args:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, NoReturn
 
 from caw.detection.regions import Region
 
 
 class NotTruth:
     """A result that must not be mistaken for its verdict: every object is true, so `if caw.detect(text, mark):` would
-    call every text marked.
+    call every text marked. Printed it says its message.
     """
+
+    message: str
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} is neither true nor false, got it where a truth value is expected; use"
             " its is_watermarked"
         )
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,6 +94,14 @@ class DetectionResult(NotTruth):
         said = ("watermark", "key_id", "is_watermarked", "p_value", "fpr", "num_scored", "num_tokens")
         more = [name for name in ("payload", "regions", "error") if getattr(self, name)]
         return f"DetectionResult({', '.join(f'{name}={getattr(self, name)!r}' for name in (*said, *more))})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields as values that JSON has."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return f"<b>{escape(self.message)}</b><br><small>{escape(repr(self))}</small>"
 
     @property
     def is_undecided(self) -> bool:

@@ -35,12 +35,7 @@ ROWS = 256  # texts at once, where the server has no limit of its own
 # what SGLang does beside the choice, each with the value that switches it off
 # what can end or steer a text, so that it has no free beginning
 BOUND = ("stop_strs", "stop_regex_strs", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag")
-REFUSED: dict[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "beam_width": None,
-}
+REFUSED: dict[str, Any] = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "beam_width": None}
 
 
 def _base() -> type:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -54,7 +56,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
         model: the model that generates; its generation config says which tokens end a text and pad.
         watermark: KGW, Unigram, EXP or SynthID.
         policy: how strongly each token is marked; None = FixedStrength(1.0). No policy that reads the next position.
-        settings: of all texts, or one per row; None = greedy, with a warning if the generation config samples.
+        settings: of all texts, or one per row; None = greedy, with a warning if `generate` samples.
         attention_mask: int [B, T], the one that `generate` gets; None = no row is padded. With num_return_sequences
             each of its rows stands for that many texts.
         generation_config: the one that `generate` gets; None = the model's.
@@ -62,7 +64,8 @@ class LogitsProcessor(transformers.LogitsProcessor):
         tokenizer: the model's, which a universal evaluator reads its token classes from; None = unknown.
 
     Raises TypeError or ValueError, in one sentence, for decoding that does not take the chosen token where the
-    generation config asks for it: beam search, contrastive search, DoLa, assisted generation.
+    generation config asks for it: beam search, contrastive search, DoLa, assisted generation. Where only an argument of
+    `generate` asks for beams, greedy ones all write the marked text, and sampled ones raise.
     """
 
     def __init__(
@@ -83,11 +86,9 @@ class LogitsProcessor(transformers.LogitsProcessor):
         self._policy = None if policy is None else check_policy(policy, name, tokenizer)
         config = model.generation_config if generation_config is None else generation_config
         _refuse_other_decoding(config)
-        if settings is None and config.do_sample:
-            warn_caller(
-                "the generation config samples, but the processor chooses by its own settings, got none, so texts are "
-                "greedy; give settings=caw.RowSettings(do_sample=True, temperature=...), or caw.RowSettings()"
-            )
+        self._given = settings is not None
+        if config.do_sample:
+            self._warn_of_sampling("the generation config")
         self._ends = ids_of(config.eos_token_id)
         self._pad = next(iter([*ids_of(config.pad_token_id), *self._ends]), 0)
         self._settings, self._mask = settings or RowSettings(), attention_mask
@@ -114,7 +115,17 @@ class LogitsProcessor(transformers.LogitsProcessor):
             self._chosen = dict(zip(going, tokens.tolist(), strict=True))
         return marked
 
+    def _warn_of_sampling(self, what: str) -> None:
+        if not self._given:
+            warn_caller(
+                f"{what} samples, but the processor chooses by its own settings, got none, so texts are greedy; give "
+                "settings=caw.RowSettings(do_sample=True, temperature=...), or caw.RowSettings()"
+            )
+        self._given = True
+
     def _start(self, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
+        if not self._given and _samples():
+            self._warn_of_sampling("this call of generate")
         prompts = self._prompts(input_ids)
         rows = [self._settings] * len(prompts) if isinstance(self._settings, RowSettings) else list(self._settings)
         if len(rows) != len(prompts):
@@ -214,6 +225,17 @@ def _with_stop_strings(model: Any, tokenizer: Any, options: dict[str, Any]) -> d
         "generation_config": config,
         "stopping_criteria": [*options.get("stopping_criteria", ()), criterion],
     }
+
+
+def _samples() -> bool:
+    """Return whether the `generate` around this call samples. Its arguments reach no processor: its frame has them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        config = frame.f_locals.get("generation_config")
+        if isinstance(config, transformers.GenerationConfig):
+            return bool(config.do_sample)
+        frame = frame.f_back
+    return False
 
 
 def _refuse_other_decoding(config: Any) -> None:

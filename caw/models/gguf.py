@@ -16,13 +16,23 @@ from caw.requirements import require, there
 CACHE_VERSION, SETTINGS_VERSION = 3, 4
 
 
+def is_gguf(place: Path) -> bool:
+    """Return whether this is a .gguf file: by its ending, or by its first bytes where the name has none (Ollama's)."""
+    return place.suffix == ".gguf" or (place.is_file() and begins_gguf(place))
+
+
+def begins_gguf(file: Path) -> bool:
+    """Return whether a file begins as the format does."""
+    with open(file, "rb") as stream:
+        return stream.read(4) == b"GGUF"
+
+
 def cache_folder(file: Path) -> Path:
     """Return the cache folder of a .gguf file's float32 model; raises for a file that is not GGUF."""
     if not file.is_file():
         raise FileNotFoundError(f"expected a .gguf model file, found nothing at {file}; check the path")
-    with open(file, "rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise ValueError(f"expected a GGUF file (magic bytes 'GGUF'), {file} is none; download it again")
+    if not begins_gguf(file):
+        raise ValueError(f"expected a GGUF file (magic bytes 'GGUF'), {file} is none; download it again")
     mark = hashlib.sha256(f"{CACHE_VERSION} {content_mark(file)}".encode()).hexdigest()
     return cache_root() / "models" / f"{file.stem}-{mark[:12]}"
 

@@ -97,10 +97,7 @@ def _biased(account: Account, parts: tuple[str, ...]) -> bool:
 
 
 def _plain(account: Account, common: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "rms_norm_eps": account.real("attention.layer_norm_rms_epsilon"),
-        "rope_parameters": _rope(account, common),
-    }
+    return {"rms_norm_eps": account.real("attention.layer_norm_rms_epsilon"), "rope_parameters": _rope(account, common)}
 
 
 def _llama(account: Account, common: dict[str, Any]) -> dict[str, Any]:

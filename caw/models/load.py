@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
-from caw.models.gguf import cache_folder, dequantized
+from caw.models.gguf import cache_folder, dequantized, is_gguf
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name
@@ -18,6 +18,7 @@ from caw.requirements import require
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def load_model(
@@ -25,11 +26,12 @@ def load_model(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "auto",
     quantization: str | None = None,
-) -> Any:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer.
 
     Args:
-        name: "smollm2-135m" (the demo model, no network), a .gguf file, a folder, or a hub id.
+        name: "smollm2-135m" (the demo model, no network), a .gguf file (also one without that ending, such as a blob
+            of Ollama's), a folder, or a hub id.
         device: "cpu", "cuda", ...; None = CUDA if available.
         dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
             "float16" or a torch.dtype.
@@ -64,7 +66,7 @@ def _load_dense(name: str | Path, source: Path, dtype: str | torch.dtype) -> Any
     """Return model, on a CPU, and tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if source.suffix == ".gguf":
+    if is_gguf(source):
         folder, local = dequantized(source), True
     else:
         folder, local = folder_or_hub_id(name)

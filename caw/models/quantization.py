@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.device import resolve_dtype
-from caw.models.gguf import cache_folder, require_gguf_packages
+from caw.models.gguf import cache_folder, is_gguf, require_gguf_packages
 
 if TYPE_CHECKING:  # takes seconds to import
     import torch
@@ -29,7 +29,7 @@ def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) 
     """
     import torch
 
-    if source.suffix != ".gguf":
+    if not is_gguf(source):
         return None
     require_gguf_packages()  # before the file is read
     if device.type != "cpu" or str(dtype) != "auto":
@@ -66,11 +66,9 @@ def check_quantization(
     given = f"{option}={weights!r}"
     if device.type == "cuda" and weights in GPU_WEIGHTS:
         return _check_triton(given)
+    is_file = is_gguf(source)
     if weights not in (*FILE_WEIGHTS, *ROUNDED_WEIGHTS):
-        raise ValueError(
-            f"{given} is for a GPU, found {device}; load with device='cuda', or use {_remedy(source.suffix == '.gguf')}"
-        )
-    is_file = source.suffix == ".gguf"
+        raise ValueError(f"{given} is for a GPU, found {device}; load with device='cuda', or use {_remedy(is_file)}")
     if is_file != (weights in FILE_WEIGHTS):
         found = "one" if is_file else "another model"
         kind = "a model that is no .gguf file" if is_file else "a .gguf file"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from caw.models.gguf import is_gguf
 from caw.models.sources import file_or_folder, tokenizer_source
 from caw.settings import DRAWING, Sampling
 
@@ -34,7 +35,7 @@ def sampling_of_source(name: str | Path) -> dict[str, Any]:
     """
     from transformers import GenerationConfig
 
-    if file_or_folder(name).suffix == ".gguf":
+    if is_gguf(file_or_folder(name)):
         return {}
     source = tokenizer_source(name)
     try:

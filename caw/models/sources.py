@@ -6,11 +6,12 @@ A hub is contacted only for a hub id.
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caw.models.gguf import cache_folder, require_gguf_packages, settings_place
+from caw.models.gguf import cache_folder, is_gguf, require_gguf_packages, settings_place
 from caw.models.made_once import has_config, listed
 
 DEMO_MODEL = "smollm2-135m"
@@ -30,7 +31,7 @@ def tokenizer_source(name: str | Path) -> TokenizerSource:
     """Return the source of a model's tokenizer, for a name as in `load_model`; raises as that does."""
     require_name(name)
     source = file_or_folder(name)
-    if source.suffix != ".gguf":
+    if not is_gguf(source):
         return TokenizerSource(*folder_or_hub_id(name))
     for cached, whole in ((cache_folder(source), has_config), (settings_place(source), listed)):
         if whole(cached) not in (None, False):
@@ -76,9 +77,16 @@ def folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
             )
         return text, True
     looks_like_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or not text
-    if looks_like_path or "/" not in text:
-        raise FileNotFoundError(
-            f"model must be {DEMO_MODEL!r}, a .gguf file, a folder or a hub id like 'owner/name', got {text!r}, which "
-            "does not exist; check the path"
+    if Path(text).is_file():
+        raise ValueError(
+            f"a model's file must begin with GGUF, {text} does not; pass a .gguf file, or the folder of the model"
         )
+    if looks_like_path or "/" not in text:
+        known = f"model must be {DEMO_MODEL!r}, a .gguf file, a folder or a hub id like 'owner/name'"
+        if not isinstance(name, Path) and re.fullmatch(r"[\w.-]+:[\w.-]+", text):
+            raise FileNotFoundError(
+                f"{known}, got {text!r}, which is named as Ollama does; pass the file after FROM in `ollama show "
+                f"--modelfile {text}`"
+            )
+        raise FileNotFoundError(f"{known}, got {text!r}, which does not exist; check the path")
     return text, False

@@ -1,7 +1,5 @@
 """ggml's quantized block types, by number: what a block holds and how many bytes it takes, in a file and packed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 TILE_OUTPUTS, UNIT, LINE, HEADER = 16, 32, 64, 64

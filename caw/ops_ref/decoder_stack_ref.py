@@ -1,7 +1,5 @@
 """Reference of `decoder_stack`: all layers of a model, one after another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Reference of `draw_scores`: logits plus sampling noise, and the record of the sums."""
 
-from __future__ import annotations
-
 import torch
 
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref

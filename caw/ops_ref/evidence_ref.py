@@ -1,7 +1,5 @@
 """References of `show_evidence` and `count_evidence`: what a detector would count of texts in the making."""
 
-from __future__ import annotations
-
 import torch
 
 from caw.op_indices import RACE_TOP_K, SELFHASH

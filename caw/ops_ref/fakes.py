@@ -1,7 +1,5 @@
 """Shapes, dtypes and strides of op results that take more than a line to compute."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ A list is torch.randperm(V)[:count] after manual_seed(seed): MT19937, of whose s
 forward Fisher-Yates shuffle (checked against torch for every vocabulary size in the tests).
 """
 
-from __future__ import annotations
-
 import torch
 
 from caw import text_scores

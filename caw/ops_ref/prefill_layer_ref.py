@@ -1,7 +1,5 @@
 """References of `prefix_attention` and `prefill_layer`: rows with a length of their own each, as a prompt's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -23,12 +23,4 @@ else:
         },
     )
 
-__all__ = [
-    "CapacityPolicy",
-    "EntropyThreshold",
-    "FixedStrength",
-    "LogitDeltaThreshold",
-    "Policy",
-    "Signals",
-    "Target",
-]
+__all__ = ["CapacityPolicy", "EntropyThreshold", "FixedStrength", "LogitDeltaThreshold", "Policy", "Signals", "Target"]

@@ -128,7 +128,7 @@ class Detection:
         search = self._search(tenant)
         if search is None:
             raise ApiError(404, "no public keys to test for; ask the operator for an API key")
-        [found] = search([text])  # type: ignore[misc]
+        [found] = search([text])
         if found.error:
             raise ApiError(BAD, found.error, parameter="text")
         if tenant is None:

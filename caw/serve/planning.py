@@ -171,7 +171,7 @@ class Planned:
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""
-        [result] = self._trial(LEVEL).under(key)([text])  # type: ignore[misc]
+        [result] = self._trial(LEVEL).under(key)([text])
         return float(result.p_value)
 
     def _made_trial(self, level: float) -> Trial:

@@ -134,11 +134,7 @@ def _called(order: Order, piece: Piece) -> Piece:
 
 def usage(order: Order) -> dict[str, int]:
     made = order.completion_tokens
-    return {
-        "prompt_tokens": order.prompt_tokens,
-        "completion_tokens": made,
-        "total_tokens": order.prompt_tokens + made,
-    }
+    return {"prompt_tokens": order.prompt_tokens, "completion_tokens": made, "total_tokens": order.prompt_tokens + made}
 
 
 def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:

@@ -54,6 +54,21 @@ def test_detect_lines_texts_and_ids(model: str, marked: str, tmp_path: Path) -> 
     assert json.loads(result.stdout)["p_value"] == (lines[0]["given_p_value"] or lines[0]["p_value"])
 
 
+def test_several_files(model: str, marked: str, tmp_path: Path) -> None:
+    texts = {"one.txt": marked, "two.txt": "the sky", "three.txt": marked}
+    files = [str(tmp_path / name) for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        Path(file).write_text(text, encoding="utf-8", newline="")
+    lines, page = detect_json(*files, "--tokenizer", model), tmp_path / "page.html"
+    assert [line["id"] for line in lines if line["is_watermarked"]] == [files[0], files[2]] and len(lines) == 3
+    result = run("detect", *files, "--tokenizer", model, "--html", str(page))
+    assert "2 of 3 texts are watermarked" in result.stdout
+    assert all(file in page.read_text() for file in files)
+    for more, said in ((files[:1], "each FILE must be given once"), (["x.jsonl"], "give --input for a file with")):
+        assert_refused(run("detect", *files, *more, "--tokenizer", model), said)
+    assert_refused(run("detect", *files, "--tokenizer", model, "--html", files[2]), "must be another file than")
+
+
 def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     made = run("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "8", "-o", str(out))
@@ -63,12 +78,6 @@ def test_another_key_than_the_lines_name_is_said(model: str, tmp_path: Path) -> 
     assert result.exit_code == 0  # it may be meant: what a key says of texts of others
     assert f"out.jsonl: 1 of the texts were marked with key {own}, tested is {other}; give the key" in result.stderr
     assert run("detect", "--tokenizer", model, "-i", str(out)).stderr == ""
-
-
-def test_a_file_of_lines_is_no_text(model: str, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_text('{"text": "the sky"}\n')
-    assert_refused(run("detect", "--tokenizer", model, str(out)), "give --input for a file with a text on each line")
 
 
 def test_detect_for_people(model: str, marked: str, tmp_path: Path) -> None:
@@ -105,7 +114,8 @@ def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypat
 def test_bad_detect(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, expected in (
         ([], "one of FILE, --text, --input"), (["x.txt", "--text", "x"], "FILE and --text"),
-        (["none.txt"], "none.txt"), (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"), (["--text", "x"], "--tokenizer"),
+        (["none.txt"], "none.txt"), (["out.jsonl"], "give --input for a file with a text on each line"),
+        (["photo.jpg", "--tokenizer", "MODEL"], "UTF-8"), (["--text", "x"], "--tokenizer"),
         (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"), (["--text", "x", "--fpr", "0"], "fpr"),
         (["--text", "x", "--fpr", "2"], "fpr"), (["--text", "x", "--mode", "loose"], "mode"),
         (["--text", "x", "--watermark", "exp", "--gamma", "0.5"], "--gamma"),

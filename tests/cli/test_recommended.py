@@ -105,10 +105,7 @@ def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, t
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ("--theta", "0.5"),
-            "watermark recommended brings its own policies, got --theta as well; leave it out",
-        ),
+        (("--theta", "0.5"), "watermark recommended brings its own policies, got --theta as well; leave it out"),
         (("--policy", "fixed"), "watermark recommended brings its own policies, got --policy as well; leave it out"),
         (("--gamma", "0.5"), "--gamma is only for watermark kgw and unigram, got watermark recommended"),
         (("--free", "2"), "--free is only for watermark exp, got watermark recommended"),

@@ -81,9 +81,7 @@ def test_what_is_said_of_single_prompts_is_data(llama: Any) -> None:
 
 
 def test_a_call_says_it_with_numbers(llama: Any) -> None:
-    with pytest.warns(
-        PromptWarning, match="5 of 7 prompts are left out, the rest goes on; the first: prompt 1"
-    ) as told:
+    with pytest.warns(PromptWarning, match="5 of 7 prompts get no text, the rest goes on; the first: prompt 1") as told:
         accepted_of(llama, MIXED).tell()
     assert str(told[0].message).startswith(f"prompt 4 has {POSITIONS - 2} tokens")
     for prompts, error in (([[]], ValueError), ([None, []], TypeError)):

@@ -23,10 +23,7 @@ WATERMARKS = {
     "repeating": caw.EXP(key=8, top_k=6, context_width=1, deduplicate=False),
 }
 WINDOWS = {(1, 1): "log", (2, 1): "gap", (0, 1): "raw", (0, 0): "log", (1, 0): "gap"}
-SAMPLING = {
-    "greedy": {},
-    "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.9, "seed": 11},
-}
+SAMPLING = {"greedy": {}, "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.9, "seed": 11}}
 
 
 def capacity_policy(model: Any, window: tuple[int, int] = (1, 1), theta: float = 0.8, beta: float = 1.5) -> Any:

@@ -175,7 +175,7 @@ def test_what_becomes_of_undetected_texts(model: Any) -> None:
         assert dropped.texts[i] == (kept.texts[i] if was_found else "")
         assert (dropped.finish_reasons[i] == "undetected") == (not was_found) == (dropped.sequences[i] == [])
     with (
-        pytest.warns(UserWarning, match="1 of 2 prompts are left out"),
+        pytest.warns(UserWarning, match="1 of 2 prompts get no text"),
         pytest.raises(ValueError, match="must be detectable at 1e-06, text 1 is not after 2 attempts") as caught,
     ):
         caw.generate(model, tokenizer(), [[], PROMPTS[found.index(False)]], on_undetected="raise", **UNFOUND)

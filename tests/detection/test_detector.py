@@ -125,6 +125,10 @@ def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:
     assert json.loads(written)["token_scores"] == list(result.token_scores)
     for text in (written, repr(result), repr(Detector(None, KGW(key=key)))):
         assert str(key) not in text and f"{key:x}" not in text.lower()
+    assert str(result) == f"{result}" == result.message
+    assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
+    assert result.to_dict()["token_ids"] == list(result.token_ids)
+    assert result.message in result._repr_html_() and "<b>" in result._repr_html_()
     assert repr(result) == (  # it printed every id and score
         f"DetectionResult(watermark='kgw', key_id='{result.key_id}', is_watermarked=False, p_value={result.p_value!r}, "
         f"fpr=0.001, num_scored={result.num_scored}, num_tokens={len(REPETITIVE)})"

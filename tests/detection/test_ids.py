@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import caw
 from caw.detection.ids import split_input, to_ids
 from tests import tiny
 
@@ -38,6 +39,36 @@ def test_a_list_of_them_is_several(many: Any) -> None:
     items, single = split_input(many)
     assert not single
     assert [ids.tolist() for ids in to_ids(items, None)] == [[1, 2], [3]]
+
+
+class Column:
+    """A column of a table, as NumPy sees one of pandas or polars."""
+
+    def __init__(self, items: list[Any], dtype: Any = object) -> None:
+        self.items, self.dtype = items, dtype
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.array(self.items, dtype=self.dtype)
+
+
+@pytest.mark.parametrize("kind", [Column, np.array, lambda items: np.array(items, dtype=object)])
+def test_columns_of_a_table_are_lists(kind: Any) -> None:
+    assert split_input(kind(["one", "two"])) == (["one", "two"], False)
+    (ids,), single = split_input(Column([1, 2], np.int64))
+    assert single and ids.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float64("nan"), type("NAType", (), {})()])
+def test_a_missing_text_is_a_result_with_an_error(missing: Any) -> None:
+    tokenizer, mark = tiny.tiny_tokenizer(), caw.KGW(key=1)
+    for texts in ([missing, "a small", "b"], Column(["a", missing])):
+        results = caw.detect(texts, tokenizer, mark)
+        errors = [result.error for result in results]
+        row = list(texts if isinstance(texts, list) else texts.items).index(missing)
+        assert errors.pop(row) == f"text {row} must be a text, found none; leave it out" and not any(errors)
+        assert results[row].p_value == 1 and not results[row].is_watermarked
+        assert caw.detect_keys(texts, tokenizer, {"one": mark})[row].error
+    assert caw.detect([missing], tokenizer, mark)[0].error
 
 
 def test_empty_inputs() -> None:

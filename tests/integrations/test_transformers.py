@@ -114,6 +114,12 @@ def test_sampling_that_the_processor_does_not_see_is_named(llama: Any, recwarn: 
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"generation config samples, .* greedy; give settings=caw.RowSettings\(do"):
         LogitsProcessor(llama, MARKS["kgw"], generation_config=sampling)
+    inputs = padded()
+    for options, asked in (({"do_sample": True}, True), ({"do_sample": False}, False)):
+        recwarn.clear()
+        processor = LogitsProcessor(llama, MARKS["kgw"], attention_mask=inputs["attention_mask"])
+        llama.generate(**inputs, logits_processor=[processor], max_new_tokens=2, **options)
+        assert any("this call of generate samples" in str(each.message) for each in recwarn.list) == asked
 
 
 def test_rows_that_end_early(llama: Any) -> None:

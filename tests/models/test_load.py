@@ -17,6 +17,8 @@ from caw.io.token_texts import END_TOKENS, tokenizer_end_ids
 from caw.models import load_tokenizer, sources
 from caw.models.device import resolve_dtype
 from caw.models.ends import end_token_ids
+from caw.models.sampling import sampling_of_source
+from caw.models.tokenizer import detection_tokenizer
 
 
 def test_nothing_local_asks_a_hub(
@@ -53,6 +55,19 @@ def test_folder(folder: Path) -> None:
     assert model.generation_config.eos_token_id == [tokenizer.eos_token_id]
     assert model.config._name_or_path == str(folder)
     assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+
+
+def test_blob_without_an_ending(gguf_file: tuple[Path, Any], cache: Path, tmp_path: Path) -> None:
+    """Ollama names its files by their digest."""
+    blob = tmp_path / f"sha256-{64 * 'a'}"
+    blob.write_bytes(gguf_file[0].read_bytes())
+    model, tokenizer = caw.load_model(str(blob), device="cpu", quantization="file")
+    same, _ = caw.load_model(gguf_file[0], device="cpu", quantization="file")
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(model(ids).logits, same(ids).logits)
+    vocabulary = tokenizer.get_vocab()
+    assert caw.load_tokenizer(blob).get_vocab() == detection_tokenizer(blob, str).get_vocab() == vocabulary
+    assert sampling_of_source(blob) == {}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.float64])
@@ -127,6 +142,8 @@ def test_verbosity_is_put_back(folder: Path) -> None:
         (None, {}, TypeError, "model must be a name or a path, got NoneType"),
         ("", {}, FileNotFoundError, "model must be 'smollm2-135m', a .gguf file, a folder or a hub id"),
         ("no/such/folder", {}, FileNotFoundError, "got 'no/such/folder', which does not exist"),
+        ("llama3.2:1b", {}, FileNotFoundError, "named as Ollama does; pass the file after FROM in `ollama show"),
+        ("{folder}/config.json", {}, ValueError, "a model's file must begin with GGUF, .*config.json does not"),
         ("none.gguf", {}, FileNotFoundError, "expected a .gguf model file, found nothing at none.gguf"),
         ("{folder}", {"dtype": "float8"}, ValueError, "dtype must be auto, float32, bfloat16, float16"),
         ("{folder}", {"dtype": 32}, ValueError, "dtype must be auto"),

@@ -1,7 +1,5 @@
 """A text is called marked by what its mark chose: forced and dictated tokens and free beginnings are not that."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
