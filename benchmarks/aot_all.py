@@ -24,10 +24,9 @@ def main() -> int:
         print("TRITON_INTERPRET is ignored: this compiles", file=sys.stderr)
     # after the environment is settled: Triton decides at its import
     import aot
-    import aot_configurations
+    import aot_configurations as lists
 
     failures = count = 0
-    lists = aot_configurations
 
     def wanted(capability: int) -> Iterable[Any]:
         if options.trials:
@@ -37,7 +36,7 @@ def main() -> int:
     for capability, configuration in ((k, c) for k in options.capability for c in wanted(k)):
         for launch in aot.record(configuration.call):
             report = aot.compile_launch(launch, capability)
-            wrong = aot_configurations.complaints(report, configuration.registers)
+            wrong = lists.complaints(report, configuration.registers)
             count, failures = count + 1, failures + bool(wrong)
             print(
                 f"sm_{capability} {configuration.name} {report.kernel}: registers {report.registers} "

@@ -13,6 +13,7 @@ from caw.triton_kernels.launching import SM_COUNT, cdiv, next_power_of_2
 from caw.triton_kernels.packed_weights_ref import INT4, Format
 
 MAX_SPLITS = 64
+TILE_BYTES = 96 << 10  # under way of one product's program: newer cards hold two of them, older ones of 99 KiB one
 CTAS_PER_SM = 2
 MIN_BLOCKS_PER_SPLIT = 2  # a split shorter than this pays more for its partial result than it saves
 
@@ -161,9 +162,19 @@ def product_trials(
     return [blocks for blocks in found if blocks.block_k < 2 * max(size, 16) and blocks.block_o >= least]
 
 
-def product_rows(rows: int, form: Format | None = None) -> int:
-    """Rows of one program of a product: the order of its sums is the same with either.
+def product_rows(rows: int, columns: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Rows of one block of a product's tile, and blocks of one program; the order of its sums is always the same.
 
-    The four parts of int4 add to one sum, and warps lie along the longer side of such a tile: it stays wider than high.
+    Each block is a product of its own with the same weights, which are read and made numbers once for all of them.
+    Warps lie along the longer side of such tiles: they stay wider than high. float32 keeps its sums in registers.
     """
-    return 16 if rows <= 16 or form is INT4 else 32
+    if columns <= 16 or dtype == torch.float32:
+        return (16 if rows <= 16 else 32), 1
+    return 16, 1 if rows <= 16 else 2 if rows <= 32 else 4
+
+
+def product_stages(blocks: ProductBlocks, rows: int, columns: int, dtype: torch.dtype, form: Format | None) -> int:
+    """Tiles under way that fit: those of many rows are mostly inputs."""
+    weight = dtype.itemsize if form is None else 1 / form.per_byte
+    tile = blocks.block_k * (rows * dtype.itemsize + columns * weight)
+    return min(blocks.num_stages, max(int(TILE_BYTES // tile), 1) + 1)

@@ -5,12 +5,12 @@
     out = silu(x W0^T + b0) * (x W1^T + b1)                       or gelu
     out = residual + x W^T + b
 
-One kernel for 1 to 64 rows and for every format of weights: a program takes BLOCK_O outputs for up to 32 rows and walks
-along K, tile by tile, in pipelined 16-byte copies. Weights of 4 and 8 bits (`packed_weights`) become numbers of x's
-dtype in registers. The tiles depend on the weights' shape and format alone and nobody splits K, so a row has the same
-bits whatever rows are beside it and however many: what candidates are given is what a plain decode is given.
-Tiles that were timed on the device (`tuned`) replace those of arithmetic, again for all numbers of rows; where torch's
-product was faster there, and as blind to other rows, it makes the products that it can make in one.
+One kernel for 1 to 64 rows and for every format of weights: a program takes BLOCK_O outputs for all of them, 16 rows a
+product, and walks along K, tile by tile, in pipelined 16-byte copies. Weights of 4 and 8 bits (`packed_weights`) become
+numbers of x's dtype in registers, once for all rows. The tiles depend on the weights' shape and format alone and nobody
+splits K, so a row has the same bits whatever rows are beside it and however many: what candidates are given is what a
+plain decode is given. Tiles that were timed on the device (`tuned`) replace those of arithmetic, again for all numbers
+of rows; where torch's product was faster there, and as blind to other rows, it makes those that it can make in one.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from caw.triton_kernels import tuned
-from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
+from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows, product_stages
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, uses_pdl
 from caw.triton_kernels.packed_weights import (
     DENSE,
@@ -39,6 +39,7 @@ from caw.triton_kernels.packed_weights import (
     row_scales,
 )
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.packed_weights_ref import INT4 as INT4_FORMAT
 from caw.triton_kernels.pdl import LINE, pdl_sync, prefetch
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
 
@@ -56,50 +57,52 @@ def _fetch(p_row, stride_w):
 
 
 @triton.jit
-def _add_products(acc, x_ptr, p_row, o_m, m_m, m_o, stride_xm, K, start, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
-                  BLOCK_K: tl.constexpr):  # fmt: skip
-    """acc [BLOCK_M, BLOCK_N] plus the products of inputs start to start + BLOCK_K and the weights' rows at p_row."""
-    o_k = start + tl.arange(0, BLOCK_K)
-    p_x = x_ptr + o_m[:, None] * stride_xm + o_k[None, :]
-    m_x, m_w = m_m[:, None], m_o[:, None]
+def _inputs(x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K: tl.constexpr):
+    """Inputs o_k of rows o_m, zeros beyond them: [BLOCK_M, o_k]."""
+    m_x = (o_m < rows)[:, None]
     if not EVEN_K:
         m_x = m_x & (o_k < K)[None, :]
-        m_w = m_w & (o_k < K)[None, :]
-    b_x = tl.load(p_x, mask=m_x, other=0.0)  # [BLOCK_M, BLOCK_K]
-    b_w = tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0.0)  # [BLOCK_N, BLOCK_K]
-    if UPCAST:  # the interpreter computes wrongly in bfloat16
-        b_x, b_w = b_x.to(tl.float32), b_w.to(tl.float32)
-    return tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
+    return tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0)
 
 
 @triton.jit
-def _add_packed(acc, x_ptr, p_row, o_m, m_m, m_o, stride_xm, table, K, start, FORMAT: tl.constexpr,
-                EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """As `_add_products`, of packed weights; the scales of fp8 are left out."""
+def _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K: tl.constexpr, UPCAST: tl.constexpr):
+    """accs, [BLOCK_M, BLOCK_N] of each block of rows, plus products of inputs o_k and weights b_w [BLOCK_N, o_k]."""
+    sums = ()
+    for i in tl.static_range(len(accs)):
+        b_x = _inputs(x_ptr, o_m + i * accs[0].shape[0], rows, stride_xm, o_k, K, EVEN_K)
+        if UPCAST:  # the interpreter computes wrongly in bfloat16
+            b_x = b_x.to(tl.float32)
+        sums += (tl.dot(b_x, tl.trans(b_w), accs[i], input_precision="ieee"),)
+    return sums
+
+
+@triton.jit
+def _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, stride_xm, start, K, FORMAT: tl.constexpr,
+              EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """accs plus the products of inputs start to start + BLOCK_K and the weights' rows at p_row, of any format; the
+    scales of fp8 are left out."""
     kind: tl.constexpr = x_ptr.dtype.element_ty
-    inside: tl.constexpr = tl.float32 if UPCAST else kind  # the interpreter computes wrongly in bfloat16
+    inside: tl.constexpr = tl.float32 if UPCAST else kind
+    o_k = start + tl.arange(0, BLOCK_K)
+    m_w = m_n[:, None]
+    if not EVEN_K:
+        m_w = m_w & (o_k < K)[None, :]
     if FORMAT == INT4:  # four parts of each block, and of the inputs with them
-        b_q, scale, least = int4_words(p_row, m_o, table, K, start, kind, EVEN_K, BLOCK_N, BLOCK_K)
+        b_q, scale, least = int4_words(p_row, m_n, table, K, start, kind, EVEN_K, BLOCK_N, BLOCK_K)
         for part in tl.static_range(4):
-            o_k = int4_inputs(start, part, BLOCK_K)
-            m_x = m_m[:, None]
-            if not EVEN_K:
-                m_x = m_x & (o_k < K)[None, :]
-            b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0)  # [BLOCK_M, a quarter]
             b_w = int4_part(b_q, scale, least, part, kind, UPCAST)
-            acc = tl.dot(b_x.to(inside), tl.trans(b_w), acc, input_precision="ieee")
+            o_part = int4_inputs(start, part, BLOCK_K)
+            accs = _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_part, K, EVEN_K, UPCAST)
     else:
-        o_k = start + tl.arange(0, BLOCK_K)
-        m_x, m_w = m_m[:, None], m_o[:, None]
-        if not EVEN_K:
-            m_x, m_w = m_x & (o_k < K)[None, :], m_w & (o_k < K)[None, :]
-        b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0).to(inside)
         if FORMAT == INT8:
-            b_w = rounded(int8_tile(p_row, m_o, table, K, start, EVEN_K, BLOCK_N, BLOCK_K), kind, UPCAST)
+            b_w = rounded(int8_tile(p_row, m_n, table, K, start, EVEN_K, BLOCK_N, BLOCK_K), kind, UPCAST)
+        elif FORMAT == DENSE:
+            b_w = tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0.0).to(inside)  # [BLOCK_N, BLOCK_K]
         else:
             b_w = fp8_numbers(tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0), inside, FORMAT)
-        acc = tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
-    return acc
+        accs = _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K, UPCAST)
+    return accs
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -108,16 +111,15 @@ def _product_kernel(
     stride_xm, stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
     PARTS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one.
+    """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCKS * BLOCK_M rows. BIASES: its bits.
 
     Rows of gate and up are one tile: two products in a loop would make Triton lay all warps along one side of theirs,
     where they repeat each other's work.
     """
-    o_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # fastest: row blocks share their weights in L2
+    o_m = tl.program_id(0) * BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)  # fastest: they share their weights in L2
     i_o = tl.program_id(1)
-    m_m = o_m < rows
     o_m = o_m.to(tl.int64)
     w_ptr, b_ptr, outputs, before, biased = w0_ptr, b0_ptr, outputs0, outputs0 * 0, BIASES & 1
     if PARTS > 1 and not GATED:
@@ -144,33 +146,35 @@ def _product_kernel(
     if USE_PDL:
         _fetch(p_row, stride_w)
     pdl_sync(USE_PDL)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    accs = ()
+    for _i in tl.static_range(BLOCKS):
+        accs += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
     for k in range(0, K, BLOCK_K):
-        if FORMAT == DENSE:
-            acc = _add_products(acc, x_ptr, p_row, o_m, m_m, m_n, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
-        else:
-            acc = _add_packed(acc, x_ptr, p_row, o_m, m_m, m_n, stride_xm, table, K, k, FORMAT, EVEN_K, UPCAST,
-                              BLOCK_N, BLOCK_K)  # fmt: skip
-    if (FORMAT == FP8) | (FORMAT == FP8_BITS):
-        acc *= row_scales(p_row, m_n, table, FORMAT)[None, :]
-    if GATED:
-        gate, acc = tl.split(tl.permute(tl.reshape(acc, [BLOCK_M, 2, BLOCK_O]), [0, 2, 1]))
-        if BIASES & 1:
-            gate += tl.load(b0_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
-        if BIASES & 2:
-            acc += tl.load(b1_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
-        if GELU:  # (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which never overflows to NaN
-            acc = acc * (gate / (1.0 + tl.exp(gate * (-1.5957691216057308 - 0.07135481627159513 * gate * gate))))
-        else:
-            acc = acc * (gate / (1.0 + tl.exp(-gate)))
-    elif BIASES > 0:
-        b_bias = tl.load(b_ptr + o_o, mask=m_o & (biased > 0), other=0.0)  # [BLOCK_O]
-        acc += b_bias.to(tl.float32)[None, :]
-    p_out = o_m[:, None] * width + before + o_o[None, :]
-    m_out = m_m[:, None] & m_o[None, :]
-    if HAS_RESIDUAL:
-        acc += tl.load(residual_ptr + p_out, mask=m_out, other=0.0).to(tl.float32)
-    tl.store(out_ptr + p_out, acc.to(out_ptr.dtype.element_ty), mask=m_out)
+        accs = _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, stride_xm, k, K, FORMAT, EVEN_K, UPCAST, BLOCK_N,
+                         BLOCK_K)  # fmt: skip
+    for i in tl.static_range(BLOCKS):
+        acc = accs[i]
+        if (FORMAT == FP8) | (FORMAT == FP8_BITS):
+            acc *= row_scales(p_row, m_n, table, FORMAT)[None, :]
+        if GATED:
+            gate, acc = tl.split(tl.permute(tl.reshape(acc, [BLOCK_M, 2, BLOCK_O]), [0, 2, 1]))
+            if BIASES & 1:
+                gate += tl.load(b0_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
+            if BIASES & 2:
+                acc += tl.load(b1_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
+            if GELU:  # (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which never overflows to NaN
+                acc = acc * (gate / (1.0 + tl.exp(gate * (-1.5957691216057308 - 0.07135481627159513 * gate * gate))))
+            else:
+                acc = acc * (gate / (1.0 + tl.exp(-gate)))
+        elif BIASES > 0:
+            b_bias = tl.load(b_ptr + o_o, mask=m_o & (biased > 0), other=0.0)  # [BLOCK_O]
+            acc += b_bias.to(tl.float32)[None, :]
+        o_row = o_m + i * BLOCK_M
+        p_out = o_row[:, None] * width + before + o_o[None, :]
+        m_out = (o_row < rows)[:, None] & m_o[None, :]
+        if HAS_RESIDUAL:
+            acc += tl.load(residual_ptr + p_out, mask=m_out, other=0.0).to(tl.float32)
+        tl.store(out_ptr + p_out, acc.to(out_ptr.dtype.element_ty), mask=m_out)
 
 
 def _check(x, weights, biases, residual, gated: bool) -> None:
@@ -219,7 +223,7 @@ def product(
     Weights may be packed [O, bytes], all in one format: the product is that of what `unpack_weight_ref` makes of them.
 
     blocks: tiles to use, whatever was tuned. Deterministic; a row's bits depend on no other row. Reads every weight
-    once for up to 32 rows.
+    once, but tiles of 16 columns and float32 once for up to 32 rows.
 
     Raises:
         TypeError, ValueError: naming the argument, before any launch.
@@ -236,14 +240,15 @@ def product(
         if choice is not None and by_other and torch_can(weights, biases, residual, gated):
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
         blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated, form)
-    block_m = product_rows(rows, form)
+    columns = blocks.block_o * (1 + gated)
+    block_m, row_blocks = product_rows(rows, columns, x.dtype)
     stored = [weight if form is None else weight.view(torch.uint8) for weight in weights]
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = x.new_empty((rows, width), dtype=torch.float32 if INTERPRETED else x.dtype)
     padded = [*range(len(weights)), *[0] * (MAX_PARTS - len(weights))]
     launch(
         _product_kernel,
-        (cdiv(rows, block_m), cdiv(width, blocks.block_o) if gated else sum(cdiv(o, blocks.block_o) for o in outputs)),
+        (cdiv(rows, row_blocks * block_m), sum(cdiv(o, blocks.block_o) for o in (outputs[:1] if gated else outputs))),
         {
             "x_ptr": x, "residual_ptr": x if residual is None else residual, "out_ptr": out,
             **{f"w{i}_ptr": stored[j] for i, j in enumerate(padded)},
@@ -256,10 +261,12 @@ def product(
             "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
             "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "USE_PDL": uses_pdl(x),
-            "BLOCK_M": block_m, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
+            "BLOCK_M": block_m, "BLOCKS": row_blocks, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
         },
         num_warps=blocks.num_warps,
-        num_stages=blocks.num_stages,
+        num_stages=product_stages(blocks, row_blocks * block_m, columns, x.dtype, form),
+        # the assembler would rather spill than have fewer programs, of which shared memory lets few run anyway
+        maxnreg=128 if form in (None, INT4_FORMAT) and x.dtype != torch.float32 else None,
     )  # fmt: skip
     return out.to(x.dtype)
 

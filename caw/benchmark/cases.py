@@ -1,7 +1,5 @@
 """The whole benchmark: cases of batch size and prompt length, the modes of each in turns, results as plain data."""
 
-from __future__ import annotations
-
 import gc
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Check, before anything is timed, that modes which must give the same tokens do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

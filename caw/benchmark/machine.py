@@ -1,7 +1,5 @@
 """The machine, versions and commit that a result was measured with."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -10,8 +10,6 @@ transformers                 transformers.generate; -static: static cache, which
 transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

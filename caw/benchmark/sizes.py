@@ -3,8 +3,6 @@
 Imported by the command line, so it needs no PyTorch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 # what each size changes in `BenchmarkSettings`

@@ -1,7 +1,5 @@
 """Models and prompts to measure with: a real model, or random weights with a real model's shapes."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The door for other engines: choose tokens from logits that they computed, as `caw.generate` would."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """Check what an engine hands to a `caw.Chooser`; when an error is raised no text has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -7,8 +7,6 @@ Where a plan is captured nothing is read back from the device and the same work 
 can hold it. Elsewhere a few numbers are read back to leave out work that would change nothing: `worth_doing`.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Sequence

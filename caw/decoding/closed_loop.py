@@ -7,8 +7,6 @@
 None of this reads anything back from the device where the watermark's format is native.
 """
 
-from __future__ import annotations
-
 import torch
 
 from caw import ops

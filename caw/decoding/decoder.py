@@ -1,7 +1,5 @@
 """Decode many prompts in a fixed number of rows: a finished text's row is refilled while the others continue."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

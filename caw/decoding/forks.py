@@ -10,8 +10,6 @@ from one forward.
 Where the old text goes on behind a fork, its tokens are the fork's drafts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

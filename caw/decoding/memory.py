@@ -5,8 +5,6 @@ the largest prefill, the part of packed weights that it makes dense, and a GPU's
 not fit becomes a smaller one, whose rows are refilled more often.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One decoding step at a time for a model: within a step, its layers and its attention are this library's."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 from weakref import WeakKeyDictionary

@@ -1,7 +1,5 @@
 """Defaults of a plan: slots, history, ends, and whether steps are captured and carry drafts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

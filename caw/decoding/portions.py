@@ -8,8 +8,6 @@ or layers that are not this library's own (`plan_defaults.exact_rows`, which the
 share its reading.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

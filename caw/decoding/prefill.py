@@ -4,8 +4,6 @@ A beginning that all prompts share (the examples of a few-shot evaluation) goes 
 prompt cache holds does not go through it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Comparing settings continues the same prompts again and again, and on a CPU pref
 decoding. What a prompt leaves behind depends on the model alone, not on watermark, policy or sampling.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Turn prompts into token ids, and refuse those that cannot be continued."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

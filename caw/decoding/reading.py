@@ -1,7 +1,5 @@
 """Run prompts through the model in chunks, which bounds the activations, unless they have to be read whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The watermark of each text of a batch, and what each says where they differ."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ While a decoder computes, `FusedForwards` (forward/fused_forwards.py) replaces t
 knows with this library's operators.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 

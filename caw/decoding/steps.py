@@ -9,8 +9,6 @@ Steps are captured on CUDA or with compile=True, unless one of them needs someth
 `plan_defaults.py`); they are fused where `fusible` (`capture/fused_step.py`) says so.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from caw.decoding.capture.fixed_step import FixedStep

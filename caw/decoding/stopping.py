@@ -1,7 +1,5 @@
 """Stop strings: end a sequence when its text holds one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

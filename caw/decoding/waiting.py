@@ -1,7 +1,5 @@
 """Queue of requests that have no row in the batch yet."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from caw.decoding.plan import Plan

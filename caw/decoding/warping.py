@@ -3,8 +3,6 @@
 bias and penalties (`penalties.py`), then temperature, top-k, top-p and min-p: the op `warp_logits`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Each patch is read with its neighbours, in the old text and in the new one: what
 is damage. So one fault that goes makes no room for another one elsewhere.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

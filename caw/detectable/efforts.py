@@ -1,7 +1,5 @@
 """The effort of each attempt at a text: strength and margin, from the weakest attempt up."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The searches of all texts share the decoder: what one asks for, rollouts and rea
 texts that wait, and each is sent back as soon as it is there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

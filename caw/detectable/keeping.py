@@ -1,7 +1,5 @@
 """What a guarded text must keep of its unmarked one: a reader's verdict on each text, asked once and remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plan the attempts of a call: one, several that are tested, or one that is guarded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

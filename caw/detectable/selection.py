@@ -1,7 +1,5 @@
 """Selection of the candidate to return."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The test of a finished text before it is returned: as text, by the detector that the public will use."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A text split into the stretches that its tokens wrote, each with its evidence for or against the mark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

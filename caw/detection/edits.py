@@ -1,7 +1,5 @@
 """Edits of a text, to measure detection behind them: seeded functions of a text and its id that count their changes."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

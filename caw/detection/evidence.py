@@ -4,8 +4,6 @@ Rows are sorted by a 64-bit word, hash above row number, in one sort of plain in
 compared in full; if different rows ever share a hash, a sort of whole rows decides.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

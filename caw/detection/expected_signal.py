@@ -22,8 +22,6 @@ MOST_CHANCE, or a mean of MOST_MEAN. Sampled texts follow another law: weights f
 not optimal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One p-value of many tests: what the likeliest of n independent ones says, corrected for their number."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@ Tokens are coloured by their evidence: for the mark, against it, or none. The cu
 the p-value of the text up to each token: 3 means "one key in a thousand fits by chance".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path

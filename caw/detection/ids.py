@@ -36,12 +36,12 @@ def split_input(text_or_ids: Any) -> tuple[list[Any], bool]:
     A list is classified by its first item that is not missing (None, NaN); a column of a table and an array of objects
     are lists of their items. Raises TypeError for other types.
     """
-    plain = isinstance(text_or_ids, (str, list, tuple)) or is_tensor(text_or_ids)
-    if not plain and hasattr(text_or_ids, "__array__"):
+    tensor = is_tensor(text_or_ids)
+    if not (tensor or isinstance(text_or_ids, (str, list, tuple))) and hasattr(text_or_ids, "__array__"):
         text_or_ids = np.asarray(text_or_ids)  # of a column; an array stays itself
     if isinstance(text_or_ids, np.ndarray) and text_or_ids.ndim == 1 and text_or_ids.dtype.kind in "OUT":
         text_or_ids = text_or_ids.tolist()
-    if isinstance(text_or_ids, (str, np.ndarray)) or is_tensor(text_or_ids):
+    if tensor or isinstance(text_or_ids, (str, np.ndarray)):
         return [text_or_ids], True
     if not isinstance(text_or_ids, (list, tuple)):
         raise TypeError(f"expected {SHAPES}, got {type(text_or_ids).__name__}; pass the generated text or its ids")

@@ -8,8 +8,6 @@ With detectors that search for regions, a watermark's p-value is that of its who
 Its regions are those that pass an equal share of the rate, so the guarantee holds for all regions of all watermarks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -8,8 +8,6 @@ Without options a text is tested in several readings (see `readings`), and the p
 Steps make a single reading, which needs no correction: they are chosen before the text is seen.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

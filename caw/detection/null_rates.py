@@ -7,8 +7,6 @@ deploying it, on text like that it will test. "once" counts evidence once in the
 itself: those p-values are uniform for every key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -12,8 +12,6 @@ The code consists of blocks of at most 16 bits, and the score is a sum over bloc
 tried, so the best message is found exactly.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

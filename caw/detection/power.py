@@ -5,8 +5,6 @@ their mean -log(1 - u)) reach the critical value of n. Texts differ and tokens o
 measured rate rises more slowly than the expected one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -15,8 +15,6 @@ distribution is a convolution of known masses on a lattice, and its tail is exac
 the exponential tilt that moves the mean to the observed value, as in `weighted`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

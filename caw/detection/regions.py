@@ -5,8 +5,6 @@ them. `segments` locates: of the most likely marked stretches, those that contai
 region's p-value is proven; its ends are estimates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Each rule reports its changes in words for a message. No rule knows a key or a s
 returned unchanged.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The result of detection for one text."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, NoReturn

@@ -6,8 +6,6 @@ over the marked stretches less CHANGE for each change of state inside the text (
 either may begin or end the text at no cost). It is an estimate and proves nothing; the tests of `windows` do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

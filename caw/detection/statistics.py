@@ -10,8 +10,6 @@ The probability is over the key: for any text, at most a share p of all keys giv
 key and many texts on one subject the p-values are not independent, because texts that share phrases share evidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

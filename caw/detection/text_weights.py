@@ -8,8 +8,6 @@ A level is a factor of the token's score, or (`ratios`) a probability with which
 its score is evidence of.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any

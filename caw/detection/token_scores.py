@@ -4,8 +4,6 @@ Texts pass through the watermark as one stream, separated by `window` missing to
 count: EXP counts each context, KGW each (context, token) or (seed, token), Unigram each distinct token once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Check that a watermark keeps the contract of detectors and decoders; `caw.testing.check_watermark` for authors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

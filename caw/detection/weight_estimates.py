@@ -6,8 +6,6 @@ there (empirical Bayes). With two or more keys, the prior is the one under which
 the others. The weight of an id is the log-odds of green over the null's, for races 1 - 1 / mean: see `weights`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ Both are computed under an exponential tilt that moves the mean of the sum to th
 saddle point), so that small p-values keep their relative precision instead of being lost to rounding at 1e-16.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy  # its parts load when they are used: fft, integrate and optimize take longer than a test
 from scipy import special

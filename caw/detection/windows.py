@@ -15,8 +15,6 @@ Maximal scores of all windows without correction ("WinMax") are not a valid test
 number of windows (Kirchenbauer et al. 2023, arXiv 2306.04634, section 4, say so themselves).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from caw.detection.statistics import tails

@@ -5,8 +5,6 @@ field, in the order in which they first come, its values in the lines that have 
 fields come back as they were.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

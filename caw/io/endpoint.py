@@ -3,8 +3,6 @@
 The official client handles timeouts, retries with exponential back-off and jitter, and `Retry-After`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Figures as files: reproducible SVG, or an image if the extension says so."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, by one process at a time, and never over an input."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

@@ -1,7 +1,5 @@
 """Read files and pipes line by line, with limits; devices are rejected."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -6,8 +6,6 @@ they are a tenth to a seventh smaller than line by line, and answers a third. Ol
 (scores.jsonl.xz).
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter

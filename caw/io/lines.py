@@ -5,8 +5,6 @@ line is ever joined to half of another. All line files of this library are writt
 label`, `caw evaluate` and `caw.ray`, and the receipts of a server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

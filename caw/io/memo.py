@@ -1,7 +1,5 @@
 """What is known of an object, kept for as long as the object lives."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary

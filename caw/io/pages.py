@@ -1,7 +1,5 @@
 """HTML pages from templates: values are escaped, nothing is fetched from elsewhere, and no script runs."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Formatting of numbers and texts for people."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The text of each token of a vocabulary, and end tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Normal forms in linear time: Python takes a step for each pair of marks in a row, and no other thread runs meanwhile.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Literal

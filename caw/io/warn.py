@@ -1,7 +1,5 @@
 """Warnings that point to the caller's line, not to one of this library's."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

@@ -14,8 +14,6 @@ A reader of its own is any function of two texts:
 Nothing here knows a right answer: a wrong one is kept too.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json as json_format

@@ -6,8 +6,6 @@ words, units behind a number, "minus" and "per cent". A number in another notati
 $1200.00.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 Words are read in English only. Digits of every script and Chinese numerals are numbers; a name needs a capital letter.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 

@@ -4,8 +4,6 @@ Everything that the config shows is checked here, before anything runs. What sho
 in `decoding/forward/attention.py`.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

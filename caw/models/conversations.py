@@ -1,7 +1,5 @@
 """Conversations: messages with roles, rendered by a tokenizer's chat template."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

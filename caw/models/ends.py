@@ -1,7 +1,5 @@
 """End tokens of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

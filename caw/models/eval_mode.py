@@ -1,7 +1,5 @@
 """Decode in eval mode, whatever mode the model is in: dropout would make greedy text random."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Digests of weights: a fast one, from a sample of every tensor, and one of every byte."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from itertools import chain

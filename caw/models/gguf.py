@@ -1,7 +1,5 @@
 """Models in .gguf files, dequantized once into a cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

@@ -4,8 +4,6 @@ An unread setting would change the described model, so instead of a list of sett
 that change no number.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

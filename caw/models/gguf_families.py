@@ -1,7 +1,5 @@
 """Supported architectures of .gguf files: their settings as a transformers config, and their tensor names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

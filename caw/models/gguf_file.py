@@ -3,8 +3,6 @@
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import mmap

@@ -1,7 +1,5 @@
 """Kinds of .gguf files that are not a complete model: adapters, projectors, parts of a split file, mixtures."""
 
-from __future__ import annotations
-
 from caw.io.show import shown
 from caw.models.gguf_families import require_family
 from caw.models.gguf_file import GGUFFile

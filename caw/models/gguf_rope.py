@@ -1,7 +1,5 @@
 """The rotary embedding of a .gguf file, as transformers writes it into a config."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -4,8 +4,6 @@ transformers parses a tokenizer.json several times when it loads one. Where a to
 (`why_not_fast`), the backend's file is read alone, which takes a third of the time and half of the memory.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

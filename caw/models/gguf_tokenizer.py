@@ -4,8 +4,6 @@ A file names its pre-tokenizer. transformers knows some names and uses GPT-2's f
 The expressions are those of the models' own tokenizer.json.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

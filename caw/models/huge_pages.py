@@ -5,8 +5,6 @@ processor does not prefetch across pages. Linux provides 2 MB pages on request, 
 or start in the middle of one, so they are placed one after another in areas that hold many.
 """
 
-from __future__ import annotations
-
 import mmap
 
 import torch

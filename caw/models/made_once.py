@@ -1,7 +1,5 @@
 """Cache folders that are created atomically, so that a killed run leaves no partial one."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

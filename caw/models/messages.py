@@ -1,7 +1,5 @@
 """Load with transformers quietly: nothing is printed, and errors are one sentence."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ int8 and int4 are rounded as on a CPU (`rounding`) and reordered for a GPU; fp8 
 The embedding stays dense, because a step reads only a few of its rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

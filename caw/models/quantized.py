@@ -1,7 +1,5 @@
 """Layers that hold quantized blocks and multiply by them directly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

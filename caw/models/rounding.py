@@ -4,8 +4,6 @@ The blocks are ggml's Q8_0 and Q4_1: the greatest magnitude of a block becomes 1
 and 15.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

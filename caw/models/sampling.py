@@ -1,7 +1,5 @@
 """Sampling settings of a model's generation config, which are applied only on request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, get_type_hints
 

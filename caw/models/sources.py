@@ -3,8 +3,6 @@
 A hub is contacted only for a hub id.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import dataclass

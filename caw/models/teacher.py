@@ -5,8 +5,6 @@ Training features, perplexity and counterfactual labels all read texts here. Onl
 (`caw.decoding.prefill`): in chunks, into the cache that it continues.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

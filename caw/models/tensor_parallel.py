@@ -4,8 +4,6 @@ Every process runs the same calls of `caw.generate` with the same prompts. Each 
 same choices. Where they could differ (the memory that is free), they agree here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

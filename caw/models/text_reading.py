@@ -4,8 +4,6 @@ The pass gives p_{i+1} given the text's own token, while decoding looks ahead al
 evaluator's features are those of decoding.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ that transformers adds nothing to `tokenizer.json`, or the backend is loaded onc
 each time; the caller is told.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """The watermark of a server: one that reads all texts of its registry's keys."""
 
-from __future__ import annotations
-
 from caw.registry.opening import Registry
 from caw.watermarks import Signature
 from caw.watermarks.names import reads_alike, watermark_from

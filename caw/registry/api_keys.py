@@ -4,8 +4,6 @@ A token is caw_<id>_<secret>. Its id finds the row; the digest of the whole toke
 an unknown id. A fast hash is enough, because 256 bits cannot be guessed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

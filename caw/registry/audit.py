@@ -4,8 +4,6 @@
 (`after`), or with a digest recorded elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One database for several processes: serialized transactions, and errors in one sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -4,8 +4,6 @@ API keys and the marking key are looked up at every request, so a revocation tak
 process. The keys for detection, which may be thousands, are reloaded and counted only after one has changed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Checks of names and times: names that are safe in a URL, a shell and a page; times with a time zone."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 

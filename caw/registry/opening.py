@@ -1,7 +1,5 @@
 """An open registry: everything that works on its database, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime

@@ -5,8 +5,6 @@ measured, for each key, on the operator's own unmarked corpus (`null_report`). D
 really served: their receipts name, by the digest of the text, the key that marked them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """`caw audit report --html`: the report as one self-contained page without scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path

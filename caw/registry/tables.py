@@ -1,7 +1,5 @@
 """The database tables. They contain no unencrypted secrets and no texts."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Delivery of an order to its client: as one JSON object, or as server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable

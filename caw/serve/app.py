@@ -1,7 +1,5 @@
 """The application: one handler per path."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ Their tokens are unmarked. A client who cuts every stream behind its beginning a
 would join an unmarked text from them: beyond a share of its tenant's tokens, texts have none.
 """
 
-from __future__ import annotations
-
 from caw.defaults import FREE_TOKENS
 
 SHARE = 1 / 8  # at everyday surprisal a beginning is a twelfth of an answer of 120 tokens

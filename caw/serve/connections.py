@@ -1,7 +1,5 @@
 """HTTP connections: read and write timeouts, and a connection limit."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any, ClassVar

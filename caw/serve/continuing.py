@@ -6,8 +6,6 @@ marking. With it, the text continues as if it had never been interrupted. Client
 that would reveal what the mark prefers after contexts of their choice.
 """
 
-from __future__ import annotations
-
 import array
 import base64
 import binascii

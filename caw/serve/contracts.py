@@ -3,8 +3,6 @@
 All methods are called from several threads at once, never from the event loop, so they may wait for a disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol

@@ -4,8 +4,6 @@ An attacker with unlimited queries and exact answers could edit a text until it 
 gets one of three verdicts, only for texts of sufficient length, and at a limited rate.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import threading

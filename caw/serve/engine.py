@@ -1,7 +1,5 @@
 """The thread that owns the model: texts join and leave its batch between steps."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

@@ -1,7 +1,5 @@
 """Errors in the shape of OpenAI's API."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ The library llguidance provides the allowed next tokens; all others are excluded
 So the mark chooses only among allowed tokens, and has no effect where only one is allowed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks before every request: body size, read timeout, and errors in one shape."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Collection

@@ -4,8 +4,6 @@ A busy tenant cannot lock out others: a tenant may use at most as much of the qu
 goes to the tenant with the fewest rows.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Job: one text for the engine to generate, and the news of its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

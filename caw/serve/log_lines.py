@@ -4,8 +4,6 @@ A tenant without a key or a full disk is for the operator to fix, and one senten
 unexpected errors.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

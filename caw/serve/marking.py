@@ -1,7 +1,5 @@
 """Whether and how a request's texts are marked: all of them, unless the operator exempted some."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Fields that do not affect the text are listed in SILENT with their permitted val
 name, whatever its value.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator

@@ -1,7 +1,5 @@
 """Prometheus metrics. They reveal nothing about clients or texts."""
 
-from __future__ import annotations
-
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

@@ -3,8 +3,6 @@
 It shows no more than `/v1/detect` returns to the same asker: a verdict to the public, everything to a tenant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 

@@ -1,7 +1,5 @@
 """The plan of a server's decoder, which covers every possible request."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import secrets

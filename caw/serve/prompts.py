@@ -1,7 +1,5 @@
 """Prompts of a request as token ids, with every reason to reject one."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 An unsupported parameter is accepted at its neutral value, where it has no effect, and rejected otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 

@@ -1,7 +1,5 @@
 """From a request to its order: look up the tenant, encode the prompts, decide the marking, begin the receipts."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """Settings of a server: one frozen, validated set."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """OpenAI's JSON: whole responses, chunks of a stream, and log-probabilities."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Strict models of request bodies."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 

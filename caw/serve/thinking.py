@@ -1,7 +1,5 @@
 """The thinking section of a text, which an operator may leave unmarked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

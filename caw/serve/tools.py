@@ -4,8 +4,6 @@ The model never decides whether to call a function ("auto"): each model has its 
 guesses would hand unchecked output to programs. So the request names the function, or lets the model choose one.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Sequence

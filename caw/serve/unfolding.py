@@ -1,7 +1,5 @@
 """Incremental decoding: text pieces from tokens, none of which is ever taken back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from caw.decoding.stopping import StopStrings

@@ -87,32 +87,11 @@ def test_the_gate_can_fail(device):
         ("_race_kernel", {"registers": 65}, "registers"),
         ("_split_kernel", {"async_copies": 0}, "asynchronous"),
         ("_product_kernel", {"async_copies": 0}, "asynchronous"),
-        ("_product_kernel", {"issued": 4096, "useful": 2048}, "2 times the multiply-adds"),
+        ("_product_kernel", {"repeated": 2.0}, "2 times the multiply-adds"),
         ("_product_kernel", {"instructions": 7.6, "numbers": "int4 float16"}, "7.60 instructions a weight"),
         ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
     ]:
         assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))
-
-
-MISALIGNED = """
-import torch
-import aot
-from aot_configurations import attention, complaints
-from caw.triton_kernels.sibling_attention import sibling_attention
-def e(*shape): return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
-lengths = torch.empty(1, dtype=torch.int64, device="meta")
-for shift in (0, 1):
-    k = e(1, 2, 512, 64 + shift)[..., shift:]  # rows of 65 elements: no 16-byte copies
-    call = lambda: sibling_attention(e(1, 2, 2, 64), k, k, e(1, 2, 2, 64), e(1, 2, 2, 64), lengths, 0.1)
-    print(bool(complaints(aot.compile_launch(aot.record(call)[0], 90))))
-"""
-
-
-@pytest.mark.gate("aot")
-def test_reports_follow_the_alignment_of_the_call():
-    """Divisibility comes from the tensors of the call: a cache that is not aligned loses its asynchronous copies."""
-    done = compiled("-c", MISALIGNED)
-    assert done.stdout.split() == ["False", "True"], done.stderr
 
 
 OVERLAPPED = r"""

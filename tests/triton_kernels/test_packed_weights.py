@@ -85,50 +85,39 @@ def test_made_dense_it_is_the_reference(device, form):
     assert torch.equal(unpack_weight(packed[:0], 288, torch.float32), torch.empty(0, 288, device=device))
 
 
-def pair(x):
-    """float16 [..., 2] as the 32 bits of a register."""
-    return np.ascontiguousarray(x, np.float16).view(np.uint32)[..., 0]
-
-
 def run(asm, *inputs):
-    """What a piece of PTX leaves in $0: shr, lop3, and sub and fma of two float16, each rounded once."""
+    """What PTX leaves in $0: shr, lop3, and sub and fma of two float16, each rounded once. A register is 32 bits."""
     registers = {f"${i}": value for i, value in enumerate(inputs, start=1)}
-    for line in re.sub(r"[{}]", "", asm).split(";"):
-        operation, *names = re.split(r"[ ,]+", line.strip())
-        if operation in ("", ".reg"):
-            continue
-        a, *rest = (registers[n] if n in registers else np.uint32(int(n, 0)) for n in names[1:])
+    for line in asm.removeprefix("{ .reg .b32 t; ").removesuffix("; }").split("; "):
+        operation, to, *names = re.split(r"[ ,]+", line)
+        a, b, *rest = (registers[n] if n in registers else np.uint32(int(n, 0)) for n in names)
         if operation == "shr.b32":
-            result = a >> rest[0]
+            registers[to] = a >> b
         elif operation == "lop3.b32":
-            b, c, table = rest
-            terms = [(a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c) for i in range(8)]
-            result = np.bitwise_or.reduce([t for i, t in enumerate(terms) if int(table) >> i & 1])
+            terms = [(a if i & 4 else ~a) & (b if i & 2 else ~b) & (rest[0] if i & 1 else ~rest[0]) for i in range(8)]
+            registers[to] = np.bitwise_or.reduce([t for i, t in enumerate(terms) if int(rest[1]) >> i & 1])
         else:
-            x, y, *z = (np.ascontiguousarray(t)[..., None].view(np.float16).astype(np.float64) for t in (a, *rest))
-            assert operation in ("sub.rn.f16x2", "fma.rn.f16x2")
-            result = pair((x - y if operation[0] == "s" else x * y + z[0]).astype(np.float16))
-        registers[names[0]] = result
-    return registers["$0"][..., None].view(np.float16)
+            halves = [np.ascontiguousarray(x)[..., None].view(np.float16).astype(np.float64) for x in (a, b, *rest)]
+            assert operation == ("fma.rn.f16x2" if rest else "sub.rn.f16x2")
+            result = halves[0] * halves[1] + halves[2] if rest else halves[0] - halves[1]
+            registers[to] = result.astype(np.float16).view(np.uint32)[..., 0]
+    return registers["$0"]
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_the_assembly_of_int4_gives_the_references_numbers():
     """Every word, with scales and minima of every exponent: the interpreter runs no assembly."""
-    draw = np.random.default_rng(4)
-    words = np.arange(1 << 16, dtype=np.uint16)
-    table = draw.integers(0, 0x7C00, (len(words), 2)) | draw.integers(0, 2, (len(words), 2)) << 15  # no infinities
-    table = table.astype(np.uint16).view(np.float16)
+    draw, words = np.random.default_rng(4), np.arange(1 << 16, dtype=np.uint16)
+    signs = draw.integers(0, 2, (len(words), 2)) << 15
+    table = (draw.integers(0, 0x7C00, (len(words), 2)) | signs).astype(np.uint16).view(np.float16)  # no infinities
+    exact = ((words[:, None] >> np.arange(0, 16, 4)) & 15) * table[:, :1].astype(np.float64) + table[:, 1:]
+    expected = exact.astype(np.float16)
+    assert (exact.astype(np.float32).astype(np.float16) != expected).sum() > 10, "rounding twice is something else"
+    columns = [np.stack([t, t[::-1]], axis=1).view(np.uint32)[:, 0] for t in (words, *table.T, *expected.T)]
+    for part, asm in enumerate(HALF2.value):
+        assert np.array_equal(run(asm, *columns[:3], np.uint32(0x64006400)), columns[3 + part])
     rows = np.repeat(words[:, None], 8, axis=1).view(np.uint8)  # a block of 32 has eight words
-    packed = join_row(torch.from_numpy(rows), torch.from_numpy(table.copy()), INT4, 32)
-    with np.errstate(over="ignore"):
-        exact = ((words[:, None] >> np.arange(0, 16, 4)) & 15) * table[:, :1].astype(np.float64) + table[:, 1:]
-        expected = exact.astype(np.float16)
-        twos = [np.stack([t, t[::-1]], axis=1) for t in (words, table[:, 0], table[:, 1], *expected.T)]
-        thousand = np.uint32(0x64006400)
-        for part, asm in enumerate(HALF2.value):
-            found = run(asm, twos[0].view(np.uint32)[:, 0], pair(twos[1]), pair(twos[2]), thousand)
-            assert np.array_equal(found.view(np.uint16), twos[3 + part].view(np.uint16))
-        assert (exact.astype(np.float32).astype(np.float16) != expected).sum() > 10, "rounding twice is something else"
+    packed = join_row(torch.from_numpy(rows), torch.from_numpy(table), INT4, 32)
     found = unpack_weight_ref(packed, 32, torch.float16).numpy()
     assert np.array_equal(found[:, ::8].view(np.uint16), expected.view(np.uint16))
 

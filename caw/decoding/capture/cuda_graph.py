@@ -4,8 +4,6 @@ One graph per batch (and per number of candidate slots, which is fixed for a dec
 candidates and texts that ended are device memory that the captured kernels read, so a replay is right at any of them.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

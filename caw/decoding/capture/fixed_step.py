@@ -4,8 +4,6 @@ Every call makes the same tensor operations on the same addresses, so a CUDA gra
 tests run a `DeviceStep` under fake tensors and as a recorded replay.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ neither. What a graph holds for good must then be as it was: the plan's numbers,
 the model lies, and its rotations. A graph belongs to one call at a time; it and its memory go with the model.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 from typing import Any

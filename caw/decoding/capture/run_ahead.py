@@ -1,7 +1,5 @@
 """Run captured steps in rounds; the host reads one round while the next runs."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

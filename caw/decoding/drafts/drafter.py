@@ -1,7 +1,5 @@
 """Interfaces of drafters. A guess of the next tokens may be wrong, empty or too long: no text depends on it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

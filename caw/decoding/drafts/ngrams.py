@@ -3,8 +3,6 @@
 In the prompt and the text itself this is prompt look-up (Saxena 2023); earlier texts help where many are alike.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 

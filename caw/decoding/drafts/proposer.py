@@ -1,7 +1,5 @@
 """Choose the drafts of a forward: a guess behind one of each text's candidates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary

@@ -5,8 +5,6 @@ ahead: the original one) is the next drafted one, its logits are known, and no f
 decision falls on another token, that one waits (`DecodeState.pending`): it is the only candidate of the next forward.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Choose how many drafted tokens a forward carries: as many as were likely to be right so far."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 # what a row more costs, as a share of a forward of one row: .02 with bfloat16 weights, .14 with 4-bit ones. One number

@@ -6,8 +6,6 @@ have told a mask (a window, a mask of its own) or done between cache and attenti
 `_check_contract` refuses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

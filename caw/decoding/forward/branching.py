@@ -7,8 +7,6 @@ batch       one forward of B * Q one-token rows, each with a copy of the prefix,
 The baselines run eagerly, without drafts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ in seven or eight launches. On a CPU so do those of prompts, `prefill_layer`, wh
 keys and values are the same bits whether it was prompted, alone or among others, in however many pieces, or decoded.
 """
 
-from __future__ import annotations
-
 from operator import is_
 from typing import Any
 

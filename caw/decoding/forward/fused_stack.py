@@ -4,8 +4,6 @@ Where every layer can be one operator (`fused_layers`), all of them can be one: 
 30-layer model spent a fifth of its time between its layers. The operator computes what the layers would, bit for bit.
 """
 
-from __future__ import annotations
-
 from operator import is_, itemgetter
 from typing import Any
 

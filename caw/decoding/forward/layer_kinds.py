@@ -4,8 +4,6 @@ The operators know what Llama does and what Gemma does otherwise (`Family`), mer
 is rotated, as Phi-3 has them, and on a CPU Granite's multipliers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ S > T where a part of the prompt is in the cache already: earlier chunks of a lo
 with. A mask is made only where a window, a softcap, sinks or such a part need one.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 from collections.abc import Callable

@@ -6,8 +6,6 @@ model has positions, and one that is large enough serves shorter texts: while te
 together smaller than the next.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import WeakKeyDictionary
 

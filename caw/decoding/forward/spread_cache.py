@@ -4,8 +4,6 @@ Such a model decodes by steps that read back: no graph spans devices. Lengths li
 and logits come out; each layer has a copy of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
