@@ -136,7 +136,7 @@ PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
         "packed float32": ((16, 64, 8, 3),),
     },
     9: {
-        "half": ((16, 128, 2, 7), (16, 256, 2, 5), (32, 128, 4, 5), (32, 128, 4, 7), (32, 256, 4, 4), (64, 64, 4, 7),
+        "half": ((16, 128, 2, 7), (32, 128, 4, 5), (32, 128, 4, 7), (32, 256, 4, 4), (64, 64, 4, 7),
                  (64, 128, 8, 4), (128, 64, 8, 5)),
         "gated": ((16, 64, 4, 7), (16, 128, 4, 5), (32, 64, 4, 5), (32, 64, 8, 7), (32, 128, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3), (32, 64, 4, 2)),
@@ -162,15 +162,16 @@ def product_trials(
     return [blocks for blocks in found if blocks.block_k < 2 * max(size, 16) and blocks.block_o >= least]
 
 
-def product_rows(rows: int, columns: int, dtype: torch.dtype) -> tuple[int, int]:
+def product_rows(rows: int, columns: int, block_k: int, dtype: torch.dtype) -> tuple[int, int]:
     """Rows of one block of a product's tile, and blocks of one program; the order of its sums is always the same.
 
     Each block is a product of its own with the same weights, which are read and made numbers once for all of them.
-    Warps lie along the longer side of such tiles: they stay wider than high. float32 keeps its sums in registers.
+    Warps lie along the longer side of such tiles: they stay wider than high. float32 keeps its sums in registers; so
+    many inputs at a time that four blocks spill are taken by two.
     """
     if columns <= 16 or dtype == torch.float32:
         return (16 if rows <= 16 else 32), 1
-    return 16, 1 if rows <= 16 else 2 if rows <= 32 else 4
+    return 16, 1 if rows <= 16 else 2 if rows <= 32 or block_k >= 256 else 4
 
 
 def product_stages(blocks: ProductBlocks, rows: int, columns: int, dtype: torch.dtype, form: Format | None) -> int:

@@ -105,12 +105,12 @@ def _prefetch_network(i_b, network):
 @triton.jit
 def _ends(ends_ptr, token, E, BLOCK_E: tl.constexpr):
     """Whether the token is among E ends; BLOCK_E 0: there are none."""
-    found = token != token
+    among = token != token
     if BLOCK_E > 0:
         o_e = tl.arange(0, BLOCK_E)
         b_end = tl.load(ends_ptr + o_e, mask=o_e < E, other=-3)  # [BLOCK_E]
-        found = tl.sum((b_end == token).to(tl.int32), 0) > 0
-    return found
+        among = tl.sum((b_end == token).to(tl.int32), 0) > 0
+    return among
 
 
 @triton.jit

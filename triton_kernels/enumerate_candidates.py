@@ -45,15 +45,15 @@ def first_green(p_id, p_value, p_context, lo, hi, threshold, full, max_strength,
         word = token_word(token, s0, s1, s2, s3, lo, hi)
     green = m_k & ((word >> 8).to(tl.int32) < threshold) & (b_value > float("-inf"))
     first = tl.min(tl.where(green, o_k, BLOCK_K), 0)
-    found = first < BLOCK_K
+    there = first < BLOCK_K
     at = o_k == first
-    chosen = tl.where(found, tl.sum(tl.where(at, b_id, 0), 0), -1)
+    chosen = tl.where(there, tl.sum(tl.where(at, b_id, 0), 0), -1)
     # a sum of one value and zeros would turn -0.0 into 0.0 and must not meet -inf: a maximum keeps the bits
     logit = tl.max(tl.where(at, b_value, float("-inf")), 0)
     last = tl.max(tl.where(o_k == K - 1, b_value, float("-inf")), 0)
     best = tl.max(tl.where(o_k == 0, b_value, float("-inf")), 0)
     beyond = (last > float("-inf")) & (last + max_strength * full >= best)
-    return chosen, logit, (found == 0) & beyond
+    return chosen, logit, (there == 0) & beyond
 
 
 @triton.jit
@@ -280,13 +280,13 @@ def enumerate_candidates(
         launch(_race_kernel, (batch,), arguments, num_warps=4, enable_fp_fusion=False)
         return candidates, needs, counts
     strengths = {"full": full, "max_strength": max_strength}
-    found = {"token_ptr": ids.new_empty((batch,)), "logit_ptr": values.new_empty((batch,)),
+    green = {"token_ptr": ids.new_empty((batch,)), "logit_ptr": values.new_empty((batch,)),
              "wanted_ptr": ids.new_empty((batch,), dtype=torch.bool)}  # fmt: skip
-    arguments = {**record, **found, **strides, **secret, **shape, **strengths,
+    arguments = {**record, **green, **strides, **secret, **shape, **strengths,
                  "threshold": threshold, "SELFHASH_LIST": scheme == SELFHASH}  # fmt: skip
     launch(_green_kernel, (batch,), arguments, num_warps=4, enable_fp_fusion=False)
-    scanned = green_argmax(scores, context, key, threshold, scheme == SELFHASH, found["wanted_ptr"])
-    arguments = {**record, **found, **out, **strides, **strengths, "scanned_ptr": scanned[0],
+    scanned = green_argmax(scores, context, key, threshold, scheme == SELFHASH, green["wanted_ptr"])
+    arguments = {**record, **green, **out, **strides, **strengths, "scanned_ptr": scanned[0],
                  "scanned_logit_ptr": scanned[1]}  # fmt: skip
     launch(_reweight_kernel, (batch,), arguments, num_warps=1, enable_fp_fusion=False)
     return candidates, needs, counts

@@ -241,7 +241,7 @@ def product(
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
         blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated, form)
     columns = blocks.block_o * (1 + gated)
-    block_m, row_blocks = product_rows(rows, columns, x.dtype)
+    block_m, row_blocks = product_rows(rows, columns, blocks.block_k, x.dtype)
     stored = [weight if form is None else weight.view(torch.uint8) for weight in weights]
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = x.new_empty((rows, width), dtype=torch.float32 if INTERPRETED else x.dtype)
@@ -266,7 +266,7 @@ def product(
         num_warps=blocks.num_warps,
         num_stages=product_stages(blocks, row_blocks * block_m, columns, x.dtype, form),
         # the assembler would rather spill than have fewer programs, of which shared memory lets few run anyway
-        maxnreg=128 if form in (None, INT4_FORMAT) and x.dtype != torch.float32 else None,
+        maxnreg=(255 if row_blocks > 1 else 128) if form in (None, INT4_FORMAT) and x.dtype != torch.float32 else None,
     )  # fmt: skip
     return out.to(x.dtype)
 

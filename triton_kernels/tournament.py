@@ -37,16 +37,16 @@ def _survey_kernel(
     i_p = tl.program_id(1)
     o_v = i_p * BLOCK + tl.arange(0, BLOCK)
     b_x = tl.load(warped_ptr + i_b * stride_wb + o_v.to(tl.int64) * stride_wv, mask=o_v < vocab_size, other=LOW)
-    kept = b_x > LOW
-    top = tl.max(tl.where(kept, b_x, LOW), 0)
+    m_x = b_x > LOW
+    top = tl.max(tl.where(m_x, b_x, LOW), 0)
     top = tl.where(tl.max((b_x != b_x).to(tl.int32), 0) > 0, float("inf"), top)
     shift = tl.where(tl.abs(top) < float("inf"), top, 0.0)
-    total = tl.sum(tl.where(kept, tl.exp(b_x - shift), 0.0).to(tl.float64), 0)
-    b_s = tl.load(scores_ptr + i_b * stride_sb + o_v.to(tl.int64) * stride_sv, mask=kept, other=0.0)  # [BLOCK]
+    total = tl.sum(tl.where(m_x, tl.exp(b_x - shift), 0.0).to(tl.float64), 0)
+    b_s = tl.load(scores_ptr + i_b * stride_sb + o_v.to(tl.int64) * stride_sv, mask=m_x, other=0.0)  # [BLOCK]
     place = i_b * tl.num_programs(1) + i_p
     tl.store(top_ptr + place, top)
     tl.store(total_ptr + place, total)
-    tl.store(noise_ptr + place, tl.max(tl.where(kept, b_s - b_x, LOW), 0))
+    tl.store(noise_ptr + place, tl.max(tl.where(m_x, b_s - b_x, LOW), 0))
     for start in range(i_p * BLOCK, cells, tl.num_programs(1) * BLOCK):
         o_c = start + tl.arange(0, BLOCK)
         tl.store(bins_ptr + i_b * cells + o_c, tl.full([BLOCK], 0, tl.int64), mask=o_c < cells)
@@ -72,8 +72,8 @@ def _bins_kernel(
     i_b = tl.program_id(0).to(tl.int64)
     o_v = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     b_x = tl.load(warped_ptr + i_b * stride_wb + o_v.to(tl.int64) * stride_wv, mask=o_v < vocab_size, other=LOW)
-    kept = b_x > LOW
-    if tl.max(kept.to(tl.int32), 0) > 0:
+    m_x = b_x > LOW
+    if tl.max(m_x.to(tl.int32), 0) > 0:
         o_p = tl.arange(0, PARTS)
         b_top = tl.load(top_ptr + i_b * parts + o_p, mask=o_p < parts, other=LOW)  # [PARTS]
         top = tl.max(b_top, 0)
@@ -82,20 +82,20 @@ def _bins_kernel(
             most = tl.max(tl.load(noise_ptr + i_b * parts + o_p, mask=o_p < parts, other=LOW), 0)
             whole = tl.sum(b_total * tl.exp((b_top - top).to(tl.float64)), 0).to(tl.float32)
             share = tl.div_rn(tl.full((), 1.0, tl.float32), whole)
-            b_p = tl.where(kept, tl.exp(b_x - top), 0.0) * share
-            b_s = tl.load(scores_ptr + i_b * stride_sb + o_v.to(tl.int64) * stride_sv, mask=kept, other=0.0)  # [BLOCK]
+            b_p = tl.where(m_x, tl.exp(b_x - top), 0.0) * share
+            b_s = tl.load(scores_ptr + i_b * stride_sb + o_v.to(tl.int64) * stride_sv, mask=m_x, other=0.0)  # [BLOCK]
             hashed = _hash(context_ptr + i_b * stride_cb, stride_cv, o_v, W)
-            pattern = tl.load(table_ptr + (hashed & mask), mask=kept, other=0)  # [BLOCK]
+            pattern = tl.load(table_ptr + (hashed & mask), mask=m_x, other=0)  # [BLOCK]
             for g in range(0, group):
                 before = ((pattern >> (g * AT_ONCE)) & (BINS - 1)).to(tl.int32)
                 b_p = b_p * tl.load(factors_ptr + (i_b * groups + g) * BINS + before)
-            own = ((pattern >> (group * AT_ONCE)) & ((1 << count) - 1)).to(tl.int32)
+            cell = ((pattern >> (group * AT_ONCE)) & ((1 << count) - 1)).to(tl.int32)
             # the rest of a bin's number is the token's, so that few layers do not mean few places to add to
-            own = own | ((o_v << count) & (BINS - 1))
-            p_bin = bins_ptr + (i_b * groups + group) * 2 * BINS + own
+            cell = cell | ((o_v << count) & (BINS - 1))
+            p_bin = bins_ptr + (i_b * groups + group) * 2 * BINS + cell
             units = (b_p.to(tl.float64) * UNITS).to(tl.int64)
             tl.atomic_add(p_bin, units, mask=units > 0, sem="relaxed")
-            score = b_p * tl.exp(tl.where(kept, b_s - b_x, LOW) - most)
+            score = b_p * tl.exp(tl.where(m_x, b_s - b_x, LOW) - most)
             key = (score.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (o_v ^ LAST).to(tl.int64)
             tl.atomic_max(p_bin + BINS, key, mask=score > 0.0, sem="relaxed")
 
@@ -124,8 +124,8 @@ def _layers_kernel(first_ptr, bins_ptr, factors_ptr, winners_ptr, stride_fb, lay
         b_factor *= grown
         b_best *= grown
         best = tl.max(b_best, 0)
-        found = tl.min(tl.where(b_best == best, token, LAST), 0)
-        winner = tl.where(best > 0.0, found, winner)
+        leader = tl.min(tl.where(b_best == best, token, LAST), 0)
+        winner = tl.where(best > 0.0, leader, winner)
         tl.store(p_winner + j, winner)
     tl.store(factors_ptr + (i_b * groups + group) * BINS + o_c, b_factor.to(tl.float32))
 

@@ -1,7 +1,7 @@
 """What the sampler keeps of rows of logits: temperature, top-k, top-p, min-p, in transformers' order (warp_logits_ref).
 
 A program serves a row and reads it from the second-level cache as often as it needs to. The k-th largest logit, and
-the one at which top-p ends, are found by bisection over the bits of ordered keys, two at a reading: counts, and sums of
+the one at which top-p ends, are least by bisection over the bits of ordered keys, two at a reading: counts, and sums of
 probabilities, of what lies at or below a trial. Which rows ask for what is read from device tensors: nothing goes back
 to the host, so that a CUDA graph can hold it, and a row that asks for nothing is copied.
 """
@@ -34,7 +34,7 @@ def _powers(b_x, key, least, top):
 @triton.jit
 def _top_k_key(p_x, top_k, vocab_size, BLOCK: tl.constexpr):
     """The key of the k-th largest logit."""
-    found = tl.full((), 0, tl.uint32)
+    least = tl.full((), 0, tl.uint32)
     unit = tl.full((), 1 << 30, tl.uint32)
     for _ in range(16):  # two bits at a reading: how many keys reach each of three trials
         n1 = tl.full((), 0, tl.int32)
@@ -43,13 +43,13 @@ def _top_k_key(p_x, top_k, vocab_size, BLOCK: tl.constexpr):
         for start in range(0, vocab_size, BLOCK):
             _x, key = _keys(p_x, start, vocab_size, BLOCK)
             key = tl.where(start + tl.arange(0, BLOCK) < vocab_size, key, 0)
-            n1 += tl.sum((key >= found + unit).to(tl.int32), 0)
-            n2 += tl.sum((key >= found + 2 * unit).to(tl.int32), 0)
-            n3 += tl.sum((key >= found + 3 * unit).to(tl.int32), 0)
+            n1 += tl.sum((key >= least + unit).to(tl.int32), 0)
+            n2 += tl.sum((key >= least + 2 * unit).to(tl.int32), 0)
+            n3 += tl.sum((key >= least + 3 * unit).to(tl.int32), 0)
         steps = (n1 >= top_k).to(tl.uint32) + (n2 >= top_k).to(tl.uint32) + (n3 >= top_k).to(tl.uint32)
-        found += steps * unit
+        least += steps * unit
         unit = unit >> 2
-    return found
+    return least
 
 
 @triton.jit

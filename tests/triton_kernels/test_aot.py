@@ -35,7 +35,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["--capability", "90", "--checked"], 197),
         (["--capability", "80", "100", "--few"], 100),
-        (["--capability", "80", "90", "100", "--trials"], 154),
+        (["--capability", "80", "90", "100", "--trials"], 150),
     ],
     ids=["sm_90", "sm_80-and-sm_100", "tuner"],
 )
