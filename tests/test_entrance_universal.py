@@ -57,8 +57,8 @@ def test_capacities_are_those_of_the_networks_own_inputs(tiny: tuple[Any, Any]) 
         assert bool((seen == seen).all())
 
 
-def test_greedy_texts_of_recommended_use_it(tiny: tuple[Any, Any]) -> None:
-    mark = caw.Recommended(KEY)
+def test_greedy_texts_of_recommended_use_it_where_it_is_named(tiny: tuple[Any, Any]) -> None:
+    mark = caw.Recommended(KEY, evaluator="universal")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         out = made(tiny, watermark=mark, detectable_at=1e-3)

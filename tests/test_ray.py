@@ -193,7 +193,7 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"pip install 'caw\[ray\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'caw-watermark\[ray\]'"):
         scale.generate_dataset(PROMPTS, "nowhere", model="x")
 
 

@@ -30,7 +30,6 @@ from caw.flags import DECODING, DETECTABLE, flag
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
-from caw.models import load_tokenizer
 from caw.models.gguf import is_gguf
 from caw.models.sources import file_or_folder
 from caw.settings import DRAWING, Settings, greedy_if_one_token
@@ -261,5 +260,7 @@ class Loaded:
         from caw.decoding.prompts import prompt_digest
 
         # the tokenizer of a .gguf file is made in another way where the model is loaded
+        from caw.models.tokenizer import load_tokenizer
+
         tokenizer = self.both[1] if is_gguf(file_or_folder(self.name)) else load_tokenizer(self.name)
         return lambda prompt: prompt_digest(tokenizer, prompt, chat=chat)

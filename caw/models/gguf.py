@@ -9,7 +9,7 @@ from caw.io.files import cache_root, content_mark
 from caw.models.ends import end_token_ids
 from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
-from caw.requirements import require
+from caw.requirements import require, there
 
 CACHE_VERSION, SETTINGS_VERSION = 3, 4
 
@@ -38,7 +38,7 @@ def cache_folder(file: Path) -> Path:
 def settings_place(file: Path) -> Path:
     """Return the cache folder of a .gguf file's settings and tokenizer; each version has its own."""
     whole = cache_folder(file)
-    versions = [importlib.metadata.version(package) for package in ("transformers", "tokenizers")]
+    versions = [importlib.metadata.version(package) for package in ("transformers", "tokenizers") if there(package)]
     mark = hashlib.sha256(repr((SETTINGS_VERSION, versions)).encode()).hexdigest()[:8]
     return whole.with_name(f"{whole.name}-settings-{mark}")
 

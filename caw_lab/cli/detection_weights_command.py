@@ -22,7 +22,6 @@ from caw.io.files import check_paths
 from caw.io.inputs import open_input
 from caw.io.jsonl import Row, read_rows
 from caw.io.progress import doing, watched
-from caw.models import load_tokenizer
 from caw.requirements import require
 
 if TYPE_CHECKING:
@@ -121,6 +120,8 @@ def detection_weights(
             with doing("weighing tokens", announced=True):
                 made = from_positions(positions, Evaluator.load(evaluator), theta, named, about)
         elif like is not None:
+            from caw.models.tokenizer import load_tokenizer
+
             made = weights_by_kind(TokenWeights.load(like), load_tokenizer(named), about)
         else:
             if input is None or config is None:
@@ -148,6 +149,7 @@ def from_positions(
     """Build the table from the strengths that a capacity policy would use at stored positions."""
     import numpy as np
 
+    from caw.models.tokenizer import load_tokenizer
     from caw_lab.training.expected_weights import expected_weights, strengths_of
     from caw_lab.training.pipeline import fitted
     from caw_lab.training.positions import Positions
@@ -165,6 +167,7 @@ def from_positions(
 def estimated(tokenizer: str, lines: MarkedLines, prior: float | None, about: dict[str, Any]) -> TokenWeights:
     """Estimate the table from texts marked by other keys."""
     from caw.detection.weight_estimates import estimate_weights
+    from caw.models.tokenizer import load_tokenizer
 
     loaded = load_tokenizer(tokenizer)
     return estimate_weights(lines.texts, loaded, len(loaded), prior, about, progress=True)

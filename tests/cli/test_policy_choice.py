@@ -95,7 +95,7 @@ def test_a_model_with_evaluator_is_marked_by_caw(
     model: str, evaluator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the lazy name first: it keeps what it finds in the module
-    for place in ("caw.evaluator.shipped_for", "caw.evaluator.network.shipped_for"):
+    for place in ("caw.evaluator.shipped_for", "caw.evaluator.shelf.shipped_for"):
         monkeypatch.setattr(place, lambda name: evaluator)
     output = tmp_path / "out.jsonl"
     done = generate(model, "--prompt", "the sky", "-o", str(output), "--watermark", "kgw")

@@ -145,8 +145,8 @@ def test_bad_arguments_are_refused() -> None:
         (0, logits[0], r"logits must have shape \[B, V\]"), (0, logits[:, :0], r"with V >= 1, got \[2, 0\]"),
         (0, logits.double(), "logits must be float32"), (1, given[0].long(), "wanted must be bool"),
         (2, given[1][:1], r"temperatures must have shape \[2\], got \[1\]"),
-        (3, given[2].int(), "top_ks must be int64"), (4, given[3].double(), "tails must be float32"),
-        (5, given[4][:0], r"floors must have shape \[2\], got \[0\]"),
+        (3, given[2].int(), "top_ks must be int64"), (4, given[3].double(), "one_minus_top_ps must be float32"),
+        (5, given[4][:0], r"min_ps must have shape \[2\], got \[0\]"),
     ):  # fmt: skip
         arguments = [logits, *given]
         arguments[place] = changed

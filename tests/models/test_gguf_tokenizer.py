@@ -13,7 +13,8 @@ import caw
 from caw import ops
 from caw.models import load_tokenizer
 from caw.models.gguf_file import GGUFFile
-from caw.models.gguf_tokenizer import SPLITS, gguf_tokenizer
+from caw.models.gguf_tokenizer import SPLITS, byte_level_backend, gguf_tokenizer
+from caw.models.tokenizer import PROBES, FastTokenizer
 
 gguf = pytest.importorskip("gguf")
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,17 @@ def test_a_text_begins_with_bos_where_the_file_or_the_name_says_so(
     tokenizer = tokenizer_of(tmp_path / "a.gguf", llama, pre, changed(**settings))
     assert (tokenizer(" the")["input_ids"][0] == 0) == begins
     assert tokenizer(" the", add_special_tokens=False)["input_ids"] == [TOKENS.index("Ġthe")]
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_without_transformers_the_ids_are_the_same(name: str, llama: Any, tmp_path: Path) -> None:
+    written = changed([*TOKENS, "house", "<think>", "<|control|>"], token_type=[1] * len(TOKENS) + [1, 4, 3])
+    path = write_model(tmp_path / "a.gguf", llama, "llama", pre=name, tokenizer=written)
+    fast, theirs = FastTokenizer(byte_level_backend(GGUFFile(path))), gguf_tokenizer(GGUFFile(path))
+    assert fast.get_vocab() == theirs.get_vocab() and len(fast) == len(theirs)
+    for text in (*PROBES, *DIGITS, TEXT, "a house<think>house<|control|><|endoftext|>"):
+        ours, other = (t(text, add_special_tokens=False, return_offsets_mapping=True) for t in (fast, theirs))
+        assert (ours["input_ids"], ours["offset_mapping"]) == (other["input_ids"], other["offset_mapping"]), text
 
 
 def test_words_that_are_tokens_stay_whole(llama: Any, tmp_path: Path) -> None:
