@@ -15,7 +15,7 @@ MULTIPLIER, INCREMENT = 6364136223846793005, 1
 
 def ngram_hashes(context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the hash of each n-gram, wrapping int64 [B, N]: context int64 [B, W] (missing = 0), tokens [B, N]."""
-    state = space_of(context).ones_like(context[:, 0])
+    state = space_of(context).ones_like((context if context.shape[1] else tokens)[:, 0])
     for column in columns(clamped(context)):
         state = (state + column) * MULTIPLIER + INCREMENT
     return (state[:, None] + tokens) * MULTIPLIER + INCREMENT

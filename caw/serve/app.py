@@ -201,7 +201,7 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
     async def http(request: Request, error: HTTPException) -> Response:
         said = str(error.detail)
         if error.status_code == UNKNOWN:
-            paths = sorted((each.path for each in app.routes if isinstance(each, APIRoute)), key=len, reverse=True)
+            paths = sorted({each.path for each in app.routes if isinstance(each, APIRoute)}, key=len, reverse=True)
             asked = re.sub("/+", "/", request.url.path).rstrip("/")  # as of a base URL with a slash or a part too many
             meant = [path for path in paths if "{" not in path and asked.endswith(path.removeprefix("/v1") or path)]
             said = f"this server has no such path; use {meant[0] if meant and asked else ', '.join(sorted(paths))}"

@@ -35,7 +35,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "matplotlib", ["detect", "--tokenizer", "MODEL", "--null-report", "marked.jsonl", "--qq", "qq.png"],
     ),
     "detect --payload-bits": ("reedsolo", ["detect", "--tokenizer", "MODEL", "--text", "x", "--payload-bits", "8"]),
-    "detect, a .gguf file": ("gguf", ["detect", "--tokenizer", "late.gguf", "--text", "x"]),
     "generate --payload": (
         "reedsolo",
         ["generate", "--model", "MODEL", "--prompt", "x", "--payload", "3", "--payload-bits", "8", "-o", "out.jsonl"],

@@ -15,6 +15,7 @@ from caw.registry import Registry, open_registry
 from caw.registry.audit import export_lines, verify
 from caw.registry.master_key import MasterKeys, new_master_key
 from caw.serve.contracts import MarkRules
+from caw.serve.settings import ServerSettings
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -36,11 +37,12 @@ def test_what_cannot_be_served_is_refused_before_a_model_is_loaded() -> None:
 def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[MarkRules] = []
 
-    def settings(**said: Any) -> None:
-        given.append(said["rules"])
-        raise ValueError("enough")
+    class Refusing(ServerSettings):  # the command's options come from the fields of its base
+        def __init__(self, **said: Any) -> None:
+            given.append(said["rules"])
+            raise ValueError("enough")
 
-    monkeypatch.setattr("caw.serve.settings.ServerSettings", settings)
+    monkeypatch.setattr("caw.serve.settings.ServerSettings", Refusing)
     every = ["--exempt-json", "--exempt-tools", "--exempt-thinking", "--exempt-below", "30", "--strict"]
     every += ["--detectable-at", "0.01"]
     for options in ([], ["--exempt-tools"], every):
