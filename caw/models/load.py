@@ -14,6 +14,7 @@ from caw.models.gguf import cache_folder, dequantized, is_gguf
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name
+from caw.models.tokenizer import load_tokenizer as load_tokenizer  # an old address, used from outside
 from caw.requirements import require
 
 if TYPE_CHECKING:
