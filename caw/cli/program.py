@@ -74,8 +74,8 @@ def root(
     - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
     - caw detect --tokenizer smollm2-135m --text "..."
     """
-    if namesake():
-        typer.echo(f"caw: {namesake()}", err=True)
+    if stranger := namesake():
+        typer.echo(f"caw: {stranger}", err=True)
 
 
 for _name, _group in GROUPS.items():
