@@ -21,7 +21,7 @@ MISTYPED = caw.keeps.json(["titel"])
         (MISTYPED, "no object 5", "no object 6", False),
         (caw.keeps.number(), "all is well", "all is fine", True),
         (caw.keeps.number(), "all is well", "all is not well", False),
-        (caw.keeps.parses(), "no code at all (", "no code of any kind (", True),
+        (caw.keeps.parses(), "no code here (", "no code in there (", True),
         (lambda old, new: None, "a cat ran", "a cat went", True),
         (lambda old, new: None, "a cat ran", "2 cats ran", False),
     ],
