@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ KEY = "caw demo"
     settings=options_of(Settings, "max_new_tokens", max_new_tokens=180),
     mark=options_of(opt.MarkOptions, "gamma", "delta"),
     of_policy=options_of(opt.PolicyOptions, "theta", "beta", "evaluator"),
-    place=options_of(Place, dtype="float32"),
+    place=options_of(Place),
 )
 def demo(
     *,
@@ -67,7 +68,7 @@ def demo(
         Settings(**settings)  # a bad number is refused before anything is loaded
         device = Place(**place).prepare(model)
         with doing(f"loading {model}"):
-            network, tokenizer = Place(**place).load(model, device)
+            network, tokenizer = demo_place(Place(**place), model, device).load(model, device)
         with doing("generating four texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
             result = run_demo(network, tokenizer, prompt, watermark, policy, **settings, chat=chat)
@@ -75,3 +76,15 @@ def demo(
         if html is not None:
             write_text(html, page(result))
             complain(f"wrote {html}")
+
+
+def demo_place(place: Place, model: str, device: str) -> Place:
+    """Return the chosen place; on a CPU the demo model's own blocks, whose texts are those of float32, are the default.
+
+    bfloat16, the usual choice of some processors, writes other texts and needs half a gigabyte of converted weights.
+    """
+    from caw import ops
+
+    if (model, device, place.dtype, place.quantization) != (DEMO_MODEL, "cpu", "auto", None):
+        return place
+    return replace(place, dtype="float32") if ops.missing_extension() else replace(place, quantization="file")
