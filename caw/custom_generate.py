@@ -31,7 +31,7 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
-from caw.decoding.request import Workload, requests_for
+from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.texts import Texts
@@ -119,7 +119,7 @@ def decode(
         pad = _pad_id(generation_config, facts)
         processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
         plan = make_plan(
-            facts, watermark, policy, settings, Workload(len(prompts), longest, RowLimits.of([row], facts.ends)),
+            facts, watermark, policy, settings, RowLimits.of([row], facts.ends, longest), len(prompts),
             inside_generate=True, processors=processors,
         )  # fmt: skip
         decoder = Decoder(model, plan)

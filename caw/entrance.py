@@ -27,6 +27,7 @@ from caw.call import Call, WatchedCall, takes_fields
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, accept_prompts
+from caw.decoding.request import limits_of
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.detectable.planned import plan_attempts
@@ -144,8 +145,11 @@ def stream_results(
             requests, facts, mark, policy, settings, model=model, stops=stops, detector=detector, kept=prompt_cache,
             reader=watermark,
         )  # fmt: skip
-        work = attempts.workload(settings.batch_size or DEFAULT_BATCH, facts.ends)
-        plan = make_plan(facts, mark, attempts.policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts)
+        limits = limits_of(attempts.possible, facts.ends)
+        batch = min(settings.batch_size or DEFAULT_BATCH, attempts.together)
+        plan = make_plan(
+            facts, mark, attempts.policy, settings, limits, batch, kernels=kernels, prompt_cache=attempts.prompts
+        )
 
         # run
         results = results_of(attempts.decoder(model, plan, report), accepted, attempts, stops, streamer)

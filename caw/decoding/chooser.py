@@ -27,7 +27,7 @@ from caw.decoding.choosing import Choosing, texts_of
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import plan_choice
 from caw.decoding.plan_defaults import checked
-from caw.decoding.request import Request, Workload
+from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -133,7 +133,7 @@ class Chooser:
         self.marks.main.check_target()
         self._plan = plan_choice(
             ModelFacts(self.device, vocab_size, self.ends), mark, policy, Settings(mark_eos=mark_eos),
-            Workload(rows, ROOM), kernels=BACKENDS[backend](), race=marks.race,
+            RowLimits.of([RowSettings()], self.ends), rows, kernels=BACKENDS[backend](), race=marks.race,
         )  # fmt: skip
         self.watermark, self.policy = self._plan.watermark, policy
         self._choosing = Choosing(self._plan, texts_of(self._plan, ROOM))
@@ -310,7 +310,7 @@ class Chooser:
         choosing.texts.refused.zero_()  # of a choice that raised
         choosing.steer()
         ladder = choosing.ladder(state)
-        choice = choosing.choose(state, ladder).candidate
+        choice = choosing.choose(state, ladder)[2]
         check_strengths(choosing.plan, choosing.texts, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
         if self._history:  # nothing else reads it

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 
@@ -31,14 +30,8 @@ from caw.policies.base import checked_strengths
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import Position, Watermark
 
-
-class Choice(NamedTuple):
-    """capacity: float32 [B], NaN where no evaluator was asked. strength: float32 [B]. candidate: int64 [B], index
-    of the one that it selects."""
-
-    capacity: torch.Tensor
-    strength: torch.Tensor
-    candidate: torch.Tensor
+# capacity float32 [B], NaN where no evaluator was asked; strength float32 [B]; index int64 [B] of the candidate
+Choice = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Choosing:
@@ -248,7 +241,7 @@ class Choosing:
             strength = torch.zeros_like(state.pending_strength)
         else:
             strength = self.strengths(state) * self.texts.factors
-        return Choice(self.unasked.expand_as(strength), strength, self.select(ladder, strength))
+        return self.unasked.expand_as(strength), strength, self.select(ladder, strength)
 
     def strengths(self, state: DecodeState) -> torch.Tensor:
         """Strengths by a policy without an evaluator, before factors, float32 [B].
@@ -273,13 +266,13 @@ class Choosing:
         spec = evaluator.spec
         behind = [following] if spec.next and following is not None else []
         window = [*reversed(state.history[: spec.previous]), state.current, *behind]
-        capacity, strength, choice = self.plan.kernels.evaluator_step(
+        choice: Choice = self.plan.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
             state.pending, state.pending_strength, state.pending_capacity, factors, spec.k,
             TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
             ladder.full, spec.masses(window, evaluator.token_class),
         )  # fmt: skip
-        return Choice(capacity, strength, choice)
+        return choice
 
     def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
         """Index of the candidate that a strength (float32 [B]) chooses, int64 [B]."""

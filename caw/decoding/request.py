@@ -1,4 +1,4 @@
-"""Requests to a decoder: each is one text; and their workload."""
+"""Requests to a decoder: each is one text."""
 
 from __future__ import annotations
 
@@ -67,22 +67,7 @@ def requests_for(
     return requests
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Size of the work.
-
-    batch: texts at once. capacity: tokens (prompt + new) of the longest.
-
-    limits: how far the texts may differ; None = all are as the settings of the call say.
-    """
-
-    batch: int
-    capacity: int
-    limits: RowLimits | None = None
-
-    @classmethod
-    def of(cls, requests: Sequence[Request], most: int, model_ends: Sequence[int]) -> Workload:
-        """Workload of these requests, at least one, up to `most` of them at once."""
-        longest = max(len(request.ids) + request.budget for request in requests)
-        limits = RowLimits.of([request.row for request in requests], model_ends)
-        return cls(min(most, len(requests)), longest, limits)
+def limits_of(requests: Sequence[Request], model_ends: Sequence[int]) -> RowLimits:
+    """Return the narrowest limits for these requests, at least one."""
+    longest = max(len(request.ids) + request.budget for request in requests)
+    return RowLimits.of([request.row for request in requests], model_ends, longest)

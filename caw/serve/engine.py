@@ -284,8 +284,8 @@ class Engine:
             self._tell(job, Failed("the text could not be tested; try again later"))
             return
         if done is not None:
-            error = done.sequence.error
-            self._tell(job, Failed(error) if error else Done(done.sequence, done.receipt))
+            _, sequence, receipt = done
+            self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, receipt))
 
 
 def _deliver(news: Sequence[tuple[Job, News]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from caw.arguments import check_arguments
 from caw.decoding.plan import Plan, make_plan
-from caw.decoding.request import Request, Workload
+from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Attempts, DetectableTexts
@@ -87,18 +87,17 @@ class Planned:
 
     def _plan(self, max_memory: str | None, compile: bool) -> Plan:
         limits = RowLimits(
-            max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
-            strength_factor=self.factor if self.marks.race is None else MAX_STRENGTH,  # see `row_of`
+            max_new_tokens=self.max_length, length=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False,
+            log_probs=True, strength_factor=self.factor if self.marks.race is None else MAX_STRENGTH,  # see `row_of`
             top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True, frequency_penalty=True,
             logit_bias=True, counts_open=True,
         )  # fmt: skip
-        work = Workload(self.settings.batch, self.max_length, limits)
         # how fast one tenant's text is made must not say what is in another's
         own = Settings(
             max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile,
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
-        return make_plan(self.facts, *self.marks.main, own, work, race=self.marks.race)
+        return make_plan(self.facts, *self.marks.main, own, limits, self.settings.batch, race=self.marks.race)
 
     def mark_of(self, key: MarkKey) -> Signature:
         """Return the watermark of a key, whether or not this server marks with it."""
