@@ -21,10 +21,9 @@ from caw.benchmark.modes import OWN, PLAIN, SAMPLED, ModeInputs, drawing_of, par
 from caw.benchmark.subjects import Subject, load_subject
 from caw.benchmark.timing import clock_for, ratios, scaled
 from caw.checks import require_int
-from caw.decoding.capture.cuda_graph import WARM_UP
 from caw.decoding.capture.fixed_step import DeviceStep
 from caw.decoding.capture.kept_graphs import forget
-from caw.decoding.capture.run_ahead import ROUND, RunAhead
+from caw.decoding.capture.run_ahead import ROUND, WARM_UP, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.request import Request

@@ -31,9 +31,8 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
-from caw.decoding.request import requests_for
+from caw.decoding.request import ActiveSequence, requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.sequence import ActiveSequence
 from caw.decoding.texts import Texts
 from caw.io.show import shown
 from caw.io.warn import warn_caller

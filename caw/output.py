@@ -10,7 +10,7 @@ import torch
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.prompts import Accepted, PromptWarning
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.detectable.attempts import Attempts, UndetectedError

@@ -12,8 +12,7 @@ import torch
 from caw import ops
 from caw.decoding.evidence import Evidence
 from caw.decoding.row_marks import in_row_order, rows_by_mark
-from caw.decoding.row_tensors import RowTensors
-from caw.decoding.texts import Texts
+from caw.decoding.texts import RowTensors, Texts
 from caw.detection.family import lone_target
 from caw.detection.weights import TokenWeights
 from caw.ladder import Ladder

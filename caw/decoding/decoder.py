@@ -14,19 +14,17 @@ from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_stack import Installed
-from caw.decoding.model_lock import model_lock
 from caw.decoding.plan import Plan
 from caw.decoding.portions import Portions
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.state import DecodeState
 from caw.decoding.steps import make_step
 from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
 from caw.forking import survive_forks
-from caw.models.eval_mode import EvalMode
+from caw.models.eval_mode import EvalMode, model_lock
 from caw.models.parts import ModelParts
 from caw.policies.base import refusal
 from caw.record import Record

@@ -19,16 +19,14 @@ import torch
 
 from caw.decoding.along import TextReading, read_along, read_records
 from caw.decoding.decoder import Decoder, StopCheck
-from caw.decoding.drafts.drafter import Follower, Guess
-from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.drafts.proposer import Follower, Guess, Proposer
 from caw.decoding.drafts.step import DraftStep
 from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import NEVER
 from caw.decoding.reading import CHUNK, read
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
 from caw.models.shared_prefix import common_length

@@ -15,8 +15,7 @@ from typing import Any
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import Plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.detectable.efforts import Effort
 from caw.detectable.receipts import Receipt, write_receipt

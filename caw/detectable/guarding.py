@@ -13,8 +13,7 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder, Stem
 from caw.decoding.plan import Plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Add, Attempts, DetectableTexts, Finished
 from caw.detectable.receipts import Receipt, write_receipt

@@ -13,8 +13,7 @@ from caw.decoding.forks import Fork, Reading
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.warping import Warping
 from caw.detectable.attempts import Attempts
 from caw.serve.errors import BAD

@@ -14,9 +14,8 @@ from torch.utils._pytree import tree_iter
 
 from caw import ops
 from caw.decoding.capture import run_ahead
-from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.capture.fixed_step import DeviceStep, FixedStep
-from caw.decoding.capture.run_ahead import ROUND, RunAhead
+from caw.decoding.capture.run_ahead import ROUND, WARM_UP, CapturedStep, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
