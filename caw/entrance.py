@@ -26,14 +26,12 @@ from caw.arguments import (
 from caw.call import Call, WatchedCall, takes_fields
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.prompts import Accepted, accept_prompts
+from caw.decoding.prompts import Accepted, accepted_for
 from caw.decoding.request import limits_of
-from caw.decoding.row_settings import RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.detectable.planned import plan_attempts
 from caw.detection.detector import Detector
 from caw.io.progress import GenerationProgress
-from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
@@ -97,8 +95,7 @@ def results_for(call: Call, report: Callable[[str], None] | None) -> Iterator[Ge
         with ended_on_error(call.streamer):
             settings = call.settings
             check_streamer(call.streamer, call.prompts)
-            row, facts = RowSettings.of(settings), ModelFacts.of(call.model, call.tokenizer)
-            accepted = accept_prompts(call.tokenizer, call.prompts, facts, row, chat=settings.chat)
+            accepted = accepted_for(call.model, call.tokenizer, call.prompts, settings)
             accepted.tell()
         return stream_results(
             call.model, call.tokenizer, accepted, call.watermark, call.policy, settings,

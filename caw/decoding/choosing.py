@@ -136,11 +136,14 @@ class Choosing:
             strength = texts.rows.factors if plan.always_races else self.strengths(state) * texts.factors
             race = full_race(plan, self.race, texts, strength, context, repeats)
         record, scores, warped = self.drawn(state, race)
-        self.drawn_free = None
+        self.drawn_free = self.open = None
+        mass = state.current if warped is state.logits else None  # the record of `warped`, once it is known
         if plan.begins_freely and race is not None and self.worth_doing(beginning := texts.in_beginning() & race.whole):
-            unwarped = warped is state.logits
-            self.drawn_free = free_draws(record, state.current if unwarped else self.record(warped), warped, beginning)
-        self.open = open_positions(plan, texts, warped) if limits.counts_open else None
+            mass = self.record(warped) if mass is None else mass
+            self.drawn_free = free_draws(record, mass, warped, beginning)
+        if limits.counts_open:
+            likeliest = plan.kernels.topk_softmax(warped, 2, None)[0] if mass is None else mass.values
+            self.open = open_positions(plan, texts, likeliest)
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))

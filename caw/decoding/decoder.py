@@ -188,8 +188,9 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                sequence.open, sequence.free, sequence.spent = self.choosing.texts.counts_of(self._place(sequence))
-                self._free(sequence)
+                place = self._place(sequence)
+                sequence.open, sequence.free, sequence.spent = self.choosing.texts.counts_of(place)
+                self._free(place, sequence)
                 yield sequence
 
     def _why_broken(self, sequence: ActiveSequence) -> str:
@@ -202,9 +203,8 @@ class Decoder:
         """Return the current row of a text."""
         return next(number for number, row in enumerate(self.rows) if row is sequence)
 
-    def _free(self, sequence: ActiveSequence) -> None:
+    def _free(self, number: int, sequence: ActiveSequence) -> None:
         """Empty the current row of a text."""
-        number = self._place(sequence)
         self.rows[number] = None
         self.choosing.texts.active[number] = False
         self.cache.lengths[number] = 0  # an empty row reads no prefix

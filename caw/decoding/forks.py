@@ -294,14 +294,14 @@ class ForkDecoder(Decoder):
         stem.shared = shared if stem.start else None
         stem.own, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
 
-    def _free(self, sequence: ActiveSequence) -> None:
-        number, request = self._place(sequence), sequence.request
+    def _free(self, number: int, sequence: ActiveSequence) -> None:
+        request = sequence.request
         ids = [*request.ids, *sequence.tokens][: int(self.cache.lengths[number])]
         self.held[number] = [] if sequence.error else ids
         if isinstance(request, Fork) and request.saves and not sequence.error:
             self._save(number, request.stem, ids)
             request.stem.text = list(sequence.tokens)
-        super()._free(sequence)
+        super()._free(number, sequence)
 
     def _without_steps(self) -> Iterator[ActiveSequence]:
         done, self.read = self.read, []

@@ -120,17 +120,18 @@ def free_draws(
     return tokens, nats.clamp_min(0), beginning
 
 
-def open_positions(plan: Plan, texts: Texts, warped: torch.Tensor) -> torch.Tensor:
-    """Tell where the mark is on and has a choice under logits `warped` float32 [B, V], bool [B]: some token other than
-    the likeliest is at least a hundredth as likely, and within the bonus of the mark's own strength.
+def open_positions(plan: Plan, texts: Texts, likeliest: torch.Tensor) -> torch.Tensor:
+    """Tell where the mark is on and has a choice, bool [B]: the second of the `likeliest` logits (float32 [B, N], as
+    the sampler takes them, descending) is at least a hundredth as likely as the first, and within the bonus of the
+    mark's own strength.
 
     Whoever allows one token, or biases it beyond all others, leaves none, whatever was drawn.
     """
     rows, reach = texts.rows, LEAST_LIKELY
     if plan.watermark is not None and plan.watermark.rule == "reweight":
         reach = min(reach, plan.policy.max_strength * plan.watermark.full)
-    least = warped.amax(dim=1) - reach
+    least = likeliest[:, 0] - reach
     if plan.mixed:
         least = torch.where(rows.races, least + (reach - LEAST_LIKELY), least)
-    several = ((warped >= least[:, None]).sum(dim=1) > 1) & (rows.factors > 0)
+    several = (likeliest[:, 1] >= least) & (rows.factors > 0)
     return several & ~texts.in_beginning() if plan.begins_freely else several

@@ -130,20 +130,21 @@ class DetectableTexts(Attempts):
     Args:
         trial: the test. efforts: strength and margin of each attempt at a text.
         selection: number of candidates, and which one to return. settings, policy: of the call.
-        prompts: cache of prompts; forget: whether to drop prompts of finished texts.
+        prompts: cache of prompts; forget: whether to drop prompts of finished texts. greatest: factor of the policy's
+            strength that a text may have.
     """
 
     def __init__(
         self, requests: Sequence[Request], trial: Trial, efforts: Sequence[Effort], selection: Selection,
         stops: StopStrings, settings: Settings, policy: Policy, prompts: PromptCache | None = None, *,
-        forget: bool = False,
+        forget: bool = False, greatest: float = MAX_STRENGTH,
     ) -> None:  # fmt: skip
         self.trial, self.efforts, self.selection, self.stops = trial, efforts, selection, stops
-        self.settings, self.policy = settings, policy
+        self.settings, self.policy, self.greatest = settings, policy, greatest
+        self.prompts, self.forget = prompts, forget
         self.texts = [_Text(place, request) for place, request in enumerate(requests)]
         self.owners: list[_Text] = []
         self.first = [self._next(text) for text in self.texts for _ in range(selection.together)]
-        self.prompts, self.forget = prompts, forget
 
     @property
     def possible(self) -> Sequence[Request]:
@@ -178,7 +179,7 @@ class DetectableTexts(Attempts):
         if row.do_sample:
             seed = seed_of(row.known_seed, number)
         effort = self.efforts[number]
-        factor, margin = min(row.strength_factor * effort.factor, MAX_STRENGTH), row.margin + effort.margin
+        factor, margin = min(row.strength_factor * effort.factor, self.greatest), row.margin + effort.margin
         return dataclasses.replace(
             text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor, margin=margin)
         )

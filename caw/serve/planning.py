@@ -11,7 +11,7 @@ from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Attempts, DetectableTexts
-from caw.detectable.efforts import Effort, check_strong, efforts, greatest_factor, steered
+from caw.detectable.efforts import check_strong, efforts, greatest_factor, steered
 from caw.detectable.guarding import GuardedFirst, GuardedTexts
 from caw.detectable.search import TextRules
 from caw.detectable.selection import Selection, weakest
@@ -124,17 +124,13 @@ class Planned:
         if not marking.strict or marking.level is None:
             return
         part = self.watermark.part_for(sampling)
-        if fewest := beyond_reach(part, level_of(marking.level, self.watermark, part), most):
-            said = (
-                f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
-            )
-            raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
-        if most < marking.fewest:
-            said = (
-                f"this server sends only marked texts, which have at least {marking.fewest} tokens, got max_tokens "
-                f"{most}"
-            )
-            raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
+        detectable = beyond_reach(part, level_of(marking.level, self.watermark, part), most)
+        if fewest := detectable or marking.fewest * (most < marking.fewest):
+            raise ApiError(
+                BAD, f"this server sends only {'detectable' if detectable else 'marked'} texts, which have at least "
+                f"{fewest} tokens, got max_tokens {most}; raise max_tokens",
+                code="undetected", parameter="max_tokens",
+            )  # fmt: skip
 
     def attempts(
         self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True,
@@ -161,10 +157,14 @@ class Planned:
         row = request.row
         own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
         settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
-        mark, policy = self.marks.kind(row)
+        (mark, policy), greatest = self.marks.kind(row), self.factor
         assert mark is not None
-        tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
-        return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
+        if self.marks.race is not None and row.do_sample and not row.races:
+            greatest = min(greatest / row.temperature, MAX_STRENGTH)  # see `row_of`
+        return DetectableTexts(
+            [request], self._trial(level), efforts(mark, policy, settings), Selection(weakest), stops, settings, policy,
+            greatest=greatest,
+        )  # fmt: skip
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""
@@ -173,13 +173,3 @@ class Planned:
 
     def _made_trial(self, level: float) -> Trial:
         return Trial(Detector(self.tokenizer, self.watermark, level))
-
-    def _within(self, effort: Effort, row: RowSettings) -> Effort:
-        """Return an effort no stronger than the plan, for a text with its own factor."""
-        own, most = row.strength_factor, self.factor
-        if self.marks.race is not None and row.do_sample and not row.races:
-            most = min(most / row.temperature, MAX_STRENGTH)  # see `row_of`
-        factor = min(effort.factor, most / own)
-        while factor * own > most:  # rounding
-            factor *= 1 - 2**-52
-        return dataclasses.replace(effort, factor=factor)

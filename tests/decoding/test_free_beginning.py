@@ -183,7 +183,7 @@ def test_over_keys_and_seeds_whole_texts_are_the_samplers(free: float) -> None:
         for _ in range(length):
             state = caw.decoding.state.DecodeState.of(logits[last], choosing.record(logits[last]), [])
             ladder = choosing.ladder(state)
-            chosen = choosing.choose(state, ladder).candidate
+            chosen = choosing.choose(state, ladder)[2]
             last = ladder.candidates.gather(1, chosen[:, None])[:, 0]
             choosing.accept(last, texts.active)
             choosing.spend(last, texts.active)
