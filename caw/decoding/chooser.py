@@ -331,7 +331,7 @@ class Chooser:
     def _widen(self, limits: RowLimits) -> None:
         """Choose for texts within these limits, and make memory for them."""
         plan, texts = self._plan.within(limits), self._texts
-        texts.rows.widen(limits.ends)
+        texts.widen(limits.ends)
         if texts.penalties is None:
             texts.penalties = Penalties.empty(texts.batch, self.vocab_size, limits, self.device)
         else:

@@ -158,10 +158,10 @@ def check_finite(record: Record, rows: Sequence[int]) -> None:
 
 def check_possible(plan: Plan, texts: Texts, logits: torch.Tensor, rows: Sequence[int]) -> None:
     """Raise ValueError where `min_new_tokens` forbids every token that the logits leave."""
-    early = texts.counts < texts.rows.minima
+    early = texts.counts < texts.minima
     if not (plan.limits.minimum and plan.limits.ends and bool(early.any())):
         return
-    possible = texts.rows.without_ends(logits, early).amax(dim=1) > -torch.inf
+    possible = texts.without_ends(logits, early).amax(dim=1) > -torch.inf
     if not bool(possible.all()):
         stuck = [row for row, open_ in zip(rows, possible.tolist(), strict=True) if not open_]
         raise ValueError(

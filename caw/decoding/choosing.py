@@ -83,7 +83,7 @@ class Choosing:
         What a text without a mark shows changes nothing, and is not counted.
         """
         texts = self.texts
-        factors = [0.0] * len(rows) if self.plan.loop is None else texts.rows.factors[list(rows)].tolist()
+        factors = [0.0] * len(rows) if self.plan.loop is None else texts.row_factors[list(rows)].tolist()
         counted: dict[int, Sequence[int]] = {}
         for row, known, factor in zip(rows, tokens, factors, strict=True):
             if factor:
@@ -133,7 +133,7 @@ class Choosing:
         repeats = None if self.watermark is None else texts.repeats(self.watermark, context)
         race = None
         if self.race is not None:  # one that always runs has no target
-            strength = texts.rows.factors if plan.always_races else self.strengths(state) * texts.factors
+            strength = texts.row_factors if plan.always_races else self.strengths(state) * texts.factors
             race = full_race(plan, self.race, texts, strength, context, repeats)
         record, scores, warped = self.drawn(state, race)
         self.drawn_free = self.open = None
@@ -147,7 +147,7 @@ class Choosing:
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
-        position = Position(record, values, scores, context, warped, texts.rows.keys)
+        position = Position(record, values, scores, context, warped, texts.keys)
         if self.race is None or race is None:
             ladder = self.watermark_ladder(position)
         else:
@@ -155,7 +155,7 @@ class Choosing:
         if limits.factors or plan.loop is not None:  # each row up to the greatest strength of its own
             ladder = ladder.first(1 + self.select(ladder, texts.factors * plan.policy.max_strength))
         if limits.ends and not plan.mark_eos:
-            ladder = ladder.only_original(texts.rows.ended(ladder.candidates).any(dim=1))
+            ladder = ladder.only_original(texts.ended(ladder.candidates).any(dim=1))
         if repeats is not None:
             ladder = ladder.only_original(repeats)
         if plan.loop is not None and self.worth_doing(ladder.counts > 1):
@@ -171,7 +171,7 @@ class Choosing:
             return watermark.candidates(dataclasses.replace(position, fixed=True), plan.max_strength, native=True)
         if (native and watermark.native is not None) or not plan.limits.keys:
             return watermark.candidates(position, plan.max_strength, native=native)
-        return ladder_of_each(of_kind(watermark, self.texts.rows.marks), position, plan.max_strength)
+        return ladder_of_each(of_kind(watermark, self.texts.marks), position, plan.max_strength)
 
     def race_ladder(self, race: Watermark, rows: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
@@ -204,26 +204,26 @@ class Choosing:
         """Logits of the next position as the sampler takes them, float32 [B, V]; -inf = excluded."""
         plan, warped, texts = self.plan, state.logits, self.texts
         if plan.limits.minimum and plan.limits.ends:
-            too_early = texts.counts < texts.rows.minima
+            too_early = texts.counts < texts.minima
             if self.worth_doing(too_early):
-                warped = texts.rows.without_ends(warped, too_early)
+                warped = texts.without_ends(warped, too_early)
         return warped if plan.warper is None else plan.warper(warped, texts)
 
     def draw(self, warped: torch.Tensor, race: FullRace | None) -> tuple[Record, torch.Tensor] | None:
         """(record of the scores, scores): warped logits [B, V] and the draws of the rows that sample; None where no row
         draws.
         """
-        texts, rows, plan, noise = self.texts, self.texts.rows, self.plan, self.noise
+        texts, plan, noise = self.texts, self.plan, self.noise
         if plan.captured:
-            scores = warped + noise(rows.noise_keys, texts.streams, texts.counts, warped.shape[1])
-            scores = torch.where(rows.sampled[:, None], scores, warped) if plan.limits.greedy else scores
+            scores = warped + noise(texts.noise_keys, texts.streams, texts.counts, warped.shape[1])
+            scores = torch.where(texts.sampled[:, None], scores, warped) if plan.limits.greedy else scores
             return self.record(scores), scores
-        drawn = rows.sampled & texts.active
+        drawn = texts.sampled & texts.active
         drawn = drawn if race is None else drawn & ~race.decided
         if not bool(drawn.any()):
             return None
         reach = 0.0 if self.watermark is None else self.watermark.reads_below(plan.max_strength)
-        scores, record = noise.perturb(warped, drawn, rows.noise_keys, texts.streams, texts.counts, reach)
+        scores, record = noise.perturb(warped, drawn, texts.noise_keys, texts.streams, texts.counts, reach)
         return self.record(scores) if record is None else record, scores
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:

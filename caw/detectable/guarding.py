@@ -146,9 +146,11 @@ class GuardedFirst(Attempts):
             return add(request, ahead=ahead)
 
         done = attempts.on_finished(sequence, again)
-        if done is None or done[1].error or done[2] is None:
-            return done
+        if done is None:
+            return None
         place, sequence, receipt = done
+        if sequence.error or receipt is None:
+            return done
         if attempts is self.marked:
             return place, sequence, dataclasses.replace(receipt, attempts=receipt.attempts + 1)
         if receipt.detected:

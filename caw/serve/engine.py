@@ -238,7 +238,7 @@ class Engine:
         assert self._decoder is not None and thinking is not None and request is not None
         before, inside = thinking.inside, thinking.after(sequence.tokens)
         if inside != before or len(sequence.tokens) == 1:
-            factors = self._decoder.choosing.texts.rows.factors
+            factors = self._decoder.choosing.texts.row_factors
             factors[self._decoder.rows.index(sequence)] = 0.0 if inside else request.row.strength_factor
 
     def _grammar(self, row: int) -> Grammar | None:

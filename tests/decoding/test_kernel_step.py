@@ -143,7 +143,7 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     step.cache.kernels = kernels
     object.__setattr__(step.step.choosing.noise, "native", True)
     texts = step.step.choosing.texts
-    owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history]
+    owners = [step.state, texts, step.cache, step.ring, step.state.current, *step.state.history]
     for owner in (*owners, *([] if texts.penalties is None else [texts.penalties])):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):

@@ -109,8 +109,8 @@ def keep(model: Any, plan: Plan, kept: Kept) -> None:
             return
         kept.done = torch.cuda.Event()
         kept.done.record(torch.cuda.current_stream(device))
-    kept.texts.rows.keys.zero_()
-    kept.texts.rows.marks = [None] * kept.texts.batch  # they hold keys
+    kept.texts.keys.zero_()
+    kept.texts.marks = [None] * kept.texts.batch  # they hold keys
     with _guard:
         there = _kept.setdefault(model, [])
         there.append(kept)
