@@ -145,8 +145,9 @@ class Decoder:
     def _read_on(self) -> None:
         """Read a portion of the prompts that have begun."""
         self.portions.drop(self.waiting.gone, self.cache)
-        for one in self.portions.read(self.model, self.cache, busy=self.busy) if self.portions else ():
-            self._begin([one.row], [one.pair], one.logits, one.records)
+        ended = self.portions.read(self.model, self.cache, busy=self.busy) if self.portions else ()
+        for row, pair, logits, records in ended:
+            self._begin([row], [pair], logits, records)
 
     def _begin(
         self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]], logits: torch.Tensor,

@@ -12,10 +12,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.capture.fixed_step import OutputRing
 from caw.decoding.forward.rotary_table import rotations_of
-from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.spread_cache import SpreadCache
+from caw.decoding.forward.sibling_cache import SiblingCache, SpreadCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from caw.decoding.capture.fixed_step import DeviceStep, FixedStep
+from caw.decoding.capture.fixed_step import DeviceStep, FixedStep, OutputRing
 from caw.decoding.capture.kept_graphs import Kept, about_of, keep
-from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
 from caw.decoding.trace import ALTERNATIVES, StepResult
