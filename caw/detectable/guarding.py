@@ -15,7 +15,7 @@ from caw.decoding.plan import Plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
-from caw.detectable.attempts import Add, Attempts, DetectableTexts, Finished
+from caw.detectable.attempts import Add, Attempts, Finished
 from caw.detectable.receipts import Receipt, write_receipt
 from caw.detectable.search import Ended, Rollout, Search, TextRules
 from caw.detectable.selection import Candidate
@@ -129,9 +129,9 @@ class GuardedFirst(Attempts):
         guarded: of one text. marked: creates its other attempts, once they are needed.
     """
 
-    def __init__(self, guarded: GuardedTexts, marked: Callable[[], DetectableTexts]) -> None:
+    def __init__(self, guarded: Attempts, marked: Callable[[], Attempts]) -> None:
         self.guarded, self._marked = guarded, marked
-        self.marked: DetectableTexts | None = None
+        self.marked: Attempts | None = None
         self.policy, self.prompts, self.first = guarded.policy, guarded.prompts, guarded.first
         self.owners: list[tuple[Attempts, int]] = [(guarded, place) for place in range(len(guarded.owners))]
 

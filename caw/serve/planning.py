@@ -10,11 +10,11 @@ from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
-from caw.detectable.attempts import Attempts, DetectableTexts
-from caw.detectable.efforts import check_strong, efforts, greatest_factor, steered
-from caw.detectable.guarding import GuardedFirst, GuardedTexts
+from caw.detectable.attempts import Attempts
+from caw.detectable.efforts import check_strong, greatest_factor, steered
+from caw.detectable.guarding import GuardedFirst
+from caw.detectable.planned import attempts_of
 from caw.detectable.search import TextRules
-from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable
 from caw.detection.detector import Detector
 from caw.detection.family import level_of
@@ -141,30 +141,20 @@ class Planned:
         plain: whether all of its tokens are marked alike: only such texts are guarded. One that its guard cannot make
         detectable is marked as the others. rules: of its schema, None without one.
         """
-        guard, row = self.settings.guard, request.row
-        if guard is not None and plain and not (once or row.do_sample or row.log_probs or request.begun):
-            settings = Settings(
-                max_new_tokens=row.max_new_tokens, detectable_at=level, guard=guard, return_trace=False
-            )  # fmt: skip
-            strengths = sorted({min(each * row.strength_factor, self.factor) for each in guard.strengths})
-            guarded = GuardedTexts(
-                [request], guard, strengths, self._trial(level), stops, settings, self.marks.main.policy, None, rules
-            )  # fmt: skip
-            return GuardedFirst(guarded, lambda: self._marked(request, stops, level, self.settings.max_attempts))
-        return self._marked(request, stops, level, 1 if once else self.settings.max_attempts)
-
-    def _marked(self, request: Request, stops: StopStrings, level: float, most: int) -> DetectableTexts:
-        row = request.row
-        own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
-        settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
-        (mark, policy), greatest = self.marks.kind(row), self.factor
-        assert mark is not None
+        guard, row, most = self.settings.guard, request.row, 1 if once else self.settings.max_attempts
+        settings = Settings(
+            max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, return_trace=False,
+            do_sample=row.do_sample and row.begins,
+        )  # fmt: skip
+        greatest = self.factor
         if self.marks.race is not None and row.do_sample and not row.races:
             greatest = min(greatest / row.temperature, MAX_STRENGTH)  # see `row_of`
-        return DetectableTexts(
-            [request], self._trial(level), efforts(mark, policy, settings), Selection(weakest), stops, settings, policy,
-            greatest=greatest,
-        )  # fmt: skip
+        given = [request], self._trial(level), self.marks.kind(row)
+        marked = functools.partial(attempts_of, *given, settings, stops, greatest=greatest)
+        if guard is None or not plain or once or row.do_sample or row.log_probs or request.begun:
+            return marked()
+        asked = dataclasses.replace(settings, guard=guard)
+        return GuardedFirst(attempts_of(*given, asked, stops, greatest=greatest, rules=rules), marked)
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""
