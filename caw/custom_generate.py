@@ -26,7 +26,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error, warn_of_keyed_draws
+from caw.arguments import check_policy, ended_on_error, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
@@ -40,7 +40,7 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.policies import Policy
-from caw.policies.mark import Mark
+from caw.policies.mark import Mark, check_kinds
 from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
 from caw.watermarks import Signature, Watermark
@@ -90,7 +90,7 @@ def decode(
     """
     with looked_at_once(), ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
-        check_watermark(watermark)
+        check_kinds(watermark)
         facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))
         drawn = _drawing(generation_config)
         own = row_of(watermark, drawn)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from caw import ops
 from caw.arguments import (
     check_arguments,
     check_streamer,
     ended_on_error,
-    kernels_of,
     prompt_count,
     warn_of_idle,
     warn_of_keyed_draws,
@@ -125,7 +125,7 @@ def stream_results(
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
         settings = settings if streamer is None else without_retries(settings)
-        facts, kernels = accepted.facts, kernels_of(settings.backend)
+        facts, kernels = accepted.facts, ops.of_backend(settings.backend)
         warn_of_idle(watermark, policy, settings)
         settings = row_of(watermark, settings)
         requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]

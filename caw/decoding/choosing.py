@@ -10,7 +10,6 @@ can hold it. Elsewhere a few numbers are read back to leave out work that would 
 import copy
 import dataclasses
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 
@@ -19,7 +18,7 @@ from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.request import Request
 from caw.decoding.row_marks import ladder_of_each, of_kind, placed_on, seen_by
-from caw.decoding.sampling import GumbelNoise
+from caw.decoding.sampling import draws, native_noise, perturb
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
 from caw.evaluator import Evaluator
@@ -40,7 +39,7 @@ class Choosing:
     Ladders hold only candidates that the maximum strength can reach. Noise is drawn only for rows that sample, and only
     rows that set top-k or top-p are cut to them.
 
-    texts: what is known of them. noise: draws of the sampler.
+    texts: what is known of them. native_noise: whether the sampler draws by the op.
     evaluator: the policy's network on the texts' device, None if it has none.
     watermark, race: the plan's, with their tables on the texts' device where steps are captured.
     drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
@@ -56,13 +55,10 @@ class Choosing:
             if self.race is not None:
                 self.race = placed_on(device, self.race) if plan.mixed else self.watermark
         self.evaluator = _evaluator_on(device, plan.policy)
+        self.native_noise = native_noise(device, native=plan.kernels.native)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self.open: torch.Tensor | None = None
-
-    @cached_property
-    def noise(self) -> GumbelNoise:
-        return GumbelNoise.on(self.texts.counts.device, native=self.plan.kernels.native)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         """Tell whether to do what changes only these rows (bool [B])."""
@@ -213,9 +209,10 @@ class Choosing:
         """(record of the scores, scores): warped logits [B, V] and the draws of the rows that sample; None where no row
         draws.
         """
-        texts, plan, noise = self.texts, self.plan, self.noise
+        texts, plan, native = self.texts, self.plan, self.native_noise
+        context = torch.cat([texts.streams, texts.counts[:, None]], dim=1)
         if plan.captured:
-            scores = warped + noise(texts.noise_keys, texts.streams, texts.counts, warped.shape[1])
+            scores = warped + draws(texts.noise_keys, context, warped.shape[1], native=native)
             scores = torch.where(texts.sampled[:, None], scores, warped) if plan.limits.greedy else scores
             return self.record(scores), scores
         drawn = texts.sampled & texts.active
@@ -223,7 +220,7 @@ class Choosing:
         if not bool(drawn.any()):
             return None
         reach = 0.0 if self.watermark is None else self.watermark.reads_below(plan.max_strength)
-        scores, record = noise.perturb(warped, drawn, texts.noise_keys, texts.streams, texts.counts, reach)
+        scores, record = perturb(warped, drawn, texts.noise_keys, context, reach, native=native)
         return self.record(scores) if record is None else record, scores
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
