@@ -26,14 +26,13 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error, warn_of_keyed_draws
+from caw.arguments import check_policy, ended_on_error, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
-from caw.decoding.request import Workload, requests_for
+from caw.decoding.request import ActiveSequence, requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.sequence import ActiveSequence
 from caw.decoding.texts import Texts
 from caw.io.show import shown
 from caw.io.warn import warn_caller
@@ -41,7 +40,7 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.policies import Policy
-from caw.policies.mark import Mark
+from caw.policies.mark import Mark, check_kinds
 from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
 from caw.watermarks import Signature, Watermark
@@ -93,7 +92,7 @@ def decode(
     with looked_at_once(), ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
         _check_inputs(input_ids, model_kwargs)
-        check_watermark(watermark)
+        check_kinds(watermark)
         facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))
         drawn = _drawing(generation_config)
         own = row_of(watermark, drawn)
@@ -121,7 +120,7 @@ def decode(
         pad = _pad_id(generation_config, facts)
         processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
         plan = make_plan(
-            facts, watermark, policy, settings, Workload(len(prompts), longest, RowLimits.of([row], facts.ends)),
+            facts, watermark, policy, settings, RowLimits.of([row], facts.ends, longest), len(prompts),
             inside_generate=True, processors=processors,
         )  # fmt: skip
         decoder = Decoder(model, plan)

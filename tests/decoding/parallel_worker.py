@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import caw
 from caw.decoding import memory, plan
-from caw.decoding.request import Workload
+from caw.decoding.row_settings import RowLimits
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import Settings
@@ -43,9 +43,10 @@ def main() -> None:
     fits = memory.fitting_batch
     memory.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
     capacity = caw.CapacityPolicy(spread_evaluator(whole), theta=0.8, beta=1.5)
+    planned = plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), RowLimits(length=40), 4)
     found = {
         "cut": sum(isinstance(p, DTensor) for p in cut.parameters()),
-        "batch": plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), Workload(4, 40)).batch,
+        "batch": planned.batch,
         "whole": texts(whole, capacity), "parts": texts(cut, capacity),
     }  # fmt: skip
     (folder / f"found_{rank}.json").write_text(json.dumps(found))
