@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence
 from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
 from caw.serve.beginnings import Beginnings
