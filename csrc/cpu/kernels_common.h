@@ -16,6 +16,17 @@
 #define CAW_X86 0
 #endif
 
+// The newest instructions that are built: 2 = AVX2, 3 = AVX-512, 4 = AMX. A build in the checkout has its processor's.
+#ifndef CAW_NEWEST
+#define CAW_NEWEST 4
+#endif
+#define CAW_BUILDS_AVX512 (CAW_X86 && CAW_NEWEST >= 3)
+#if defined(__linux__)  // which hands out tiles on request
+#define CAW_BUILDS_AMX (CAW_X86 && CAW_NEWEST >= 4)
+#else
+#define CAW_BUILDS_AMX 0
+#endif
+
 // Between the two, functions may use the instructions of `features`.
 #define CAW_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #if defined(__clang__)

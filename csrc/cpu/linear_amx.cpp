@@ -6,7 +6,7 @@
 #include "kernels_common.h"
 #include "linear.h"
 
-#if CAW_X86 && defined(__linux__)
+#if CAW_BUILDS_AMX
 
 #include <cpuid.h>
 #include <sys/syscall.h>

@@ -2,7 +2,7 @@
 #include "kernels_common.h"
 #include "linear.h"
 
-#if CAW_X86
+#if CAW_BUILDS_AVX512
 CAW_BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define CAW_LEVEL 3
 namespace caw {

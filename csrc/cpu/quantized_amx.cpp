@@ -2,7 +2,7 @@
 #include "kernels_common.h"
 #include "quantized.h"
 
-#if CAW_X86
+#if CAW_BUILDS_AMX
 CAW_BEGIN_TARGET("amx-tile,amx-int8,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define CAW_LEVEL 3
 namespace caw {
