@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,9 @@ def demo(
         from caw.demo.outputs import run_demo
         from caw.demo.page import page
         from caw.demo.terminal import render
+        from caw.models.gguf import is_gguf
+        from caw.models.quantization import block_weights
+        from caw.models.sources import file_or_folder
         from caw.policies import CapacityPolicy
         from caw.watermarks import KGW
 
@@ -65,9 +69,17 @@ def demo(
         policy = opt.build_policy("capacity", of_policy, model)
         assert isinstance(policy, CapacityPolicy)
         Settings(**settings)  # a bad number is refused before anything is loaded
-        device = Place(**place).prepare(model)
+        where = Place(**place)
+        device = where.prepare(model)
+        # a file's blocks have float32's texts, at several times the speed and without a copy of the model on disk
+        if (
+            device == "cpu"
+            and (where.dtype, where.quantization) == ("float32", None)
+            and is_gguf(file_or_folder(model))
+        ):
+            where = replace(where, quantization=block_weights(file_or_folder(model)))
         with doing(f"loading {model}"):
-            network, tokenizer = Place(**place).load(model, device)
+            network, tokenizer = where.load(model, device)
         with doing("generating four texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
             result = run_demo(network, tokenizer, prompt, watermark, policy, **settings, chat=chat)
