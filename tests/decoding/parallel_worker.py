@@ -16,12 +16,13 @@ import caw
 from caw.decoding import memory, plan
 from caw.decoding.row_settings import RowLimits
 from caw.models.facts import ModelFacts
+from caw.policies import Policy
 from caw.settings import Settings
 
 PROMPTS = [prompt(5, 1), prompt(3, 2), prompt(9, 3), prompt(4, 4)]
 
 
-def texts(model: Any, capacity: caw.Policy) -> list[list[list[int]]]:
+def texts(model: Any, capacity: Policy) -> list[list[list[int]]]:
     """Tokens of the prompts without a watermark, with fixed strength, and with one from an evaluator."""
     jobs: list[tuple[Any, Any]] = [
         (None, None), (caw.KGW(key=1, delta=3.0), caw.FixedStrength(1.0)), (caw.KGW(key=1, delta=8.0), capacity),
