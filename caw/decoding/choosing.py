@@ -10,6 +10,7 @@ can hold it. Elsewhere a few numbers are read back to leave out work that would 
 import copy
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -55,10 +56,13 @@ class Choosing:
             if self.race is not None:
                 self.race = placed_on(device, self.race) if plan.mixed else self.watermark
         self.evaluator = _evaluator_on(device, plan.policy)
-        self.native_noise = native_noise(device, native=plan.kernels.native)
         self.unasked = torch.full((), torch.nan, device=device)  # a capacity; made once, as a step counts its kernels
         self.drawn_free: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self.open: torch.Tensor | None = None
+
+    @cached_property
+    def native_noise(self) -> bool:
+        return native_noise(self.texts.counts.device, native=self.plan.kernels.native)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         """Tell whether to do what changes only these rows (bool [B])."""
