@@ -177,6 +177,7 @@ setup(
             "evaluator/weights/*",
             "detection/tables/*",
             "*/templates/*",
+            "cli/profiles/*",
             "integrations/hub/*/*",
             "py.typed",
         ],

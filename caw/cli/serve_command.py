@@ -14,6 +14,7 @@ from caw.cli.errors import user_errors
 from caw.cli.options import panel
 from caw.cli.place import Place
 from caw.cli.policy_choice import OTHERS, RACED, choose_policy, choose_watermark, recommended_of, what_marks
+from caw.cli.profile import Profile, check_profile
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.flags import SERVING
 from caw.io.files import check_paths
@@ -111,7 +112,8 @@ if TYPE_CHECKING:
 
 
 @command(
-    "model host port sampling detectable-at receipts registry watermark key batch-size max-length quantization device",
+    "model profile host port sampling detectable-at receipts registry watermark key batch-size max-length quantization "
+    "device",
     of_server=OF_SERVER,
     rules=RULES,
     of_mark={**opt.OF_TEST, **opt.OF_STRENGTH},
@@ -121,6 +123,7 @@ if TYPE_CHECKING:
 def serve(
     *,
     model: opt.ModelName,
+    profile: Profile = None,
     name: Name = None,
     of_server: dict[str, Any],
     rules: dict[str, Any],
@@ -149,6 +152,7 @@ def serve(
     - caw serve --model smollm2-135m
     - caw serve --model smollm2-135m --detectable-at 1e-3 --receipts receipts.jsonl
     - caw serve --model smollm2-135m --host 0.0.0.0 --registry sqlite:///keys.db
+    - caw serve --model smollm2-135m --profile eu --registry sqlite:///keys.db
     """
     with user_errors():
         require("fastapi", "`caw serve`")
@@ -167,6 +171,9 @@ def serve(
         else:
             key = check_registry(key, receipts)
         kept = None if registry is None else opened(registry)
+        if profile is not None:
+            for remark in check_profile(profile, kept):
+                tell(remark)
         assert key is not None
         mark = watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:

@@ -121,7 +121,7 @@ class Planned:
 
     def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
-        if not marking.strict or marking.level is None:
+        if not marking.strict or marking.level is None or most < marking.strict_from:
             return
         part = self.watermark.part_for(sampling)
         detectable = beyond_reach(part, level_of(marking.level, self.watermark, part), most)
