@@ -23,7 +23,7 @@ from caw.decoding.capture.fixed_step import DeviceStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
-from caw.decoding.request import Workload
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.defaults import THETA
 from caw.models.branchable import branchable_config
 from caw.models.facts import ModelFacts, vocabulary_size
@@ -194,8 +194,9 @@ def model_of_step(
     )
     watermark, policy, branching = parts_of(mode, ModeInputs(subject, [], THETA, None))
     options: dict[str, Any] = {"branching": branching, "max_memory": ROOM, "return_trace": False, "speculate": None}
-    policy, work = policy or FixedStrength(1.0), Workload(batch, prefix)
-    plan = make_plan(facts, watermark, policy, Settings(**options), work, captured=True)
+    policy, settings = policy or FixedStrength(1.0), Settings(**options)
+    limits = RowLimits.of([RowSettings.of(settings)], facts.ends, prefix)
+    plan = make_plan(facts, watermark, policy, settings, limits, batch, captured=True)
     assert plan.captured, mode
     decoder = Decoder(model, plan)
     config = facts.config

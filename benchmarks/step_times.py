@@ -21,14 +21,13 @@ from caw.benchmark.modes import OWN, PLAIN, SAMPLED, ModeInputs, drawing_of, par
 from caw.benchmark.subjects import Subject, load_subject
 from caw.benchmark.timing import clock_for, ratios, scaled
 from caw.checks import require_int
-from caw.decoding.capture.cuda_graph import WARM_UP
 from caw.decoding.capture.fixed_step import DeviceStep
 from caw.decoding.capture.kept_graphs import forget
-from caw.decoding.capture.run_ahead import ROUND, RunAhead
+from caw.decoding.capture.run_ahead import ROUND, WARM_UP, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
-from caw.decoding.request import Request, Workload
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.request import Request
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.defaults import THETA
 from caw.io.show import in_a_line
 from caw.models.facts import ModelFacts
@@ -87,7 +86,8 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
     watermark, policy, branching = parts_of(mode, ModeInputs(subject, [], THETA, None))
     options: dict[str, Any] = {"branching": branching, "max_new_tokens": TOKENS, "return_trace": False}
     settings = Settings(**options, **drawing_of(mode))
-    plan = make_plan(facts, watermark, policy or FixedStrength(1.0), settings, Workload(batch, prefix + TOKENS),
+    plan = make_plan(facts, watermark, policy or FixedStrength(1.0), settings,
+                     RowLimits.of([RowSettings.of(settings)], facts.ends, prefix + TOKENS), batch,
                      captured=True)  # fmt: skip
     decoder = Decoder(subject.model, plan)
     config = facts.config

@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from caw import ops
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
 from caw.evaluator.network import check_serves
-from caw.io.show import kind_of, shown
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.mark import Mark
+from caw.policies.mark import Mark, check_kinds
 from caw.policies.target import read_target
 from caw.settings import DRAWING, Settings
 from caw.watermarks import Signature, Watermark
@@ -74,13 +72,6 @@ def without_retries(settings: Settings) -> Settings:
     return replace(settings, max_attempts=1)
 
 
-def check_watermark(watermark: Any) -> None:
-    if watermark is not None and not isinstance(watermark, Signature):
-        raise TypeError(
-            f"watermark must be a caw watermark or None, got {kind_of(watermark)}; use e.g. caw.KGW(key=42)"
-        )
-
-
 def check_arguments(
     facts: ModelFacts,
     tokenizer: Any,
@@ -90,7 +81,7 @@ def check_arguments(
     sampling: Mapping[str, Any] | None = None,
 ) -> Policy:
     """Return the policy to use. Raise or warn if arguments do not go together. sampling: what of it is applied."""
-    check_watermark(watermark)
+    check_kinds(watermark)
     if not isinstance(prompt_cache, PromptCache | None):
         raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
     policy = check_policy(policy, facts.name, tokenizer)
@@ -107,8 +98,7 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
     """
     if policy is None:
         return FixedStrength(1.0)
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be a caw policy, got {kind_of(policy)}; use e.g. caw.FixedStrength(1.0)")
+    check_kinds(None, policy)
     if isinstance(policy, CapacityPolicy):
         given, policy = policy, policy.serving(tokenizer)
         if policy is given:
@@ -160,12 +150,3 @@ def warn_of_dropout(facts: ModelFacts) -> None:
             f"the model is in train mode and {facts.dropping} would apply dropout; it decodes in eval mode, and its "
             "mode is restored"
         )
-
-
-def kernels_of(backend: str | None) -> ops.Ops:
-    """Return the ops of `backend`, see `caw.generate`."""
-    if backend is None:
-        return ops.dispatched()
-    if backend == "reference":
-        return ops.references()
-    raise ValueError(f"backend must be None or 'reference', got {shown(backend)}; leave it out")

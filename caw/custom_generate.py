@@ -26,14 +26,13 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, check_watermark, ended_on_error, warn_of_keyed_draws
+from caw.arguments import check_policy, ended_on_error, warn_of_keyed_draws
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
-from caw.decoding.request import Workload, requests_for
+from caw.decoding.request import ActiveSequence, requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.sequence import ActiveSequence
 from caw.decoding.texts import Texts
 from caw.io.show import shown
 from caw.io.warn import warn_caller
@@ -41,7 +40,7 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.policies import Policy
-from caw.policies.mark import Mark
+from caw.policies.mark import Mark, check_kinds
 from caw.policies.recommended import Facts, mark_of, row_of
 from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
 from caw.watermarks import Signature, Watermark
@@ -52,7 +51,8 @@ FORGETFUL = (
     NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor,
     SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper,
 )  # fmt: skip
-OTHER_DECODING = ("penalty_alpha", "dola_layers")  # whose texts are not those of the logits
+# whose texts are not those of the logits
+OTHER_DECODING = ("penalty_alpha", "dola_layers", "force_words_ids", "constraints")
 EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -91,7 +91,8 @@ def decode(
     """
     with looked_at_once(), ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
-        check_watermark(watermark)
+        _check_inputs(input_ids, model_kwargs)
+        check_kinds(watermark)
         facts = ModelFacts.of(model).ending_with(ids_of(generation_config.eos_token_id))
         drawn = _drawing(generation_config)
         own = row_of(watermark, drawn)
@@ -119,7 +120,7 @@ def decode(
         pad = _pad_id(generation_config, facts)
         processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
         plan = make_plan(
-            facts, watermark, policy, settings, Workload(len(prompts), longest, RowLimits.of([row], facts.ends)),
+            facts, watermark, policy, settings, RowLimits.of([row], facts.ends, longest), len(prompts),
             inside_generate=True, processors=processors,
         )  # fmt: skip
         decoder = Decoder(model, plan)
@@ -200,6 +201,22 @@ def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
         raise ValueError(f"watermarked decoding returns sequences only, got {wanted[0]}=True; leave it out")
     if streamer is not None and input_ids.shape[0] != 1:
         raise ValueError(f"a streamer requires a batch of 1, got {input_ids.shape[0]}; leave it out")
+
+
+def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
+    """Raise ValueError for keys and values or positions of the caller's own: the prompt is read from its ids alone."""
+    cache, positions, mask = (inputs.get(name) for name in ("past_key_values", "position_ids", "attention_mask"))
+    if cache is not None and (length := int(cache.get_seq_length())):
+        raise ValueError(
+            f"past_key_values must be empty in watermarked decoding, got {length} positions; leave it out: the "
+            "prompt is read again"
+        )
+    if positions is not None:
+        steps = torch.ones_like(input_ids) if mask is None else mask
+        usual = (steps.long().cumsum(-1) - 1).to(positions.device)
+        shown_steps = steps.bool().to(usual.device)
+        if positions.shape[-1] != usual.shape[-1] or bool(((positions != usual) & shown_steps).any()):
+            raise ValueError("position_ids must count each prompt's tokens from 0 beside a watermark; leave it out")
 
 
 def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[list[int]]:

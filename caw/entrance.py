@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from caw import ops
 from caw.arguments import (
     check_arguments,
     check_streamer,
     ended_on_error,
-    kernels_of,
     prompt_count,
     warn_of_idle,
     warn_of_keyed_draws,
@@ -26,13 +26,12 @@ from caw.arguments import (
 from caw.call import Call, WatchedCall, takes_fields
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.prompts import Accepted, accept_prompts
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.prompts import Accepted, accepted_for
+from caw.decoding.request import limits_of
 from caw.decoding.stopping import StopStrings
 from caw.detectable.planned import plan_attempts
 from caw.detection.detector import Detector
 from caw.io.progress import GenerationProgress
-from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
@@ -96,8 +95,7 @@ def results_for(call: Call, report: Callable[[str], None] | None) -> Iterator[Ge
         with ended_on_error(call.streamer):
             settings = call.settings
             check_streamer(call.streamer, call.prompts)
-            row, facts = RowSettings.of(settings), ModelFacts.of(call.model, call.tokenizer)
-            accepted = accept_prompts(call.tokenizer, call.prompts, facts, row, chat=settings.chat)
+            accepted = accepted_for(call.model, call.tokenizer, call.prompts, settings)
             accepted.tell()
         return stream_results(
             call.model, call.tokenizer, accepted, call.watermark, call.policy, settings,
@@ -127,7 +125,7 @@ def stream_results(
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
         settings = settings if streamer is None else without_retries(settings)
-        facts, kernels = accepted.facts, kernels_of(settings.backend)
+        facts, kernels = accepted.facts, ops.of_backend(settings.backend)
         warn_of_idle(watermark, policy, settings)
         settings = row_of(watermark, settings)
         requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
@@ -144,8 +142,11 @@ def stream_results(
             requests, facts, mark, policy, settings, model=model, stops=stops, detector=detector, kept=prompt_cache,
             reader=watermark,
         )  # fmt: skip
-        work = attempts.workload(settings.batch_size or DEFAULT_BATCH, facts.ends)
-        plan = make_plan(facts, mark, attempts.policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts)
+        limits = limits_of(attempts.possible, facts.ends)
+        batch = min(settings.batch_size or DEFAULT_BATCH, attempts.together)
+        plan = make_plan(
+            facts, mark, attempts.policy, settings, limits, batch, kernels=kernels, prompt_cache=attempts.prompts
+        )
 
         # run
         results = results_of(attempts.decoder(model, plan, report), accepted, attempts, stops, streamer)

@@ -16,6 +16,7 @@ import torch
 
 from caw import _ext
 from caw.capacity import evaluate_capacity_ref
+from caw.io.show import shown
 from caw.ladder import race_winner_ref, select_candidate_ref
 from caw.ops_ref import fakes
 from caw.ops_ref.block_types import packed_bytes
@@ -409,6 +410,13 @@ def references() -> Ops:
         topk_softmax_ref, sibling_attention_ref, sibling_attention_packed_ref, commit_kv_ref, commit_step_ref,
         select_candidate_ref, evaluator_step_ref, native=False,
     )  # fmt: skip
+
+
+def of_backend(backend: str | None) -> Ops:
+    """Return the ops of `backend`, see `caw.generate`; ValueError for another."""
+    if backend not in (None, "reference"):
+        raise ValueError(f"backend must be None or 'reference', got {shown(backend)}; leave it out")
+    return dispatched() if backend is None else references()
 
 
 def missing_extension() -> str:

@@ -10,7 +10,7 @@ import torch
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.prompts import Accepted, PromptWarning
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.detectable.attempts import Attempts, UndetectedError
@@ -71,7 +71,8 @@ def results_of(
     decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
 ) -> Iterator[GenerationResult]:
     """Yield a result for every prompt, after a first value that signals the start. The streamer is always ended."""
-    with_trace = decoder.plan.settings.return_trace
+    settings = decoder.plan.settings
+    with_trace = settings.return_trace
 
     def on_token(sequence: ActiveSequence) -> bool:
         if streamer is not None:
@@ -89,10 +90,11 @@ def results_of(
             done = attempts.on_finished(sequence, decoder.waiting.add)
             if done is None:
                 continue
-            index, receipt = accepted.indices[done.place], done.receipt
-            if done.lost and receipt is not None:
+            place, text, receipt = done
+            index = accepted.indices[place]
+            if receipt is not None and not receipt.detected and settings.on_undetected == "raise":
                 raise UndetectedError(index, receipt)
-            result = GenerationResult.of(done.sequence, index, stops, receipt=receipt, with_trace=with_trace)
+            result = GenerationResult.of(text, index, stops, receipt=receipt, with_trace=with_trace)
             if result.error:
                 warn_caller(result.error, PromptWarning)
             yield result

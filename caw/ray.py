@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 import caw
-from caw.bulk import generate_every
 from caw.decoding.plan_defaults import marks_eos
-from caw.decoding.prompts import prompt_digest
+from caw.decoding.prompts import accepted_for, prompt_digest
 from caw.detectable.attempts import UndetectedError
 from caw.detectable.efforts import check_early, refuse_idle
 from caw.detection import Detector, TokenWeights
+from caw.entrance import stream_results
 from caw.guard import read_guard
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter
@@ -293,10 +293,9 @@ def write_shard(
         done = set(writer.existing)
         names = [name for name in rows if name not in done]
         detector = Detector(tokenizer, mark, weights=run.weights) if run.weights is not None and mark else None
-        results = generate_every(
-            model, tokenizer, [rows[name].prompt for name in names], run.settings, watermark=mark, policy=run.policy,
-            detector=detector, occurrences=[rows[name].occurrence for name in names],
-        )  # fmt: skip
+        prompts, occurrences = [rows[name].prompt for name in names], [rows[name].occurrence for name in names]
+        accepted = accepted_for(model, tokenizer, prompts, run.settings, occurrences)
+        results = stream_results(model, tokenizer, accepted, mark, run.policy, run.settings, detector=detector)
         try:
             for result in results:
                 name = names[result.index]

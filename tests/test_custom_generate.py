@@ -10,6 +10,7 @@ from decoding.architectures import VOCAB, build, prompt, spread_evaluator, token
 from decoding.brute_force import BruteForce, agree
 from decoding.drafts.guessing import Knowing
 from transformers import (
+    DynamicCache,
     GenerationConfig,
     LogitsProcessor,
     StoppingCriteria,
@@ -268,6 +269,8 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
         ({"caw_streamer": Recorder()}, "a streamer requires a batch of 1, got 3"),
         ({"thtea": 0.5}, "thtea"),
         ({"detectable_at": 1e-3}, "detectable_at"),
+        ({"position_ids": torch.arange(99).repeat(3, 1)}, "position_ids must count each prompt's tokens from 0"),
+        ({"force_words_ids": [[5]]}, "force_words_ids"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(llama: Any, options: dict[str, Any], message: str) -> None:
@@ -286,6 +289,14 @@ def test_embeddings_and_empty_rows_are_refused(llama: Any) -> None:
     inputs["attention_mask"][1] = 0
     with pytest.raises(ValueError, match="row 1 is all padding"):
         llama.generate(**inputs, max_new_tokens=3, custom_generate=caw.decode)
+
+
+def test_keys_and_values_of_another_call_are_refused(llama: Any) -> None:
+    cache = DynamicCache()
+    llama(torch.tensor([[1, 2, 3]]), past_key_values=cache)
+    with pytest.raises(ValueError, match="past_key_values must be empty in watermarked decoding, got 3 positions"):
+        ids = torch.tensor([[1, 2, 3, 4]])
+        llama.generate(ids, past_key_values=cache, max_new_tokens=3, custom_generate=caw.decode)
 
 
 def test_decode_is_not_called_alone(llama: Any) -> None:

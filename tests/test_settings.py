@@ -65,9 +65,8 @@ def test_every_setting_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         seen.extend(a for a in arguments if isinstance(a, Settings))
         raise InterruptedError
 
-    for needless in ("check_streamer", "accept_prompts"):
+    for needless in ("check_streamer", "accepted_for"):
         monkeypatch.setattr(f"caw.entrance.{needless}", lambda *a, **k: AcceptedNothing())
-    monkeypatch.setattr("caw.entrance.ModelFacts.of", lambda *a: None)
     monkeypatch.setattr("caw.entrance.stream_results", stop)
     for function in (caw.generate, caw.iter_generate):
         with pytest.raises(InterruptedError):

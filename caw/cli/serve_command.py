@@ -1,31 +1,121 @@
-"""`caw serve`: an OpenAI-compatible server that watermarks every response."""
+"""`caw serve`: an OpenAI-compatible server that watermarks every response, and checks on who can reach it."""
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from caw.cli import options as opt
-from caw.cli import serve_options as serving
 from caw.cli.command import command, options_of
 from caw.cli.errors import user_errors
+from caw.cli.options import panel
 from caw.cli.place import Place
-from caw.cli.policy_choice import OTHERS, RACED, choose_policy, recommended_of, what_marks
+from caw.cli.policy_choice import OTHERS, RACED, choose_policy, choose_watermark, recommended_of, what_marks
+from caw.cli.profile import Profile, check_profile
 from caw.cli.registry_options import RegistryUrl, opened
+from caw.flags import SERVING
 from caw.io.files import check_paths
 from caw.io.progress import doing
 from caw.requirements import require
+from caw.serve.contracts import MarkRules
+from caw.serve.settings import ServerSettings
 from caw.settings import Settings
 from caw.watermarks.keys import parse_key
+
+if TYPE_CHECKING:
+    from caw.registry import Registry
+    from caw.watermarks import Signature
+
+DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
+ONLY = "default"  # id of the tenant where there is no registry
+
+WatermarkName = Annotated[
+    str | None,
+    panel(opt.MARK, "Watermark [the registry keys' watermark; recommended; kgw if a policy or its option is given].",
+          "--watermark",
+          metavar="|".join(opt.WATERMARKS)),
+]  # fmt: skip
+Name = Annotated[str | None, panel(SERVING, "Model name in the API [the value of --model].", "--name")]
+Receipts = Annotated[Path | None, panel(SERVING, "JSONL file for receipts; texts are never stored.", "--receipts")]
+
+OF_SERVER = options_of(ServerSettings, max_factor=4.0)
+RULES = {name: option for name, option in options_of(MarkRules).items() if name != "strength_factor"}
+
+
+def check_access(settings: ServerSettings, key: str | None) -> None:
+    """Raise ValueError if a server without API keys could be reached from outside, or if nothing marks."""
+    if settings.proxies:
+        raise ValueError("a server without a registry accepts only local connections, got --proxy; leave it out or "
+        "give --registry")  # fmt: skip
+    if not settings.local:
+        raise ValueError(
+            "a server without a registry accepts only local connections, got another --host; leave it out or give "
+            "--registry"
+        )
+    if key is None:
+        raise ValueError("the server requires a marking key, got none; set CAW_KEY or give --key")
+
+
+def check_registry(key: str | None, receipts: Path | None) -> str:
+    """Return a placeholder key for a server whose registry has the keys. Raises ValueError for options that a registry
+    replaces.
+    """
+    for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
+        if given is not None:
+            raise ValueError(f"a registry stores keys and receipts, got {option} as well; leave it out")
+    return str(secrets.randbits(63))
+
+
+def tell_sampling(model: Any, sampling: str) -> None:
+    """Print the default sampling of requests. sampling: of `ServerSettings`."""
+    from caw.models.sampling import model_sampling, sampling_text
+
+    suggested = f"the model's generation config has {sampling_text(model_sampling(model))}"
+    if sampling == "model":
+        tell(f"default sampling of requests: {suggested}")
+    else:
+        tell(f"default sampling of requests: temperature 1; {suggested}, see --sampling")
+
+
+def watermark_of(
+    found: Registry | None, name: str | None, key: str, options: dict[str, Any], policy: str | None,
+    of_policy: dict[str, Any],
+) -> Signature:  # fmt: skip
+    """Return the requested watermark, or that of the registry's active keys; if there are none, that of
+    `choose_watermark`.
+
+    Raises ValueError for none, and if an active key has another watermark: its texts would not be detected.
+    """
+    asked = name is not None or any(value is not None for value in options.values())
+    mark = opt.build_watermark(choose_watermark(name, options, policy, of_policy), key, options)
+    if mark is None:
+        raise ValueError("the server marks every response, got --watermark none; choose another")
+    if found is None:
+        return mark
+    from caw.registry.agreement import watermark_for
+
+    mark, remarks = watermark_for(found, mark, asked=asked)
+    for remark in remarks:
+        tell(remark)
+    return mark
+
+
+def tell(line: str) -> None:
+    typer.echo(f"caw: {line}", err=True)
+
 
 if TYPE_CHECKING:
     from caw.serve.contracts import ReceiptLog
 
 
 @command(
-    "model host port sampling detectable-at receipts registry watermark key batch-size max-length quantization device",
-    of_server=serving.OF_SERVER,
-    rules=serving.RULES,
+    "model profile host port sampling detectable-at receipts registry watermark key batch-size max-length quantization "
+    "device",
+    of_server=OF_SERVER,
+    rules=RULES,
     of_mark={**opt.OF_TEST, **opt.OF_STRENGTH},
     of_policy=opt.OF_POLICY,
     running=options_of(Settings, "max_memory", "compile"),
@@ -33,12 +123,13 @@ if TYPE_CHECKING:
 def serve(
     *,
     model: opt.ModelName,
-    name: serving.Name = None,
+    profile: Profile = None,
+    name: Name = None,
     of_server: dict[str, Any],
     rules: dict[str, Any],
-    receipts: serving.Receipts = None,
+    receipts: Receipts = None,
     registry: RegistryUrl = None,
-    watermark: serving.WatermarkName = None,
+    watermark: WatermarkName = None,
     key: opt.Key = None,
     of_mark: dict[str, Any],
     policy: opt.PolicyName = None,
@@ -61,6 +152,7 @@ def serve(
     - caw serve --model smollm2-135m
     - caw serve --model smollm2-135m --detectable-at 1e-3 --receipts receipts.jsonl
     - caw serve --model smollm2-135m --host 0.0.0.0 --registry sqlite:///keys.db
+    - caw serve --model smollm2-135m --profile eu --registry sqlite:///keys.db
     """
     with user_errors():
         require("fastapi", "`caw serve`")
@@ -75,12 +167,15 @@ def serve(
         settings = ServerSettings(name=name or Path(model).name, rules=MarkRules(**rules), **of_server)
         level = settings.rules.level
         if registry is None:
-            serving.check_access(settings, key)
+            check_access(settings, key)
         else:
-            key = serving.check_registry(key, receipts)
+            key = check_registry(key, receipts)
         kept = None if registry is None else opened(registry)
+        if profile is not None:
+            for remark in check_profile(profile, kept):
+                tell(remark)
         assert key is not None
-        mark = serving.watermark_of(kept, watermark, key, of_mark, policy, of_policy)
+        mark = watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
             how = None
             mark, _, marking = recommended_of(mark, policy, of_policy, level, [RACED, OTHERS])
@@ -88,28 +183,28 @@ def serve(
             [lone] = mark.parts
             chosen, remark = choose_policy(policy, of_policy, model, marked=True, races=lone.races_whole)
             how = opt.build_policy(chosen, of_policy, model)
-            marking = what_marks(lone, how, remark or (serving.DRAWS if Mark(lone, how).races else ""))
-        serving.tell(marking)
+            marking = what_marks(lone, how, remark or (DRAWS if Mark(lone, how).races else ""))
+        tell(marking)
         device = place.prepare(model)
         log: ReceiptLog = NoReceipts() if receipts is None else JsonlReceipts(receipts)
         if kept is not None:
             log = kept.receipts
         log.check()
         if still := log.resume():
-            serving.tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
+            tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
                          "generating them now")  # fmt: skip
         if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
-            serving.tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
+            tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
         from caw.serve.running import server_for
         from caw.serve.service import Service
 
         with doing(f"loading {model}"):
             loaded, tokenizer = place.load(model, device)
-            serving.tell_sampling(loaded, settings.sampling)
+            tell_sampling(loaded, settings.sampling)
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
-        single = Tenant(serving.ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
+        single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
         service = Service(planned, directory, log, None if kept is None else kept.secret)
         # scripts that start a server wait for "listening at URL"
-        server_for(service, lambda where: serving.tell(f"listening at {where}")).run()
+        server_for(service, lambda where: tell(f"listening at {where}")).run()

@@ -253,7 +253,7 @@ class _Places:
             self.scored.append(choosing.record(scores))
         found: dict[int, MarkedChoice] = {}
         for level, strength in enumerate(strengths):
-            texts.rows.factors.fill_(strength)
+            texts.row_factors.fill_(strength)
             choosing.steer()
             ladder = choosing.ladder(state)
             if looks:

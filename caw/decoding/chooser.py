@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.checks import require_bool, require_choice, require_int, require_ints
+from caw.checks import require_bool, require_int, require_ints
 from caw.decoding.chooser_checks import (
     EngineText,
     check_before,
     check_finite,
     check_ids,
-    check_kinds,
     check_lengths,
     check_possible,
     check_strengths,
@@ -27,7 +26,7 @@ from caw.decoding.choosing import Choosing, texts_of
 from caw.decoding.penalties import Penalties
 from caw.decoding.plan import plan_choice
 from caw.decoding.plan_defaults import checked
-from caw.decoding.request import Request, Workload
+from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -35,14 +34,13 @@ from caw.io.show import shown
 from caw.models.device import resolve_device
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.policies.mark import Mark
+from caw.policies.mark import Mark, check_kinds
 from caw.policies.recommended import Facts, Marks, row_of
 from caw.record import Record
 from caw.settings import Settings
 from caw.watermarks import Signature
 
 ROOM = 256  # tokens of a text that there is memory for at first
-BACKENDS = {None: ops.dispatched, "reference": ops.references}
 
 
 class Chooser:
@@ -110,8 +108,7 @@ class Chooser:
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
         check_kinds(watermark, policy)
-        if backend is not None:
-            require_choice("backend", backend, ("reference",), "leave it out")
+        kernels = ops.of_backend(backend)
         if mark_eos is not None:
             require_bool("mark_eos", mark_eos)
         self.ends = tuple(require_ints("ends", ends))
@@ -133,7 +130,7 @@ class Chooser:
         self.marks.main.check_target()
         self._plan = plan_choice(
             ModelFacts(self.device, vocab_size, self.ends), mark, policy, Settings(mark_eos=mark_eos),
-            Workload(rows, ROOM), kernels=BACKENDS[backend](), race=marks.race,
+            RowLimits.of([RowSettings()], self.ends), rows, kernels=kernels, race=marks.race,
         )  # fmt: skip
         self.watermark, self.policy = self._plan.watermark, policy
         self._choosing = Choosing(self._plan, texts_of(self._plan, ROOM))
@@ -310,7 +307,7 @@ class Chooser:
         choosing.texts.refused.zero_()  # of a choice that raised
         choosing.steer()
         ladder = choosing.ladder(state)
-        choice = choosing.choose(state, ladder).candidate
+        choice = choosing.choose(state, ladder)[2]
         check_strengths(choosing.plan, choosing.texts, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
         if self._history:  # nothing else reads it
@@ -331,7 +328,7 @@ class Chooser:
     def _widen(self, limits: RowLimits) -> None:
         """Choose for texts within these limits, and make memory for them."""
         plan, texts = self._plan.within(limits), self._texts
-        texts.rows.widen(limits.ends)
+        texts.widen(limits.ends)
         if texts.penalties is None:
             texts.penalties = Penalties.empty(texts.batch, self.vocab_size, limits, self.device)
         else:

@@ -14,7 +14,7 @@ from caw.io.show import shown
 from caw.policies import CapacityPolicy, Policy
 from caw.policies.base import refusal
 from caw.record import Record
-from caw.watermarks import Signature, Watermark
+from caw.watermarks import Watermark
 
 
 @dataclass
@@ -39,14 +39,6 @@ class EngineText:
     surprisal: float | None = None
     spent: float = 0.0
     free: int = 0
-
-
-def check_kinds(watermark: Any, policy: Any) -> None:
-    """Raise TypeError for what is no watermark or no policy."""
-    if watermark is not None and not isinstance(watermark, Signature):
-        raise TypeError(f"watermark must be a caw watermark or None, got {shown(watermark)}; use e.g. caw.KGW(key=1)")
-    if not isinstance(policy, Policy | None):
-        raise TypeError(f"policy must be a caw policy or None, got {shown(policy)}; use e.g. caw.FixedStrength(1.0)")
 
 
 def check_window(watermark: Watermark | None, policy: Policy) -> None:
@@ -158,10 +150,10 @@ def check_finite(record: Record, rows: Sequence[int]) -> None:
 
 def check_possible(plan: Plan, texts: Texts, logits: torch.Tensor, rows: Sequence[int]) -> None:
     """Raise ValueError where `min_new_tokens` forbids every token that the logits leave."""
-    early = texts.counts < texts.rows.minima
+    early = texts.counts < texts.minima
     if not (plan.limits.minimum and plan.limits.ends and bool(early.any())):
         return
-    possible = texts.rows.without_ends(logits, early).amax(dim=1) > -torch.inf
+    possible = texts.without_ends(logits, early).amax(dim=1) > -torch.inf
     if not bool(possible.all()):
         stuck = [row for row, open_ in zip(rows, possible.tolist(), strict=True) if not open_]
         raise ValueError(

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 
@@ -20,7 +19,7 @@ from caw.decoding.penalties import Penalties
 from caw.decoding.plan import Plan
 from caw.decoding.request import Request
 from caw.decoding.row_marks import ladder_of_each, of_kind, placed_on, seen_by
-from caw.decoding.sampling import GumbelNoise
+from caw.decoding.sampling import draws, native_noise, perturb
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
 from caw.evaluator import Evaluator
@@ -31,14 +30,8 @@ from caw.policies.base import checked_strengths
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import Position, Watermark
 
-
-class Choice(NamedTuple):
-    """capacity: float32 [B], NaN where no evaluator was asked. strength: float32 [B]. candidate: int64 [B], index
-    of the one that it selects."""
-
-    capacity: torch.Tensor
-    strength: torch.Tensor
-    candidate: torch.Tensor
+# capacity float32 [B], NaN where no evaluator was asked; strength float32 [B]; index int64 [B] of the candidate
+Choice = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Choosing:
@@ -47,7 +40,7 @@ class Choosing:
     Ladders hold only candidates that the maximum strength can reach. Noise is drawn only for rows that sample, and only
     rows that set top-k or top-p are cut to them.
 
-    texts: what is known of them. noise: draws of the sampler.
+    texts: what is known of them. native_noise: whether the sampler draws by the op.
     evaluator: the policy's network on the texts' device, None if it has none.
     watermark, race: the plan's, with their tables on the texts' device where steps are captured.
     drawn_free: what the last ladder drew in free beginnings: tokens int64 [B], their surprisals float64 [B], and which
@@ -68,8 +61,8 @@ class Choosing:
         self.open: torch.Tensor | None = None
 
     @cached_property
-    def noise(self) -> GumbelNoise:
-        return GumbelNoise.on(self.texts.counts.device, native=self.plan.kernels.native)
+    def native_noise(self) -> bool:
+        return native_noise(self.texts.counts.device, native=self.plan.kernels.native)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         """Tell whether to do what changes only these rows (bool [B])."""
@@ -90,7 +83,7 @@ class Choosing:
         What a text without a mark shows changes nothing, and is not counted.
         """
         texts = self.texts
-        factors = [0.0] * len(rows) if self.plan.loop is None else texts.rows.factors[list(rows)].tolist()
+        factors = [0.0] * len(rows) if self.plan.loop is None else texts.row_factors[list(rows)].tolist()
         counted: dict[int, Sequence[int]] = {}
         for row, known, factor in zip(rows, tokens, factors, strict=True):
             if factor:
@@ -140,18 +133,21 @@ class Choosing:
         repeats = None if self.watermark is None else texts.repeats(self.watermark, context)
         race = None
         if self.race is not None:  # one that always runs has no target
-            strength = texts.rows.factors if plan.always_races else self.strengths(state) * texts.factors
+            strength = texts.row_factors if plan.always_races else self.strengths(state) * texts.factors
             race = full_race(plan, self.race, texts, strength, context, repeats)
         record, scores, warped = self.drawn(state, race)
-        self.drawn_free = None
+        self.drawn_free = self.open = None
+        mass = state.current if warped is state.logits else None  # the record of `warped`, once it is known
         if plan.begins_freely and race is not None and self.worth_doing(beginning := texts.in_beginning() & race.whole):
-            unwarped = warped is state.logits
-            self.drawn_free = free_draws(record, state.current if unwarped else self.record(warped), warped, beginning)
-        self.open = open_positions(plan, texts, warped) if limits.counts_open else None
+            mass = self.record(warped) if mass is None else mass
+            self.drawn_free = free_draws(record, mass, warped, beginning)
+        if limits.counts_open:
+            likeliest = plan.kernels.topk_softmax(warped, 2, None)[0] if mass is None else mass.values
+            self.open = open_positions(plan, texts, likeliest)
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
-        position = Position(record, values, scores, context, warped, texts.rows.keys)
+        position = Position(record, values, scores, context, warped, texts.keys)
         if self.race is None or race is None:
             ladder = self.watermark_ladder(position)
         else:
@@ -159,7 +155,7 @@ class Choosing:
         if limits.factors or plan.loop is not None:  # each row up to the greatest strength of its own
             ladder = ladder.first(1 + self.select(ladder, texts.factors * plan.policy.max_strength))
         if limits.ends and not plan.mark_eos:
-            ladder = ladder.only_original(texts.rows.ended(ladder.candidates).any(dim=1))
+            ladder = ladder.only_original(texts.ended(ladder.candidates).any(dim=1))
         if repeats is not None:
             ladder = ladder.only_original(repeats)
         if plan.loop is not None and self.worth_doing(ladder.counts > 1):
@@ -175,7 +171,7 @@ class Choosing:
             return watermark.candidates(dataclasses.replace(position, fixed=True), plan.max_strength, native=True)
         if (native and watermark.native is not None) or not plan.limits.keys:
             return watermark.candidates(position, plan.max_strength, native=native)
-        return ladder_of_each(of_kind(watermark, self.texts.rows.marks), position, plan.max_strength)
+        return ladder_of_each(of_kind(watermark, self.texts.marks), position, plan.max_strength)
 
     def race_ladder(self, race: Watermark, rows: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
@@ -208,26 +204,27 @@ class Choosing:
         """Logits of the next position as the sampler takes them, float32 [B, V]; -inf = excluded."""
         plan, warped, texts = self.plan, state.logits, self.texts
         if plan.limits.minimum and plan.limits.ends:
-            too_early = texts.counts < texts.rows.minima
+            too_early = texts.counts < texts.minima
             if self.worth_doing(too_early):
-                warped = texts.rows.without_ends(warped, too_early)
+                warped = texts.without_ends(warped, too_early)
         return warped if plan.warper is None else plan.warper(warped, texts)
 
     def draw(self, warped: torch.Tensor, race: FullRace | None) -> tuple[Record, torch.Tensor] | None:
         """(record of the scores, scores): warped logits [B, V] and the draws of the rows that sample; None where no row
         draws.
         """
-        texts, rows, plan, noise = self.texts, self.texts.rows, self.plan, self.noise
+        texts, plan, native = self.texts, self.plan, self.native_noise
+        context = torch.cat([texts.streams, texts.counts[:, None]], dim=1)
         if plan.captured:
-            scores = warped + noise(rows.noise_keys, texts.streams, texts.counts, warped.shape[1])
-            scores = torch.where(rows.sampled[:, None], scores, warped) if plan.limits.greedy else scores
+            scores = warped + draws(texts.noise_keys, context, warped.shape[1], native=native)
+            scores = torch.where(texts.sampled[:, None], scores, warped) if plan.limits.greedy else scores
             return self.record(scores), scores
-        drawn = rows.sampled & texts.active
+        drawn = texts.sampled & texts.active
         drawn = drawn if race is None else drawn & ~race.decided
         if not bool(drawn.any()):
             return None
         reach = 0.0 if self.watermark is None else self.watermark.reads_below(plan.max_strength)
-        scores, record = noise.perturb(warped, drawn, rows.noise_keys, texts.streams, texts.counts, reach)
+        scores, record = perturb(warped, drawn, texts.noise_keys, context, reach, native=native)
         return self.record(scores) if record is None else record, scores
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
@@ -248,7 +245,7 @@ class Choosing:
             strength = torch.zeros_like(state.pending_strength)
         else:
             strength = self.strengths(state) * self.texts.factors
-        return Choice(self.unasked.expand_as(strength), strength, self.select(ladder, strength))
+        return self.unasked.expand_as(strength), strength, self.select(ladder, strength)
 
     def strengths(self, state: DecodeState) -> torch.Tensor:
         """Strengths by a policy without an evaluator, before factors, float32 [B].
@@ -273,13 +270,13 @@ class Choosing:
         spec = evaluator.spec
         behind = [following] if spec.next and following is not None else []
         window = [*reversed(state.history[: spec.previous]), state.current, *behind]
-        capacity, strength, choice = self.plan.kernels.evaluator_step(
+        choice: Choice = self.plan.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
             state.pending, state.pending_strength, state.pending_capacity, factors, spec.k,
             TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
             ladder.full, spec.masses(window, evaluator.token_class),
         )  # fmt: skip
-        return Choice(capacity, strength, choice)
+        return choice
 
     def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
         """Index of the candidate that a strength (float32 [B]) chooses, int64 [B]."""

@@ -12,7 +12,6 @@ import torch
 from caw import ops
 from caw.decoding.evidence import Evidence
 from caw.decoding.row_marks import in_row_order, rows_by_mark
-from caw.decoding.row_tensors import RowTensors
 from caw.decoding.texts import Texts
 from caw.detection.family import lone_target
 from caw.detection.weights import TokenWeights
@@ -56,8 +55,8 @@ class ClosedLoop:
         own = _evidence(texts)
         z, skewness = own.standing.unbind(dim=1)
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
-        needed = self.quantile + self.margin + texts.rows.margins + (self.quantile**2 - 1) / 6 * skewness
-        torch.mul(texts.rows.factors, (z < needed).float(), out=own.factors)
+        needed = self.quantile + self.margin + texts.margins + (self.quantile**2 - 1) / 6 * skewness
+        torch.mul(texts.row_factors, (z < needed).float(), out=own.factors)
 
     def aim(self, texts: Texts, ladder: Ladder) -> Ladder:
         """Drop further candidates where none of them would add evidence."""
@@ -88,10 +87,10 @@ class ClosedLoop:
             padded = texts.padded_tokens[:, texts.window - self.watermark.window :]  # another family may read more
             values, evidence, known = ops.show_evidence(
                 padded.contiguous(), texts.counts, tokens, own.seen, own.distinct, self.watermark.window,
-                texts.rows.keys, native.scheme, native.threshold,
+                texts.keys, native.scheme, native.threshold,
             )  # fmt: skip
             return values, evidence, ~known
-        values, evidence, eligible = self._score(self._contexts(texts), tokens, texts.rows)
+        values, evidence, eligible = self._score(self._contexts(texts), tokens, texts)
         return values, evidence, eligible & ~own.knows(evidence)
 
     def _contexts(self, texts: Texts) -> torch.Tensor:
@@ -103,7 +102,7 @@ class ClosedLoop:
         return torch.where(place < texts.window, MISSING, contexts)
 
     def _score(
-        self, contexts: torch.Tensor, tokens: torch.Tensor, rows: RowTensors
+        self, contexts: torch.Tensor, tokens: torch.Tensor, state: Texts
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Score tokens int64 [B, n] after contexts [B, W] as the detector does in mode "exact", for any watermark.
 
@@ -111,7 +110,7 @@ class ClosedLoop:
         """
         count = tokens.shape[1]
         texts = torch.cat([contexts[:, None].expand(-1, count, -1), tokens[:, :, None]], dim=2)
-        marks = [mark or self.watermark for mark in rows.marks]
+        marks = [mark or self.watermark for mark in state.marks]
         if len(set(marks)) == 1:
             return _newest(texts, marks[0].score_tokens(texts.flatten()))
         groups = rows_by_mark(marks, texts.device)

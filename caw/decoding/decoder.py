@@ -14,19 +14,17 @@ from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
 from caw.decoding.forward.fused_stack import Installed
-from caw.decoding.model_lock import model_lock
 from caw.decoding.plan import Plan
 from caw.decoding.portions import Portions
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.state import DecodeState
 from caw.decoding.steps import make_step
 from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
 from caw.forking import survive_forks
-from caw.models.eval_mode import EvalMode
+from caw.models.eval_mode import EvalMode, model_lock
 from caw.models.parts import ModelParts
 from caw.policies.base import refusal
 from caw.record import Record
@@ -147,8 +145,9 @@ class Decoder:
     def _read_on(self) -> None:
         """Read a portion of the prompts that have begun."""
         self.portions.drop(self.waiting.gone, self.cache)
-        for one in self.portions.read(self.model, self.cache, busy=self.busy) if self.portions else ():
-            self._begin([one.row], [one.pair], one.logits, one.records)
+        ended = self.portions.read(self.model, self.cache, busy=self.busy) if self.portions else ()
+        for row, pair, logits, records in ended:
+            self._begin([row], [pair], logits, records)
 
     def _begin(
         self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]], logits: torch.Tensor,
@@ -190,8 +189,9 @@ class Decoder:
                 if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
-                sequence.open, sequence.free, sequence.spent = self.choosing.texts.counts_of(self._place(sequence))
-                self._free(sequence)
+                place = self._place(sequence)
+                sequence.open, sequence.free, sequence.spent = self.choosing.texts.counts_of(place)
+                self._free(place, sequence)
                 yield sequence
 
     def _why_broken(self, sequence: ActiveSequence) -> str:
@@ -204,9 +204,8 @@ class Decoder:
         """Return the current row of a text."""
         return next(number for number, row in enumerate(self.rows) if row is sequence)
 
-    def _free(self, sequence: ActiveSequence) -> None:
+    def _free(self, number: int, sequence: ActiveSequence) -> None:
         """Empty the current row of a text."""
-        number = self._place(sequence)
         self.rows[number] = None
         self.choosing.texts.active[number] = False
         self.cache.lengths[number] = 0  # an empty row reads no prefix

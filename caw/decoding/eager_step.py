@@ -9,7 +9,7 @@ import torch
 from caw.decoding.forward.branching import forward_all, forward_packed
 from caw.decoding.forward.fused_layers import on_gpu
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Forwarded, Step
 from caw.decoding.trace import StepResult

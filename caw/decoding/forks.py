@@ -19,16 +19,14 @@ import torch
 
 from caw.decoding.along import TextReading, read_along, read_records
 from caw.decoding.decoder import Decoder, StopCheck
-from caw.decoding.drafts.drafter import Follower, Guess
-from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.drafts.proposer import Follower, Guess, Proposer
 from caw.decoding.drafts.step import DraftStep
 from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import NEVER
 from caw.decoding.reading import CHUNK, read
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.trace import StepResult
 from caw.decoding.waiting import Waiting
 from caw.models.shared_prefix import common_length
@@ -296,14 +294,14 @@ class ForkDecoder(Decoder):
         stem.shared = shared if stem.start else None
         stem.own, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
 
-    def _free(self, sequence: ActiveSequence) -> None:
-        number, request = self._place(sequence), sequence.request
+    def _free(self, number: int, sequence: ActiveSequence) -> None:
+        request = sequence.request
         ids = [*request.ids, *sequence.tokens][: int(self.cache.lengths[number])]
         self.held[number] = [] if sequence.error else ids
         if isinstance(request, Fork) and request.saves and not sequence.error:
             self._save(number, request.stem, ids)
             request.stem.text = list(sequence.tokens)
-        super()._free(sequence)
+        super()._free(number, sequence)
 
     def _without_steps(self) -> Iterator[ActiveSequence]:
         done, self.read = self.read, []

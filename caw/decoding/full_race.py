@@ -88,9 +88,9 @@ def full_race(
     for left in (repeats, texts.in_beginning() if plan.begins_freely else None):
         unmarked = unmarked if left is None else unmarked | left
     # another mark's target and end tokens say nothing of a race
-    strength = torch.where(texts.rows.races, strength, torch.nan) if plan.mixed else strength
+    strength = torch.where(texts.races, strength, torch.nan) if plan.mixed else strength
     asked = not plan.mixed and (plan.loop is not None or (bool(plan.limits.ends) and not plan.mark_eos))
-    return FullRace.of(strength, unmarked, texts.rows.sampled, original_asked=asked)
+    return FullRace.of(strength, unmarked, texts.sampled, original_asked=asked)
 
 
 def winners(plan: Plan, race: Watermark, texts: Texts, position: Position, rows: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def winners(plan: Plan, race: Watermark, texts: Texts, position: Position, rows:
     if places.numel():
         position = seen_by(race, position if places.numel() == rows.shape[0] else position.take(places))
         apart = race.native is None and plan.limits.keys
-        marks = of_kind(race, [texts.rows.marks[place] for place in places.tolist()]) if apart else [race]
+        marks = of_kind(race, [texts.marks[place] for place in places.tolist()]) if apart else [race]
         tokens[places] = winner_of_each(marks, position, native=native)
     return tokens
 
@@ -120,17 +120,18 @@ def free_draws(
     return tokens, nats.clamp_min(0), beginning
 
 
-def open_positions(plan: Plan, texts: Texts, warped: torch.Tensor) -> torch.Tensor:
-    """Tell where the mark is on and has a choice under logits `warped` float32 [B, V], bool [B]: some token other than
-    the likeliest is at least a hundredth as likely, and within the bonus of the mark's own strength.
+def open_positions(plan: Plan, texts: Texts, likeliest: torch.Tensor) -> torch.Tensor:
+    """Tell where the mark is on and has a choice, bool [B]: the second of the `likeliest` logits (float32 [B, N], as
+    the sampler takes them, descending) is at least a hundredth as likely as the first, and within the bonus of the
+    mark's own strength.
 
     Whoever allows one token, or biases it beyond all others, leaves none, whatever was drawn.
     """
-    rows, reach = texts.rows, LEAST_LIKELY
+    reach = LEAST_LIKELY
     if plan.watermark is not None and plan.watermark.rule == "reweight":
         reach = min(reach, plan.policy.max_strength * plan.watermark.full)
-    least = warped.amax(dim=1) - reach
+    least = likeliest[:, 0] - reach
     if plan.mixed:
-        least = torch.where(rows.races, least + (reach - LEAST_LIKELY), least)
-    several = ((warped >= least[:, None]).sum(dim=1) > 1) & (rows.factors > 0)
+        least = torch.where(texts.races, least + (reach - LEAST_LIKELY), least)
+    several = (likeliest[:, 1] >= least) & (texts.row_factors > 0)
     return several & ~texts.in_beginning() if plan.begins_freely else several

@@ -22,9 +22,8 @@ from caw.decoding.plan_defaults import (
     will_capture,
 )
 from caw.decoding.prompt_cache import PromptCache, positions_back
-from caw.decoding.request import Workload
 from caw.decoding.row_marks import RowMarks, mark_that_races
-from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.row_settings import RowLimits
 from caw.decoding.warping import Warper, make_warper
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -143,11 +142,10 @@ class Plan:
 
 
 def plan_choice(
-    facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, work: Workload, *,
-    kernels: ops.Ops | None = None, race: Mark | None = None,
+    facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, limits: RowLimits,
+    batch: int, *, kernels: ops.Ops | None = None, race: Mark | None = None,
 ) -> Plan:  # fmt: skip
     """Plan how tokens are chosen, wherever their logits come from; arguments as in `make_plan`."""
-    kernels, limits = kernels or ops.dispatched(), work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
     watermark = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)
     plan = Plan(
         facts=facts,
@@ -155,27 +153,29 @@ def plan_choice(
         watermark=watermark,
         policy=checked(policy),
         race=mark_that_races(Mark(watermark, policy), race),
-        kernels=kernels,
+        kernels=kernels or ops.dispatched(),
         loop=close_loop(policy.target, watermark, facts.vocab_size, facts.device),
         limits=limits,
         warper=None,
         mark_eos=marks_eos(settings.mark_eos, watermark, policy),
         history=history_needed(policy),
         marks=RowMarks(watermark, None if race is None else race.watermark),
-        batch=work.batch,
-        capacity=work.capacity,
+        batch=batch,
+        capacity=limits.length,
     )
     return plan.within(limits)
 
 
 def make_plan(
-    facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, work: Workload, *,
-    kernels: ops.Ops | None = None, inside_generate: bool = False, prompt_cache: PromptCache | None = None,
-    processors: Warper | None = None, captured: bool | None = None, race: Mark | None = None,
+    facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, limits: RowLimits,
+    batch: int, *, kernels: ops.Ops | None = None, inside_generate: bool = False,
+    prompt_cache: PromptCache | None = None, processors: Warper | None = None,
+    captured: bool | None = None, race: Mark | None = None,
 ) -> Plan:  # fmt: skip
     """Make the plan; a batch that does not fit becomes a smaller one.
 
     Args:
+        limits: how far the texts differ. batch: the most at once.
         kernels: None = as torch dispatches.
         inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
         processors: applied to logits instead of the warpers that `settings` ask for.
@@ -185,13 +185,13 @@ def make_plan(
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
     _ext.warn_without_cuda(facts.device)
-    plan = plan_choice(facts, watermark, policy, settings, work, kernels=kernels, race=race)
+    plan = plan_choice(facts, watermark, policy, settings, limits, batch, kernels=kernels, race=race)
     if settings.branching == "batch" and facts.spread:
         raise ValueError("branching='batch' needs a model on one device, found several; use 'sequential' or 'tree'")
     check_prefill_attention(settings.prefill_attention, facts.device, facts.dtype)
     if prompt_cache is not None and facts.mesh is not None:  # processes with other memory would keep other prompts
         raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
-    batch, capacity, native = work.batch, work.capacity, plan.kernels.native
+    capacity, native = limits.length, plan.kernels.native
     limit = facts.rope_limit if facts.rope_limit is not None and capacity > facts.rope_limit else None
     if limit is not None:  # texts of other lengths would change each other
         prompt_cache, batch = None, one_at_a_time(batch, limit, capacity, inside_generate)

@@ -57,14 +57,9 @@ class Begun:
         return len(self.ids) - self.read
 
 
-@dataclass
-class Read:
-    """A prompt that was read: logits [1, V] of its first new position, and records from there back."""
-
-    row: int
-    pair: tuple[int, Request]
-    logits: torch.Tensor
-    records: list[Record]
+# a prompt that was read: row, number and request of its text, logits [1, V] of the first new position, records from
+# there back
+Read = tuple[int, tuple[int, Request], torch.Tensor, list[Record]]
 
 
 class Portions:
@@ -194,7 +189,7 @@ class Portions:
                 self.begun.remove(one)
                 self._share(cache, one)
                 found = first_records(cache, logits, [length])
-                done += [Read(row, pair, *found) for row, pair in one.texts]
+                done += [(row, pair, *found) for row, pair in one.texts]
             else:
                 cache.lengths[row] = 0  # a row without a text reads no prefix
             if not busy:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from caw.io.unicode import is_unicode
 from caw.io.warn import warn_caller
 from caw.models.conversations import Messages, is_conversation, write_conversation
 from caw.models.facts import ModelFacts
+from caw.settings import Settings
 
 Prompts = str | Messages | Sequence[str | Sequence[int] | Messages]
 
@@ -116,6 +117,21 @@ def accept_prompts(
         texts.append(ids)
         budgets.append(budget)
     accepted.requests.extend(requests_for(texts, budgets, [settings[index] for index in accepted.indices]))
+    return accepted
+
+
+def accepted_for(
+    model: Any, tokenizer: Any, prompts: Prompts, settings: Settings, occurrences: Sequence[int] | None = None
+) -> Accepted:
+    """Accept prompts as `accept_prompts` does, all with the settings of one call.
+
+    occurrences: how many equal prompts came before each; None = as they are given here.
+    """
+    facts = ModelFacts.of(model, tokenizer)
+    accepted = accept_prompts(tokenizer, prompts, facts, RowSettings.of(settings), chat=settings.chat)
+    if occurrences is not None:
+        pairs = zip(accepted.indices, accepted.requests, strict=True)
+        accepted.requests[:] = [replace(request, occurrence=occurrences[index]) for index, request in pairs]
     return accepted
 
 

@@ -102,7 +102,8 @@ class RowLimits:
     temperature, top_p: whether a text that samples may have one other than 1. top_k: the greatest.
     min_p: whether a text that samples may have one.
     repetition_penalty, presence_penalty, frequency_penalty, logit_bias: whether a text may have one.
-    minimum: whether a text may have min_new_tokens. max_new_tokens: the most new tokens.
+    minimum: whether a text may have min_new_tokens. max_new_tokens: the most new tokens. length: the most tokens of a
+    text, prompt and new; 0 = `Chooser` makes room as they come.
     ends: M, the most end tokens of a text, those of the model included where it asks for no others.
     strength_factor: the greatest. factors: whether texts may differ in it.
     keys: whether texts may bring keys of their own. log_probs: whether a text may ask for them. counts_open: whether to
@@ -116,6 +117,7 @@ class RowLimits:
     top_p: bool = True
     minimum: bool = True
     max_new_tokens: int = 200
+    length: int = 0
     ends: int = 8
     strength_factor: float = 1.0
     factors: bool = True
@@ -139,7 +141,7 @@ class RowLimits:
         return self.temperature or self.top_k > 0 or self.top_p or self.min_p
 
     @classmethod
-    def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int]) -> RowLimits:
+    def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int], length: int = 0) -> RowLimits:
         """Return the narrowest limits for these texts, at least one."""
         sampled = [row for row in rows if row.do_sample]
         factors = {row.strength_factor for row in rows}
@@ -151,6 +153,7 @@ class RowLimits:
             top_p=any(row.top_p < 1 for row in sampled),
             minimum=any(row.min_new_tokens for row in rows),
             max_new_tokens=max(row.max_new_tokens for row in rows),
+            length=length,
             ends=max(len(model_ends if row.ends is None else row.ends) for row in rows),
             strength_factor=max(factors),
             factors=len(factors) > 1,

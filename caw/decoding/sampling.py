@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -25,48 +24,34 @@ def noise_key(seed: int) -> int:
     return keys.signed(keys.derive_key(seed, DOMAIN))
 
 
-@dataclass(frozen=True)
-class GumbelNoise:
-    """Draw standard Gumbel noise, by tensor operations alone.
-
-    native: use the op where the device has a kernel: the same words, and floats that differ from the reference's only
-    where two float64 logarithms disagree at a rounding boundary of float32 (about one in 10^8).
+def native_noise(device: torch.device, *, native: bool = True) -> bool:
+    """Tell whether to draw by the op, where the device has a kernel: the same words, and floats that differ from the
+    reference's only where two float64 logarithms disagree at a rounding boundary of float32 (about one in 10^8).
     """
+    return native and ops.has_kernel("sampling_noise", device.type)
 
-    native: bool
 
-    @classmethod
-    def on(cls, device: torch.device, *, native: bool = True) -> GumbelNoise:
-        return cls(native and ops.has_kernel("sampling_noise", device.type))
+def draws(keys: torch.Tensor, context: torch.Tensor, vocab_size: int, *, native: bool) -> torch.Tensor:
+    """Standard Gumbel noise, float32 [B, V], under keys int64 [B], by tensor operations alone.
 
-    def __call__(
-        self, keys: torch.Tensor, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int
-    ) -> torch.Tensor:
-        """Draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2] under keys int64 [B]."""
-        context = self.context(streams, positions)
-        return (ops.sampling_noise if self.native else sampling_noise_ref)(context, keys, vocab_size)
+    context: int64 [B, 3], what the draws depend on besides: the stream, and the position.
+    """
+    return (ops.sampling_noise if native else sampling_noise_ref)(context, keys, vocab_size)
 
-    def perturb(
-        self, logits: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, streams: torch.Tensor,
-        positions: torch.Tensor, reach: float,
-    ) -> tuple[torch.Tensor, Record | None]:  # fmt: skip
-        """Add the draws of these rows (bool [B]) to logits [B, V], and return the scores and their record, None if it
-        was not made on the way. Reads back which rows draw where the op does not do all of it.
 
-        reach: how far below the greatest score they are read (`Watermark.reads_below`); beyond, they may be -inf.
-        """
-        if self.native and ops.has_kernel("draw_scores", logits.device.type):
-            context = self.context(streams, positions)
-            scores, values, ids = ops.draw_scores(logits, rows, context, keys, RECORD_SIZE, reach)
-            return scores, Record(values, ids, values.softmax(dim=1), values.logsumexp(dim=1))
-        some = rows.nonzero()[:, 0]
-        draws = self(keys[some], streams[some], positions[some], logits.shape[1])
-        return logits.index_add(0, some, draws), None
+def perturb(
+    logits: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, context: torch.Tensor, reach: float, *, native: bool
+) -> tuple[torch.Tensor, Record | None]:
+    """Add the draws of these rows (bool [B]) to logits [B, V], and return the scores and their record, None if it was
+    not made on the way. Reads back which rows draw where the op does not do all of it.
 
-    @staticmethod
-    def context(streams: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """What the draws of a position depend on besides the key, int64 [B, 3]."""
-        return torch.cat([streams, positions[:, None]], dim=1)
+    reach: how far below the greatest score they are read (`Watermark.reads_below`); beyond, they may be -inf.
+    """
+    if native and ops.has_kernel("draw_scores", logits.device.type):
+        scores, values, ids = ops.draw_scores(logits, rows, context, keys, RECORD_SIZE, reach)
+        return scores, Record(values, ids, values.softmax(dim=1), values.logsumexp(dim=1))
+    some = rows.nonzero()[:, 0]
+    return logits.index_add(0, some, draws(keys[some], context[some], logits.shape[1], native=native)), None
 
 
 def stream_id(prompt: Sequence[int], occurrence: int) -> tuple[int, int]:

@@ -35,14 +35,14 @@ class Warping:
     native: bool = True
 
     def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
-        rows, limits = texts.rows, self.limits
+        limits = self.limits
         if limits.penalised and texts.penalties is not None:
             logits = texts.penalties.apply(logits, texts.made, texts.active, sparse=self.sparse, native=self.native)
         if not limits.warped:
             return logits
-        wanted = rows.sampled & texts.active
+        wanted = texts.sampled & texts.active
         op = ops.warp_logits if self.native else warp_logits_ref
-        return op(logits, wanted, rows.temperatures, rows.top_ks, rows.tails, rows.floors)
+        return op(logits, wanted, texts.temperatures, texts.top_ks, texts.tails, texts.floors)
 
 
 def make_warper(limits: RowLimits, *, sparse: bool = False, native: bool = True) -> Warping | None:

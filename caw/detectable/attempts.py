@@ -15,8 +15,7 @@ from typing import Any
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import Plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.request import Request, Workload
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.detectable.efforts import Effort
 from caw.detectable.receipts import Receipt, write_receipt
@@ -61,17 +60,8 @@ class UndetectedError(ValueError):
         )
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A finished text: the index of its request, the sequence to return, the result of its test (None = no test).
-
-    lost: whether it had to be detectable and is not.
-    """
-
-    place: int
-    sequence: ActiveSequence
-    receipt: Receipt | None = None
-    lost: bool = False
+# a finished text: the place of its request, the sequence to return, and the result of its test (None = no test)
+Finished = tuple[int, ActiveSequence, Receipt | None]
 
 
 class Attempts(ABC):
@@ -86,9 +76,15 @@ class Attempts(ABC):
     policy: Policy
     prompts: PromptCache | None
 
-    @abstractmethod
-    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
-        """Return the workload of all possible requests, with up to `most` texts at once."""
+    @property
+    def possible(self) -> Sequence[Request]:
+        """All requests that there may be."""
+        return self.first
+
+    @property
+    def together(self) -> int:
+        """The most texts at once that are any use."""
+        return len(self.first)
 
     def decoder(self, model: Any, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
         """Return the decoder of these requests."""
@@ -109,11 +105,8 @@ class OneAttempt(Attempts):
     def __init__(self, requests: Sequence[Request], policy: Policy, prompts: PromptCache | None) -> None:
         self.first, self.policy, self.prompts, self.owners = requests, policy, prompts, requests
 
-    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
-        return Workload.of(self.first, most, model_ends)
-
     def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished:
-        return Finished(sequence.index, sequence)
+        return sequence.index, sequence, None
 
 
 @dataclass
@@ -137,24 +130,25 @@ class DetectableTexts(Attempts):
     Args:
         trial: the test. efforts: strength and margin of each attempt at a text.
         selection: number of candidates, and which one to return. settings, policy: of the call.
-        prompts: cache of prompts; forget: whether to drop prompts of finished texts.
+        prompts: cache of prompts; forget: whether to drop prompts of finished texts. greatest: factor of the policy's
+            strength that a text may have.
     """
 
     def __init__(
         self, requests: Sequence[Request], trial: Trial, efforts: Sequence[Effort], selection: Selection,
         stops: StopStrings, settings: Settings, policy: Policy, prompts: PromptCache | None = None, *,
-        forget: bool = False,
+        forget: bool = False, greatest: float = MAX_STRENGTH,
     ) -> None:  # fmt: skip
         self.trial, self.efforts, self.selection, self.stops = trial, efforts, selection, stops
-        self.settings, self.policy = settings, policy
+        self.settings, self.policy, self.greatest = settings, policy, greatest
+        self.prompts, self.forget = prompts, forget
         self.texts = [_Text(place, request) for place, request in enumerate(requests)]
         self.owners: list[_Text] = []
         self.first = [self._next(text) for text in self.texts for _ in range(selection.together)]
-        self.prompts, self.forget = prompts, forget
 
-    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
-        rows = [self._attempt(text, number) for text in self.texts for number in range(len(self.efforts))]
-        return dataclasses.replace(Workload.of(rows, most, model_ends), batch=min(most, len(self.first)))
+    @property
+    def possible(self) -> Sequence[Request]:
+        return [self._attempt(text, number) for text in self.texts for number in range(len(self.efforts))]
 
     def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished | None:
         text = self.owners[sequence.index]
@@ -185,7 +179,7 @@ class DetectableTexts(Attempts):
         if row.do_sample:
             seed = seed_of(row.known_seed, number)
         effort = self.efforts[number]
-        factor, margin = min(row.strength_factor * effort.factor, MAX_STRENGTH), row.margin + effort.margin
+        factor, margin = min(row.strength_factor * effort.factor, self.greatest), row.margin + effort.margin
         return dataclasses.replace(
             text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor, margin=margin)
         )
@@ -198,7 +192,7 @@ class DetectableTexts(Attempts):
 
     def _finish(self, text: _Text) -> Finished:
         if not text.candidates:
-            return Finished(text.place, text.failed[0])
+            return text.place, text.failed[0], None
         found = any_found(text.candidates)
         if found:
             chosen = self.selection.choose(text.candidates)
@@ -207,4 +201,4 @@ class DetectableTexts(Attempts):
         sequence, receipt = chosen.sequence, write_receipt(chosen, text.started, self.trial, self.policy)
         if not found and self.settings.on_undetected == "drop":
             sequence.withhold()
-        return Finished(text.place, sequence, receipt, lost=not found and self.settings.on_undetected == "raise")
+        return text.place, sequence, receipt

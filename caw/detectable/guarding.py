@@ -13,11 +13,10 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder, Stem
 from caw.decoding.plan import Plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.request import Request, Workload
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
-from caw.detectable.attempts import Add, Attempts, DetectableTexts, Finished
-from caw.detectable.receipts import write_receipt
+from caw.detectable.attempts import Add, Attempts, Finished
+from caw.detectable.receipts import Receipt, write_receipt
 from caw.detectable.search import Ended, Rollout, Search, TextRules
 from caw.detectable.selection import Candidate
 from caw.detectable.trial import Trial
@@ -58,7 +57,7 @@ class GuardedTexts(Attempts):
         first: list[Request] = []
         self.owners: list[tuple[_Text, int]] = []  # of each request, in the order in which the decoder gets them
         for place, request in enumerate(requests):
-            search = Search(request, guard, self.strengths, trial, stops, settings, self.together, rules)
+            search = Search(request, guard, self.strengths, trial, stops, settings, self.share, rules)
             text = _Text(place, search.run(), search.stem)
             [whole] = next(text.search)
             first.append(whole)
@@ -66,16 +65,19 @@ class GuardedTexts(Attempts):
             self.owners.append((text, 0))
         self.first = first
 
-    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
-        rows = [
+    @property
+    def possible(self) -> Sequence[Request]:
+        return [
             dataclasses.replace(request, row=dataclasses.replace(request.row, strength_factor=strength))
             for request in self.first
             for strength in (0.0, *self.strengths)
         ]
-        work = Workload.of(rows, most, model_ends)
-        return dataclasses.replace(work, batch=min(most, ROWS * len(self.first)))
 
+    @property
     def together(self) -> int:
+        return ROWS * len(self.first)
+
+    def share(self) -> int:
         """How many rollouts a text may ask for at once: more when fewer texts share the rows. No text depends on it."""
         return -(-self.rows // max(1, self.open)) if self.rows else FEW
 
@@ -92,7 +94,7 @@ class GuardedTexts(Attempts):
         if text.stem.closed:  # a rollout that nobody needs any more
             return None
         if number == 0 and sequence.error:
-            return self._close(text, Finished(text.place, sequence))
+            return self._close(text, sequence, None)
         try:
             asked = text.search.send((number, sequence))
         except StopIteration as done:
@@ -110,13 +112,12 @@ class GuardedTexts(Attempts):
         receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.kept)
         if not found and self.settings.on_undetected == "drop":
             sequence.withhold()
-        lost = not found and self.settings.on_undetected == "raise"
-        return self._close(text, Finished(text.place, sequence, receipt, lost=lost))
+        return self._close(text, sequence, receipt)
 
-    def _close(self, text: _Text, finished: Finished) -> Finished:
+    def _close(self, text: _Text, sequence: ActiveSequence, receipt: Receipt | None) -> Finished:
         text.stem.close()
         self.open -= 1
-        return finished
+        return text.place, sequence, receipt
 
 
 class GuardedFirst(Attempts):
@@ -128,17 +129,11 @@ class GuardedFirst(Attempts):
         guarded: of one text. marked: creates its other attempts, once they are needed.
     """
 
-    def __init__(self, guarded: GuardedTexts, marked: Callable[[], DetectableTexts]) -> None:
+    def __init__(self, guarded: Attempts, marked: Callable[[], Attempts]) -> None:
         self.guarded, self._marked = guarded, marked
-        self.marked: DetectableTexts | None = None
+        self.marked: Attempts | None = None
         self.policy, self.prompts, self.first = guarded.policy, guarded.prompts, guarded.first
         self.owners: list[tuple[Attempts, int]] = [(guarded, place) for place in range(len(guarded.owners))]
-
-    def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
-        return self.guarded.workload(most, model_ends)
-
-    def decoder(self, model: object, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
-        return self.guarded.decoder(model, plan, report)
 
     def ended(self, sequence: ActiveSequence) -> bool:
         return self.guarded.ended(sequence)
@@ -151,13 +146,14 @@ class GuardedFirst(Attempts):
             return add(request, ahead=ahead)
 
         done = attempts.on_finished(sequence, again)
-        if done is None or done.sequence.error or done.receipt is None:
+        if done is None:
+            return None
+        place, sequence, receipt = done
+        if sequence.error or receipt is None:
             return done
         if attempts is self.marked:
-            return dataclasses.replace(
-                done, receipt=dataclasses.replace(done.receipt, attempts=done.receipt.attempts + 1)
-            )
-        if done.receipt.detected:
+            return place, sequence, dataclasses.replace(receipt, attempts=receipt.attempts + 1)
+        if receipt.detected:
             return done
         self.marked = self._marked()
         for place, request in enumerate(self.marked.first):

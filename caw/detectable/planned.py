@@ -9,11 +9,14 @@ from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Attempts, DetectableTexts, OneAttempt
 from caw.detectable.efforts import check_guarded, check_strong, efforts, greatest_factor, refuse_idle, steered
 from caw.detectable.guarding import GuardedTexts
-from caw.detectable.selection import selection_of
-from caw.detectable.trial import make_trial
+from caw.detectable.search import TextRules
+from caw.detectable.selection import Selection, selection_of, weakest
+from caw.detectable.trial import Trial, make_trial
 from caw.detection.detector import Detector
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
+from caw.policies.base import MAX_STRENGTH
+from caw.policies.mark import Mark
 from caw.settings import Settings
 from caw.watermarks import Signature, Watermark
 
@@ -44,17 +47,35 @@ def plan_attempts(
     trial = make_trial(settings, detector, tested, stops.tokenizer, most)
     assert known is not None
     policy = steered(policy, trial.detector, known)
+    check_guarded(settings, [request.row.do_sample for request in requests])
+    return attempts_of(
+        requests, trial, Mark(known, policy), settings, stops, prompts=kept, shared=facts.mesh is None,
+        selection=selection_of(settings.select, settings.best_of, model),
+    )  # fmt: skip
+
+
+def attempts_of(
+    requests: Sequence[Request], trial: Trial, mark: Mark, settings: Settings, stops: StopStrings, *,
+    selection: Selection | None = None, greatest: float = MAX_STRENGTH, prompts: PromptCache | None = None,
+    shared: bool = False, rules: TextRules | None = None,
+) -> Attempts:  # fmt: skip
+    """Return the attempts at texts that are tested: guarded ones, if the settings have a guard, else marked ones.
+
+    selection: None = the first that is detected. greatest: factor of the policy's strength that a text may have.
+    shared: whether attempts may share a cache of prompts of their own. rules: of a guarded text's tokens.
+    """
+    watermark, policy = mark
+    assert watermark is not None
     if settings.guard is not None:
-        check_guarded(settings, [request.row.do_sample for request in requests])
-        check_strong(policy, known)
-        greatest = greatest_factor(known, policy)
-        strengths = sorted({min(each, greatest) for each in settings.guard.strengths})
-        return GuardedTexts(requests, settings.guard, strengths, trial, stops, settings, policy, kept)
-    selection = selection_of(settings.select, settings.best_of, model)
-    planned = efforts(known, policy, settings, unmarked=selection.unmarked)
+        check_strong(policy, watermark)
+        most, factor = min(greatest, greatest_factor(watermark, policy)), requests[0].row.strength_factor
+        strengths = sorted({min(each * factor, most) for each in settings.guard.strengths})
+        return GuardedTexts(requests, settings.guard, strengths, trial, stops, settings, policy, prompts, rules)
+    selection = selection or Selection(weakest)
+    planned = efforts(watermark, policy, settings, unmarked=selection.unmarked)
     # processes that split a model keep different prompts; one attempt reads each prompt once anyway
-    own = kept is None and len(planned) > 1 and facts.mesh is None
+    own = shared and prompts is None and len(planned) > 1
     return DetectableTexts(
-        requests, trial, planned, selection, stops, settings, policy,
-        PromptCache() if own else kept, forget=own,
+        requests, trial, planned, selection, stops, settings, policy, PromptCache() if own else prompts, forget=own,
+        greatest=greatest,
     )  # fmt: skip

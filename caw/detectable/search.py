@@ -21,8 +21,7 @@ from typing import Any, Protocol
 
 from caw.decoding.along import MarkedChoice
 from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.damage import broken, disordered, unclosed

@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import StopStringCriteria
 
-from caw.arguments import check_policy, check_watermark, ended_on_error
+from caw.arguments import check_policy, ended_on_error
 from caw.custom_generate import decode
 from caw.decoding.chooser import Chooser
 from caw.decoding.request import requests_for
@@ -23,6 +23,7 @@ from caw.io.show import shown
 from caw.io.warn import warn_caller
 from caw.models.ends import ids_of
 from caw.policies import Policy
+from caw.policies.mark import check_kinds
 from caw.watermarks import Signature
 
 FOLDER = str(Path(__file__).parent / "hub")  # for custom_generate=, in the layout of the hub
@@ -80,7 +81,7 @@ class LogitsProcessor(transformers.LogitsProcessor):
         mark_eos: bool | None = None,
         tokenizer: Any = None,
     ) -> None:
-        check_watermark(watermark)
+        check_kinds(watermark)
         self._watermark, self._mark_eos, self._tokenizer = watermark, mark_eos, tokenizer
         name = str(getattr(model.config, "_name_or_path", "") or "")
         self._policy = None if policy is None else check_policy(policy, name, tokenizer)

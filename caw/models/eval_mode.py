@@ -1,7 +1,9 @@
-"""Decode in eval mode, whatever mode the model is in: dropout would make greedy text random."""
+"""Decode one step at a time, in eval mode, whatever mode the model is in: dropout would make greedy text random."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -42,3 +44,17 @@ def _active_dropouts(model: torch.nn.Module) -> Iterator[str]:
         shares = (getattr(module, kind, 0) for kind in DROPPING) if module.training else ()
         if any(isinstance(share, float) and share > 0 for share in shares):
             yield name or type(module).__name__
+
+
+_locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def model_lock(model: Any) -> threading.RLock:
+    """Return the lock of this model, the same for every thread and decoder; it lives as long as the model.
+
+    Two threads may generate with one model: their steps take turns. What they must not do meanwhile is call the model
+    themselves.
+    """
+    with _guard:
+        return _locks.setdefault(model, threading.RLock())

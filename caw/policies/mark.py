@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from caw.io.show import kind_of
 from caw.policies.base import Policy
 from caw.policies.fixed import FixedStrength
-from caw.watermarks import EXP, Watermark
+from caw.watermarks import EXP, Signature, Watermark
+
+
+def check_kinds(watermark: Any, policy: Any = None) -> None:
+    """Raise TypeError for what is no watermark or no policy; both may be None."""
+    if not isinstance(watermark, Signature | None):
+        raise TypeError(
+            f"watermark must be a caw watermark or None, got {kind_of(watermark)}; use e.g. caw.KGW(key=42)"
+        )
+    if not isinstance(policy, Policy | None):
+        raise TypeError(f"policy must be a caw policy, got {kind_of(policy)}; use e.g. caw.FixedStrength(1.0)")
 
 
 class Mark(NamedTuple):

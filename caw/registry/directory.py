@@ -99,3 +99,10 @@ def set_rules(database: Database, tenant: str, rules: MarkRules | None) -> None:
         done = connection.execute(tables.tenants.update().where(tables.tenants.c.id == tenant).values(rules=stored))
         if not done.rowcount:
             raise ValueError(f"the registry has no tenant {tenant!r}; see `caw keys list`")
+
+
+def tenants_with_rules(database: Database) -> list[str]:
+    """Return the tenants that do not have the server's rules, in order."""
+    with database.reading() as connection:
+        rows = connection.execute(sa.select(tables.tenants.c.id, tables.tenants.c.rules)).all()
+    return sorted(row.id for row in rows if row.rules is not None)

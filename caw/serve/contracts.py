@@ -41,6 +41,7 @@ class MarkRules:
         "detected.", MARKED,
     )  # fmt: skip
     strict: bool = flag(False, "Send only texts that are detected; streams then send finished texts.", MARKED)
+    strict_from: int = flag(0, "With --strict, send shorter texts than this many tokens even undetected.", MARKED)
     strength_factor: float = flag(1.0, "Factor on the strength of the server's policy.", None)
     exempt_below: int = flag(0, "Do not mark requests for fewer new tokens than this; 0 marks all.", MARKED)
     exempt_json: bool = flag(False, "Do not mark JSON mode.", MARKED)
@@ -63,6 +64,9 @@ class MarkRules:
         require_int("exempt_below", self.exempt_below, 0, 1 << 24)
         if self.strict and self.detectable_at is None:
             raise ValueError("strict requires detectable_at; give e.g. detectable_at=1e-3, or leave it out")
+        require_int("strict_from", self.strict_from, 0, 1 << 24)
+        if self.strict_from and not self.strict:
+            raise ValueError("strict_from requires strict; give it, or leave strict_from out")
         for name in ("strict", "exempt_json", "exempt_tools", "exempt_thinking"):
             require_bool(name, getattr(self, name))
 

@@ -13,8 +13,7 @@ from caw.decoding.forks import Fork, Reading
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.warping import Warping
 from caw.detectable.attempts import Attempts
 from caw.serve.errors import BAD
@@ -239,7 +238,7 @@ class Engine:
         assert self._decoder is not None and thinking is not None and request is not None
         before, inside = thinking.inside, thinking.after(sequence.tokens)
         if inside != before or len(sequence.tokens) == 1:
-            factors = self._decoder.choosing.texts.rows.factors
+            factors = self._decoder.choosing.texts.row_factors
             factors[self._decoder.rows.index(sequence)] = 0.0 if inside else request.row.strength_factor
 
     def _grammar(self, row: int) -> Grammar | None:
@@ -284,8 +283,8 @@ class Engine:
             self._tell(job, Failed("the text could not be tested; try again later"))
             return
         if done is not None:
-            error = done.sequence.error
-            self._tell(job, Failed(error) if error else Done(done.sequence, done.receipt))
+            _, sequence, receipt = done
+            self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, receipt))
 
 
 def _deliver(news: Sequence[tuple[Job, News]]) -> None:

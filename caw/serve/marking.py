@@ -27,7 +27,8 @@ class Marking:
     key_id: of the marking key, "" if unmarked. unmarked: why, "" if marked. factor: of the policy's strength, 0 if
     unmarked. margin: added to the z of the policy's target. level: p-value at which finished texts are tested
     under their key, None = no test. strict: whether to send only detected texts. thinks: whether thinking sections are
-    left unmarked. fewest: minimum tokens of a text that is called marked.
+    left unmarked. fewest: minimum tokens of a text that is called marked. strict_from: minimum tokens of a text that
+    `strict` refuses.
     """
 
     key_id: str
@@ -38,6 +39,7 @@ class Marking:
     strict: bool
     thinks: bool
     fewest: int = 1
+    strict_from: int = 0
 
     @property
     def marked(self) -> bool:
@@ -116,6 +118,7 @@ def marking_of(
         rules.exempt_thinking
         and not (json or tools),  # JSON begins at once, in whatever section the template has opened
         fewest,
+        rules.strict_from,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence
 from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
 from caw.serve.beginnings import Beginnings
@@ -195,6 +195,8 @@ class Order:
         """Raise ApiError for a text that must not be sent."""
         receipt = text.done.receipt if text.done else None
         detected = receipt is not None and receipt.detected
+        if text.done is not None and len(text.done.sequence.tokens) < self.marking.strict_from:
+            return
         if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
             said = (
                 f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens"

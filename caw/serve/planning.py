@@ -7,14 +7,14 @@ from typing import Any
 
 from caw.arguments import check_arguments
 from caw.decoding.plan import Plan, make_plan
-from caw.decoding.request import Request, Workload
+from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
-from caw.detectable.attempts import Attempts, DetectableTexts
-from caw.detectable.efforts import Effort, check_strong, efforts, greatest_factor, steered
-from caw.detectable.guarding import GuardedFirst, GuardedTexts
+from caw.detectable.attempts import Attempts
+from caw.detectable.efforts import check_strong, greatest_factor, steered
+from caw.detectable.guarding import GuardedFirst
+from caw.detectable.planned import attempts_of
 from caw.detectable.search import TextRules
-from caw.detectable.selection import Selection, weakest
 from caw.detectable.trial import Trial, beyond_reach, check_markable
 from caw.detection.detector import Detector
 from caw.detection.family import level_of
@@ -87,18 +87,17 @@ class Planned:
 
     def _plan(self, max_memory: str | None, compile: bool) -> Plan:
         limits = RowLimits(
-            max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
-            strength_factor=self.factor if self.marks.race is None else MAX_STRENGTH,  # see `row_of`
+            max_new_tokens=self.max_length, length=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False,
+            log_probs=True, strength_factor=self.factor if self.marks.race is None else MAX_STRENGTH,  # see `row_of`
             top_k=MAX_TOP_K, min_p=True, repetition_penalty=True, presence_penalty=True, frequency_penalty=True,
             logit_bias=True, counts_open=True,
         )  # fmt: skip
-        work = Workload(self.settings.batch, self.max_length, limits)
         # how fast one tenant's text is made must not say what is in another's
         own = Settings(
             max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile,
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
-        return make_plan(self.facts, *self.marks.main, own, work, race=self.marks.race)
+        return make_plan(self.facts, *self.marks.main, own, limits, self.settings.batch, race=self.marks.race)
 
     def mark_of(self, key: MarkKey) -> Signature:
         """Return the watermark of a key, whether or not this server marks with it."""
@@ -122,20 +121,16 @@ class Planned:
 
     def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""
-        if not marking.strict or marking.level is None:
+        if not marking.strict or marking.level is None or most < marking.strict_from:
             return
         part = self.watermark.part_for(sampling)
-        if fewest := beyond_reach(part, level_of(marking.level, self.watermark, part), most):
-            said = (
-                f"this server sends only detectable texts, which have at least {fewest} tokens, got max_tokens {most}"
-            )
-            raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
-        if most < marking.fewest:
-            said = (
-                f"this server sends only marked texts, which have at least {marking.fewest} tokens, got max_tokens "
-                f"{most}"
-            )
-            raise ApiError(BAD, f"{said}; raise max_tokens", code="undetected", parameter="max_tokens")
+        detectable = beyond_reach(part, level_of(marking.level, self.watermark, part), most)
+        if fewest := detectable or marking.fewest * (most < marking.fewest):
+            raise ApiError(
+                BAD, f"this server sends only {'detectable' if detectable else 'marked'} texts, which have at least "
+                f"{fewest} tokens, got max_tokens {most}; raise max_tokens",
+                code="undetected", parameter="max_tokens",
+            )  # fmt: skip
 
     def attempts(
         self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True,
@@ -146,26 +141,20 @@ class Planned:
         plain: whether all of its tokens are marked alike: only such texts are guarded. One that its guard cannot make
         detectable is marked as the others. rules: of its schema, None without one.
         """
-        guard, row = self.settings.guard, request.row
-        if guard is not None and plain and not (once or row.do_sample or row.log_probs or request.begun):
-            settings = Settings(
-                max_new_tokens=row.max_new_tokens, detectable_at=level, guard=guard, return_trace=False
-            )  # fmt: skip
-            strengths = sorted({min(each * row.strength_factor, self.factor) for each in guard.strengths})
-            guarded = GuardedTexts(
-                [request], guard, strengths, self._trial(level), stops, settings, self.marks.main.policy, None, rules
-            )  # fmt: skip
-            return GuardedFirst(guarded, lambda: self._marked(request, stops, level, self.settings.max_attempts))
-        return self._marked(request, stops, level, 1 if once else self.settings.max_attempts)
-
-    def _marked(self, request: Request, stops: StopStrings, level: float, most: int) -> DetectableTexts:
-        row = request.row
-        own: dict[str, Any] = {"do_sample": row.do_sample and row.begins}
-        settings = Settings(max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, **own)
-        mark, policy = self.marks.kind(row)
-        assert mark is not None
-        tries = [self._within(effort, request.row) for effort in efforts(mark, policy, settings)]
-        return DetectableTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, policy)
+        guard, row, most = self.settings.guard, request.row, 1 if once else self.settings.max_attempts
+        settings = Settings(
+            max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, return_trace=False,
+            do_sample=row.do_sample and row.begins,
+        )  # fmt: skip
+        greatest = self.factor
+        if self.marks.race is not None and row.do_sample and not row.races:
+            greatest = min(greatest / row.temperature, MAX_STRENGTH)  # see `row_of`
+        given = [request], self._trial(level), self.marks.kind(row)
+        marked = functools.partial(attempts_of, *given, settings, stops, greatest=greatest)
+        if guard is None or not plain or once or row.do_sample or row.log_probs or request.begun:
+            return marked()
+        asked = dataclasses.replace(settings, guard=guard)
+        return GuardedFirst(attempts_of(*given, asked, stops, greatest=greatest, rules=rules), marked)
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""
@@ -174,13 +163,3 @@ class Planned:
 
     def _made_trial(self, level: float) -> Trial:
         return Trial(Detector(self.tokenizer, self.watermark, level))
-
-    def _within(self, effort: Effort, row: RowSettings) -> Effort:
-        """Return an effort no stronger than the plan, for a text with its own factor."""
-        own, most = row.strength_factor, self.factor
-        if self.marks.race is not None and row.do_sample and not row.races:
-            most = min(most / row.temperature, MAX_STRENGTH)  # see `row_of`
-        factor = min(effort.factor, most / own)
-        while factor * own > most:  # rounding
-            factor *= 1 - 2**-52
-        return dataclasses.replace(effort, factor=factor)

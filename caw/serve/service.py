@@ -16,9 +16,8 @@ import anyio
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
-from caw.decoding.request import Request, requests_for
+from caw.decoding.request import ActiveSequence, Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
-from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
 from caw.policies.recommended import row_of

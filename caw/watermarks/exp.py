@@ -22,9 +22,8 @@ from caw.ladder import Ladder, Rule, race_ladder_ref
 from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
 from caw.watermarks.base import Position
-from caw.watermarks.formats.dual_key import DualKeyRace
 from caw.watermarks.formats.symbols import SymbolRace
-from caw.watermarks.formats.uniforms import GeneratorRace
+from caw.watermarks.formats.uniforms import DualKeyRace, GeneratorRace
 from caw.watermarks.payload import MAX_BITS, make_payload
 from caw.watermarks.race import Race, RaceScheme
 from caw.watermarks.scheme import Formatted

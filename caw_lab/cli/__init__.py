@@ -1,6 +1,6 @@
 """The commands of the study, which the `caw` program finds by the entry point "caw.commands"."""
 
-from caw.cli.lazy_commands import CommandGroup, LazyCommand
+from caw.cli.program import CommandGroup, LazyCommand
 
 COMMANDS = {
     "detection-weights": LazyCommand("caw_lab.cli.detection_weights_command", "detection_weights"),

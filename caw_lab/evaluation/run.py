@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from caw.bulk import generate_every
 from caw.decoding.prompt_cache import PromptCache
+from caw.decoding.prompts import accepted_for
 from caw.detection import Detector
-from caw.entrance import GenerationResult
+from caw.entrance import GenerationResult, stream_results
 from caw.io.progress import Bar
 from caw.models import load_model
 from caw.models.facts import vocabulary_size
@@ -194,10 +194,11 @@ class Runner:
         settings = replace(self.config.settings(plan), stop=stop, return_trace=mark is not None)
         weights = self.config.tested_with(plan)
         detector = Detector(loaded.tokenizer, mark, weights=weights) if mark is not None and weights else None
-        return generate_every(
-            loaded.model, loaded.tokenizer, [question.prompt for question in todo], settings, watermark=mark,
-            policy=policy, report=bar.note, prompt_cache=prompts, detector=detector,
-        )  # fmt: skip
+        model, tokenizer = loaded.model, loaded.tokenizer
+        accepted = accepted_for(model, tokenizer, [question.prompt for question in todo], settings)
+        return stream_results(
+            model, tokenizer, accepted, mark, policy, settings, report=bar.note, prompt_cache=prompts, detector=detector
+        )
 
     def prompts(self, loaded: Loaded, task: str, again: bool) -> PromptCache | None:
         """Return the prompt cache of this task; kept as long as a later cell needs it."""

@@ -13,9 +13,11 @@ const Kernels* choose() {
 #if CAW_X86
   __builtin_cpu_init();
   const bool has2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#if CAW_BUILDS_AVX512
   const bool has512 = has2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (has512 && !generic && !avx2) return &kAvx512;
+#endif
   if (has2 && !generic) return &kAvx2;
 #endif
   return &kGeneric;

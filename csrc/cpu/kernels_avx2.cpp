@@ -2,12 +2,7 @@
 #include "kernels_common.h"
 
 #if CAW_X86
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+CAW_BEGIN_TARGET("avx2,fma,f16c")
 #define CAW_LEVEL 2
 namespace caw {
 namespace {
@@ -15,9 +10,5 @@ namespace {
 }  // namespace
 extern const Kernels kAvx2 = CAW_TABLE("avx2");
 }  // namespace caw
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+CAW_END_TARGET
 #endif

@@ -1,4 +1,4 @@
-// What every build of the kernels includes before its target pragma, so that shared code stays baseline.
+// What every build of the kernels includes before CAW_BEGIN_TARGET, so that shared code stays baseline.
 #pragma once
 
 #include <cmath>
@@ -14,6 +14,27 @@
 #include <immintrin.h>
 #else
 #define CAW_X86 0
+#endif
+
+// The newest instructions that are built: 2 = AVX2, 3 = AVX-512, 4 = AMX. A build in the checkout has its processor's.
+#ifndef CAW_NEWEST
+#define CAW_NEWEST 4
+#endif
+#define CAW_BUILDS_AVX512 (CAW_X86 && CAW_NEWEST >= 3)
+#if defined(__linux__)  // which hands out tiles on request
+#define CAW_BUILDS_AMX (CAW_X86 && CAW_NEWEST >= 4)
+#else
+#define CAW_BUILDS_AMX 0
+#endif
+
+// Between the two, functions may use the instructions of `features`.
+#define CAW_PRAGMA(...) _Pragma(#__VA_ARGS__)
+#if defined(__clang__)
+#define CAW_BEGIN_TARGET(features) CAW_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define CAW_END_TARGET CAW_PRAGMA(clang attribute pop)
+#else
+#define CAW_BEGIN_TARGET(features) CAW_PRAGMA(GCC push_options) CAW_PRAGMA(GCC target(features))
+#define CAW_END_TARGET CAW_PRAGMA(GCC pop_options)
 #endif
 
 namespace caw {

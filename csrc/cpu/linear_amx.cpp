@@ -6,18 +6,13 @@
 #include "kernels_common.h"
 #include "linear.h"
 
-#if CAW_X86 && defined(__linux__)
+#if CAW_BUILDS_AMX
 
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+CAW_BEGIN_TARGET("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define CAW_LEVEL 3
 namespace caw {
 namespace {
@@ -256,11 +251,7 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
 }  // namespace
 extern const LinearKernel kLinearAmx = {pack_rows, linear};
 }  // namespace caw
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+CAW_END_TARGET
 
 namespace caw {
 // The processor has tiles of bfloat16, and the system lets this process use them: Linux hands them out on request.

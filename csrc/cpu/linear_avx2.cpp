@@ -3,12 +3,7 @@
 #include "linear.h"
 
 #if CAW_X86
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+CAW_BEGIN_TARGET("avx2,fma,f16c")
 #define CAW_LEVEL 2
 namespace caw {
 namespace {
@@ -18,9 +13,5 @@ namespace {
 }  // namespace
 extern const LinearKernel kLinearAvx2 = {nullptr, linear};
 }  // namespace caw
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+CAW_END_TARGET
 #endif

@@ -4,13 +4,8 @@
 #include "kernels_common.h"
 #include "linear.h"
 
-#if CAW_X86
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+#if CAW_BUILDS_AVX512
+CAW_BEGIN_TARGET("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define CAW_LEVEL 3
 namespace caw {
 namespace {
@@ -127,9 +122,5 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
 }  // namespace
 extern const LinearKernel kLinearAvx512Bf16 = {round_rows, linear};
 }  // namespace caw
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+CAW_END_TARGET
 #endif

@@ -2,13 +2,8 @@
 #include "kernels_common.h"
 #include "quantized.h"
 
-#if CAW_X86
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("amx-tile,amx-int8,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("amx-tile,amx-int8,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+#if CAW_BUILDS_AMX
+CAW_BEGIN_TARGET("amx-tile,amx-int8,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define CAW_LEVEL 3
 namespace caw {
 namespace {
@@ -232,9 +227,5 @@ static void tile_digits(const float* x, int64_t row, const Activations& to) {
 }  // namespace
 extern const QuantizedKernel kQuantizedAmx = {"amx", tile_digits, multiply, true};
 }  // namespace caw
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+CAW_END_TARGET
 #endif

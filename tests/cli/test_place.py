@@ -11,9 +11,6 @@ from cli.running import KEY, assert_refused, run
 
 import caw
 from caw import ops
-from caw.cli import demo_command
-from caw.cli.place import Place
-from caw.models import DEMO_MODEL
 from caw_lab.cli import evaluate_attack_command, evaluate_perplexity_command
 from caw_lab.evaluation import config
 
@@ -135,13 +132,3 @@ def test_a_rankers_weights_are_checked_first(
     ranker = [part.replace("MODEL", model) for part in ranker]
     attack = ["evaluate", "attack", str(tmp_path), "--attack", "word-s-context:0.3", "--device", "cpu"]
     assert_refused(run(*attack, *ranker, "--ranker-quantization", given), said)
-
-
-@pytest.mark.parametrize("missing", ["", "no compiler"])
-def test_the_demo_takes_the_blocks_of_its_own_model_on_every_cpu(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Whatever "auto" is there: bfloat16 would write other texts and half a gigabyte."""
-    monkeypatch.setattr(ops, "missing_extension", lambda: missing)
-    own = Place(dtype="float32") if missing else Place(quantization="file")
-    assert demo_command.demo_place(Place(), DEMO_MODEL, "cpu") == own
-    asked = (Place(dtype="bfloat16"), DEMO_MODEL, "cpu"), (Place(), DEMO_MODEL, "cuda"), (Place(), "other", "cpu")
-    assert all(demo_command.demo_place(*given) == given[0] for given in asked)

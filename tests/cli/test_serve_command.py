@@ -1,6 +1,7 @@
 """`caw serve`: what it refuses before it loads a model, and a server in a process of its own."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from serve.serving import Process
 
 from caw.registry import Registry, open_registry
 from caw.registry.audit import export_lines, verify
+from caw.registry.directory import set_rules
 from caw.registry.master_key import MasterKeys, new_master_key
 from caw.serve.contracts import MarkRules
 from caw.serve.settings import ServerSettings
@@ -51,6 +53,46 @@ def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatc
         MarkRules(), MarkRules(exempt_tools=True),
         MarkRules(0.01, True, exempt_below=30, exempt_json=True, exempt_tools=True, exempt_thinking=True),
     ]  # fmt: skip
+
+
+def test_a_profile_gives_defaults_that_options_replace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[MarkRules] = []
+
+    class Refusing(ServerSettings):
+        def __init__(self, **said: Any) -> None:
+            given.append(said["rules"])
+            raise ValueError("enough")
+
+    monkeypatch.setattr("caw.serve.settings.ServerSettings", Refusing)
+    own = tmp_path / "own.yaml"
+    own.write_text("options: {exempt_json: true}")
+    for options in (["--profile", "eu"], ["--detectable-at", "1e-4", "--profile", "eu"], ["--profile", str(own)]):
+        assert_refused(run("serve", "--model", "no-such-model", *options), "enough")
+    eu = MarkRules(1e-3, True, 200, exempt_json=True, exempt_tools=True, exempt_thinking=True)
+    assert given == [eu, dataclasses.replace(eu, detectable_at=1e-4), MarkRules(exempt_json=True)]
+    for text, said in (
+        ("options: {strickt: true}", "'strickt' is no option of a profile"), ("options: [", "is not valid YAML"),
+        ("options: {key: 1}", "'key' is no option of a profile"), ("strict: true", "must have options"),
+        ("{options: {}, requires: [luck]}", "may require registry and public"),
+    ):  # fmt: skip
+        own.write_text(text)
+        assert_refused(run("serve", "--model", "no-such-model", "--profile", str(own)), said)
+    assert_refused(run("serve", "--model", "no-such-model", "--profile", "us"), "profile must be eu, or a .yaml file")
+
+
+def test_a_profile_requires_a_registry_whose_keys_are_public(tmp_path: Path) -> None:
+    serve, url = ("serve", "--model", "no-such-model", "--profile", "eu"), f"sqlite:///{tmp_path / 'keys.db'}"
+    assert_refused(run(*serve), "profile eu requires a registry")
+    master = {"CAW_MASTER_KEY": new_master_key()}
+    registry = open_registry(url, MasterKeys.read(master), create=True)
+    registry.marking.create("acme", public=True)
+    set_rules(registry.database, "acme", MarkRules(exempt_below=9))
+    public = run(*serve, "--registry", url, key=None, environment=master)
+    assert "tenant acme has rules of its own" in public.stderr and "no-such-model" in public.stderr
+    registry.marking.create("globex")
+    secret = run(*serve, "--registry", url, key=None, environment=master)
+    assert_refused(secret, "profile eu requires keys that anyone may test for, got ")
+    registry.close()
 
 
 def test_a_registry_stands_in_for_keys_and_receipts(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from cli.running import KEY, run, write_prompts
 from tiny import save_tiny
 
 import caw
-from caw.cli import lazy_commands
-from caw.cli.lazy_commands import LazyCommand
-from caw.cli.program import COMMANDS, GROUPS
+from caw.cli import program
+from caw.cli.program import COMMANDS, GROUPS, LazyCommand
 
 pytestmark = [pytest.mark.usefixtures("environment"), pytest.mark.every_case]
 HEAVY = {
@@ -57,7 +56,7 @@ def test_version() -> None:
     loaded = modules_after("--version")
     assert loaded & {*HEAVY, "rich"} == set()
     assert {m for m in loaded if m.startswith("caw")} == {
-        "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.lazy_commands", "caw.cli.interrupts",
+        "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.interrupts",
         "caw.requirements", "caw_lab", "caw_lab.cli",
     }  # fmt: skip
 
@@ -112,9 +111,9 @@ def test_suggestions_and_unknown_commands() -> None:
 def test_commands_of_a_package_that_fails_to_load_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = importlib.metadata.EntryPoint("lab", "no_such_package:GROUPS", lazy_commands.ENTRY_POINTS)
-    monkeypatch.setattr(lazy_commands, "entry_points", lambda group: [broken])
-    assert lazy_commands.installed_groups() == {}
+    broken = importlib.metadata.EntryPoint("lab", "no_such_package:GROUPS", program.ENTRY_POINTS)
+    monkeypatch.setattr(program, "entry_points", lambda group: [broken])
+    assert program.installed_groups() == {}
     assert "the commands of no_such_package:GROUPS cannot be loaded (No module named" in capsys.readouterr().err
 
 

@@ -14,9 +14,8 @@ from torch.utils._pytree import tree_iter
 
 from caw import ops
 from caw.decoding.capture import run_ahead
-from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.capture.fixed_step import DeviceStep, FixedStep
-from caw.decoding.capture.run_ahead import ROUND, RunAhead
+from caw.decoding.capture.run_ahead import ROUND, WARM_UP, CapturedStep, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
@@ -63,7 +62,6 @@ def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
     both = {**vars(state), **vars(texts)}
     found = {name: value for name, value in both.items() if isinstance(value, torch.Tensor)}
     found |= {f"record {i}": tensor for i, tensor in enumerate(state.records)}
-    found |= {f"row {i}": tensor for i, tensor in enumerate(texts.rows.tensors)}
     found |= {f"evidence {i}": tensor for i, tensor in enumerate(texts.evidence.tensors if texts.evidence else [])}
     found |= {"store": cache.store, "scratch": cache.scratch, "lengths": cache.lengths}
     found |= {"ring": ring.integers, "cursor": ring.cursor} | ({} if ring.floats is None else {"floats": ring.floats})
@@ -182,7 +180,7 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
     choosing, texts = step.step.choosing, step.step.choosing.texts
     loop = [] if choosing.plan.loop is None else [copy.copy(choosing.plan.loop), texts.evidence]
     choosing.plan = dataclasses.replace(choosing.plan, loop=loop[0] if loop else None)
-    owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
+    owners = [step.state, texts, step.cache, step.ring, step.state.current, *step.state.history, *loop]
     owners += [choosing, step, step.step, *([] if texts.penalties is None else [texts.penalties])]
     for owner in (*owners, *_placed(choosing.watermark)):
         for name, value in list(vars(owner).items()):

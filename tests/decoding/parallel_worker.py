@@ -14,14 +14,15 @@ from transformers import AutoModelForCausalLM
 
 import caw
 from caw.decoding import memory, plan
-from caw.decoding.request import Workload
+from caw.decoding.row_settings import RowLimits
 from caw.models.facts import ModelFacts
+from caw.policies import Policy
 from caw.settings import Settings
 
 PROMPTS = [prompt(5, 1), prompt(3, 2), prompt(9, 3), prompt(4, 4)]
 
 
-def texts(model: Any, capacity: caw.Policy) -> list[list[list[int]]]:
+def texts(model: Any, capacity: Policy) -> list[list[list[int]]]:
     """Tokens of the prompts without a watermark, with fixed strength, and with one from an evaluator."""
     jobs: list[tuple[Any, Any]] = [
         (None, None), (caw.KGW(key=1, delta=3.0), caw.FixedStrength(1.0)), (caw.KGW(key=1, delta=8.0), capacity),
@@ -42,9 +43,10 @@ def main() -> None:
     fits = memory.fitting_batch
     memory.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
     capacity = caw.CapacityPolicy(spread_evaluator(whole), theta=0.8, beta=1.5)
+    planned = plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), RowLimits(length=40), 4)
     found = {
         "cut": sum(isinstance(p, DTensor) for p in cut.parameters()),
-        "batch": plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), Workload(4, 40)).batch,
+        "batch": planned.batch,
         "whole": texts(whole, capacity), "parts": texts(cut, capacity),
     }  # fmt: skip
     (folder / f"found_{rank}.json").write_text(json.dumps(found))

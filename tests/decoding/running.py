@@ -9,7 +9,7 @@ from decoding.brute_force import BruteForce, agree
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
-from caw.decoding.request import Workload, requests_for
+from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.trace import SequenceTrace
 from caw.models.facts import ModelFacts
@@ -67,8 +67,9 @@ def make_decoder(
     """A decoder whose texts end with these ids alone; marks decide about ends unless told otherwise."""
     facts = ModelFacts.of(model).ending_with(eos_token_ids)
     chosen = Settings(**{"mark_eos": True, "speculate": None, **settings})
+    limits = dataclasses.replace(limits or RowLimits.of([RowSettings.of(chosen)], facts.ends), length=capacity)
     plan = make_plan(
-        facts, watermark, policy or FixedStrength(1.0), chosen, Workload(batch, capacity, limits), kernels=kernels,
+        facts, watermark, policy or FixedStrength(1.0), chosen, limits, batch, kernels=kernels,
         captured=fixed, prompt_cache=prompt_cache, processors=processors, race=race,
     )  # fmt: skip
     return Decoder(model, plan)

@@ -58,7 +58,7 @@ class Watched:
         done = self.decode(state, cache)
         texts = self.decoder.choosing.texts
         ids = [row[row >= 0].numpy() for row in texts.made]
-        marks = [mark or self.detector.watermark for mark in texts.rows.marks]
+        marks = [mark or self.detector.watermark for mark in texts.marks]
         each = [dataclasses.replace(self.detector, watermark=mark) for mark in marks]
         results = [detector.detect_ids([text])[0] for detector, text in zip(each, ids, strict=True)]
         self.keys |= {mark.key_id for mark in marks}

@@ -177,13 +177,13 @@ def test_over_keys_and_seeds_whole_texts_are_the_samplers(free: float) -> None:
         chooser._widen(choosing.plan.limits.of([settings], ()))
         choosing.start(range(rows), requests, [()] * rows)
         texts = choosing.texts
-        texts.rows.keys.random_(generator=generator)
-        texts.rows.noise_keys.random_(generator=generator)
+        texts.keys.random_(generator=generator)
+        texts.noise_keys.random_(generator=generator)
         last = torch.full((rows,), 3)
         for _ in range(length):
             state = caw.decoding.state.DecodeState.of(logits[last], choosing.record(logits[last]), [])
             ladder = choosing.ladder(state)
-            chosen = choosing.choose(state, ladder).candidate
+            chosen = choosing.choose(state, ladder)[2]
             last = ladder.candidates.gather(1, chosen[:, None])[:, 0]
             choosing.accept(last, texts.active)
             choosing.spend(last, texts.active)

@@ -141,9 +141,9 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
             step.step.choosing.evaluator = copy.deepcopy(step.step.choosing.evaluator).to("meta")
     step.step.choosing.plan = dataclasses.replace(step.step.plan, kernels=kernels)
     step.cache.kernels = kernels
-    object.__setattr__(step.step.choosing.noise, "native", True)
+    step.step.choosing.native_noise = True
     texts = step.step.choosing.texts
-    owners = [step.state, texts, texts.rows, step.cache, step.ring, step.state.current, *step.state.history]
+    owners = [step.state, texts, step.cache, step.ring, step.state.current, *step.state.history]
     for owner in (*owners, *([] if texts.penalties is None else [texts.penalties])):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):

@@ -8,7 +8,6 @@ import pytest
 import caw
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.plan_defaults import DEFAULT_EXP_SLOTS, marks_eos
-from caw.decoding.request import Workload
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.models.facts import ModelFacts
@@ -32,9 +31,10 @@ def looking_ahead(beta: float) -> Policy:
 def plan_of(
     facts: ModelFacts, watermark: Watermark | None = None, policy: Policy = FIXED, capacity: int = 40, **more: Any
 ) -> Plan:
-    limits = more.pop("limits", None)
     beside = {name: more.pop(name) for name in ("prompt_cache", "inside_generate") if name in more}
-    return make_plan(facts, watermark, policy, Settings(**more), Workload(4, capacity, limits), **beside)
+    limits, settings = more.pop("limits", None), Settings(**more)
+    limits = limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
+    return make_plan(facts, watermark, policy, settings, replace(limits, length=capacity), 4, **beside)
 
 
 @pytest.mark.parametrize(

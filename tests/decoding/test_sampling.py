@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from caw import prf
-from caw.decoding.sampling import DOMAIN, GumbelNoise, noise_key
+from caw.decoding.sampling import DOMAIN, draws, native_noise, noise_key
 from caw.watermarks import keys
 
 VOCAB = 53
@@ -15,7 +15,8 @@ CPU = torch.device("cpu")
 
 def gumbel_noise(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Draws of one seed for all rows."""
-    return GumbelNoise.on(CPU)(torch.full_like(positions, noise_key(seed)), streams, positions, vocab_size)
+    context, keys_ = torch.cat([streams, positions[:, None]], dim=1), torch.full_like(positions, noise_key(seed))
+    return draws(keys_, context, vocab_size, native=native_noise(CPU))
 
 
 def test_noise_is_a_function_of_seed_stream_position_and_token() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.texts import Texts
 from caw.decoding.warping import make_warper
@@ -22,8 +23,8 @@ def warp_rows(logits: torch.Tensor, rows: list[RowSettings]) -> torch.Tensor:
     """Each row of the logits [B, V] by settings of its own."""
     limits = RowLimits.of(rows, ())
     texts = Texts.empty(len(rows), 0, 1, logits.device)
-    texts.active[:] = True
-    texts.rows.start(torch.arange(len(rows)), rows, [()] * len(rows), [None] * len(rows))
+    requests = [Request([1], 1, row) for row in rows]
+    texts.start(torch.arange(len(rows)), requests, [()] * len(rows), [None] * len(rows))
     warper = make_warper(limits)
     return logits if warper is None else warper(logits.clone(), texts)
 

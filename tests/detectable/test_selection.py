@@ -10,8 +10,7 @@ import torch
 from decoding.architectures import build, prompt, tokenizer
 
 import caw
-from caw.decoding.request import Request
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence, Request
 from caw.detectable.selection import Agreement, Candidate, Consensus, Selection, any_found, selection_of, weakest
 from caw.detectable.trial import Verdict
 

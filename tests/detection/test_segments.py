@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caw.detection.segments import CHANGE, _split, log_ratios, segments
+from caw.detection.regions import CHANGE, _split, log_ratios, segments
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, SynthID
 

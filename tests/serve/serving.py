@@ -95,6 +95,7 @@ DIRECTORY = Directory(
         "short": Tenant("short", MarkKey("k1", KEY), MarkRules(exempt_below=10)),
         "strong": Tenant("strong", MarkKey("k1", KEY), MarkRules(strength_factor=50)),
         "strict": Tenant("strict", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3, strict=True)),
+        "long": Tenant("long", MarkKey("k1", KEY), MarkRules(1e-9, True, 30)),
         "half": Tenant("half", MarkKey("k1", KEY), MarkRules(detectable_at=1e-2, strength_factor=0.5)),
         "many": Tenant("many", MarkKey("k1", KEY), MarkRules(detectable_at=1e-2, strength_factor=0.5), tried=200),
         "found": Tenant("found", MarkKey("k1", KEY), MarkRules(detectable_at=1e-3)),

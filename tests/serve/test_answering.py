@@ -15,8 +15,8 @@ import openai
 import pytest
 from serve.serving import DIRECTORY, NAME, Kept, Running, alone, parts, running, until
 
-from caw.decoding.model_lock import model_lock
 from caw.detectable.receipts import text_digest
+from caw.models.eval_mode import model_lock
 from caw.serve import guard
 from caw.serve.contracts import Begun, MarkRules
 from caw.serve.log_lines import LINES, SECONDS, LogLines

@@ -180,6 +180,16 @@ def test_what_no_text_can_reach_is_refused_at_once(served: Running) -> None:
             planned.check_reach(marking, 11, Sampling())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_short_texts_may_leave_undetected_by_rule(served: Running, stream: bool) -> None:
+    answer = served.complete(PROMPT, key="long", max_tokens=29, stream=stream)
+    texts = [chunk.choices[0].text for chunk in answer] if stream else [answer.choices[0].text]
+    assert len(texts) == 1 and texts[0]
+    assert served.log.closed[-1].detected is False and served.log.begun[-1].unmarked == ""
+    with pytest.raises(openai.APIError, match="detectable text"):
+        served.complete(PROMPT, key="long", max_tokens=30, stream=stream)
+
+
 def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
     policy = caw.FixedStrength(1.0, target=1e-2)
     found = [

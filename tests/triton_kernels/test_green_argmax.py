@@ -5,8 +5,8 @@ import torch
 from prf_inputs import KEYS, WIDTHS, contexts, key_tensor, mixed_keys
 
 from caw import prf
+from caw.triton_kernels.enumerate_candidates_ref import green_argmax_ref
 from caw.triton_kernels.green_argmax import green_argmax
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.watermarks import KGW, Unigram, keys
 
 

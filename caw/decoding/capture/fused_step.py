@@ -79,9 +79,9 @@ class FusedStep(FixedStep):
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         native = watermark.native
         assert native is not None
-        ends = texts.rows.ends if self.plan.limits.ends and not self.plan.mark_eos else None
+        ends = texts.ends if self.plan.limits.ends and not self.plan.mark_eos else None
         candidates, needs, counts, carried = ops.ladder_step(
-            record.values, record.ids, race, scores, texts.padded_tokens, texts.counts, texts.rows.keys, state.pending,
+            record.values, record.ids, race, scores, texts.padded_tokens, texts.counts, texts.keys, state.pending,
             ends, texts.window, native.scheme, native.threshold, watermark.full, self.plan.max_strength,
             watermark.deduplicates, self.carried,
         )  # fmt: skip
@@ -169,7 +169,7 @@ class FusedStep(FixedStep):
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
             [probs for probs, _ in window], [ids for _, ids in window], network, table, ladder.candidates, ladder.needs,
             ladder.counts, [state.pending, state.pending_strength, state.pending_capacity], factors, given, logsumexp,
-            texts.padded_tokens, texts.counts, texts.budgets, texts.rows.ends, texts.active, ring.integers, ring.floats,
+            texts.padded_tokens, texts.counts, texts.budgets, texts.ends, texts.active, ring.integers, ring.floats,
             ring.cursor, width, texts.window, k, transform, classes, *map(float, scale), RULES.index(ladder.rule),
             ladder.full, None if self.packed is None else self.packed.carried,
         )  # fmt: skip

@@ -12,10 +12,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.capture.fixed_step import OutputRing
 from caw.decoding.forward.rotary_table import rotations_of
-from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.spread_cache import SpreadCache
+from caw.decoding.forward.sibling_cache import SiblingCache, SpreadCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
@@ -109,8 +108,8 @@ def keep(model: Any, plan: Plan, kept: Kept) -> None:
             return
         kept.done = torch.cuda.Event()
         kept.done.record(torch.cuda.current_stream(device))
-    kept.texts.rows.keys.zero_()
-    kept.texts.rows.marks = [None] * kept.texts.batch  # they hold keys
+    kept.texts.keys.zero_()
+    kept.texts.marks = [None] * kept.texts.batch  # they hold keys
     with _guard:
         there = _kept.setdefault(model, [])
         there.append(kept)

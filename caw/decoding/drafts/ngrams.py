@@ -6,7 +6,7 @@ In the prompt and the text itself this is prompt look-up (Saxena 2023); earlier 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from caw.decoding.drafts.drafter import Guess
+from caw.decoding.drafts.proposer import Guess
 
 SIZES = (5, 4, 3, 2, 1)  # tokens that have to match, the most first
 PLACES = 3  # last places of each of the longest n-grams; of these the one whose match goes back farthest is taken

@@ -89,7 +89,7 @@ class DraftStep(EagerStep):
             tokens, picked = ladder.candidates[:, 0], None
             if not self.plan.looks_ahead:
                 picked = self.choose(state, ladder)
-                tokens = ladder.candidates.gather(1, picked.candidate[:, None])[:, 0]
+                tokens = ladder.candidates.gather(1, picked[2][:, None])[:, 0]
             known, rows, places = ahead.find(tokens)
             texts.active &= known
             if not texts.active.any():

@@ -15,8 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from caw import ops
 from caw.decoding.forward.prefill_attention import causal_attention, compiled_prefill
-from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.forward.spread_cache import SpreadCache
+from caw.decoding.forward.sibling_cache import SiblingCache, SpreadCache
 from caw.models.branchable import refusal
 
 NAME = "caw"

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from caw import text_scores
+from caw import prf, text_scores
 from caw.arrays import clamped, float64, ops, space_of, torch
 from caw.watermarks.base import MISSING, TokenScores, contexts_of
 from caw.watermarks.formats.foreign import ForeignScheme
 from caw.watermarks.formats.seeding import key_times, product_mod
-from caw.watermarks.race import RaceScheme
+from caw.watermarks.keys import derive_key, signed
+from caw.watermarks.race import Race, RaceScheme, exponential
 
 BITS = 24
 
@@ -60,3 +61,29 @@ class GeneratorRace(ForeignScheme, RaceScheme):
         values = -space.log1p(-rand_at(seeds[:, 0], clamped(ids)))
         evidence = space.concatenate([seeds, ids[:, None]], 1)
         return TokenScores(values, evidence, self.marks(contexts) & (ids != MISSING), keyless=seeds[:, 0] == 0)
+
+
+ROUTE = b"caw/dual-key route"
+
+
+class DualKeyRace(Race):
+    """A race with two keys.
+
+    Keys A and B are derived from the user's key (domains "key_a", "key_b"). A share `alpha` of the positions races with
+    B. A token's score is (1 - alpha) times that under A plus alpha times that under B. vLLM picks the key of a position
+    at random. Here the context picks it, under a third key that readers do not need.
+    """
+
+    def __init__(self, secret: int, window: int, alpha: float) -> None:
+        super().__init__(secret, window, number=None)
+        self.alpha, self.shares = alpha, (1 - alpha, alpha)
+        self.keys = derive_key(secret, b"key_a"), derive_key(secret, b"key_b"), derive_key(secret, ROUTE)
+
+    def race_keys(self, context: torch.Tensor) -> torch.Tensor:
+        route = prf.context_words(self.keys[2], context, 0 * context[:, :1])[:, 0]
+        a = torch.full_like(route, signed(self.keys[0]))
+        return torch.where(prf.uniform(route) < self.alpha, signed(self.keys[1]), a)
+
+    def values(self, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        a, b = (exponential(prf.context_words(key, contexts, tokens)) for key in self.keys[:2])
+        return (1 - self.alpha) * a + self.alpha * b

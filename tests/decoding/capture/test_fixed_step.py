@@ -15,11 +15,10 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
-from caw.decoding.capture import cuda_graph
-from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
-from caw.decoding.capture.run_ahead import ROUND, RunAhead
+from caw.decoding.capture import run_ahead
+from caw.decoding.capture.run_ahead import ROUND, WARM_UP, CapturedStep, RunAhead
 from caw.decoding.eager_step import EagerStep
-from caw.decoding.sequence import ActiveSequence
+from caw.decoding.request import ActiveSequence
 from caw.testing import assert_close
 
 NEW = 11
@@ -156,13 +155,13 @@ def test_all_warm_ups_of_a_device_share_a_stream(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
     monkeypatch.setattr(CapturedStep, "_record", lambda self: Mock())
-    cuda_graph._warm_up_stream.cache_clear()
+    run_ahead._warm_up_stream.cache_clear()
     for device in (0, 0, 1):
         monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
         step = CapturedStep(lambda: None, "batch 1, 2 candidates")
         for _ in range(WARM_UP + 1):
             step()
-    cuda_graph._warm_up_stream.cache_clear()
+    run_ahead._warm_up_stream.cache_clear()
     assert made == [0, 1]
 
 

@@ -61,7 +61,7 @@ def test_a_second_call_goes_on_with_the_graph(model: Any, captures: list[Any], w
     assert run(model, PROMPTS, chosen, policy, **SETTINGS).tokens == expected[0]
     assert len(captures) == 1
     [kept] = kept_graphs._kept[model]
-    assert not kept.texts.rows.keys.any() and kept.texts.rows.marks == [None, None], "keys stay no longer than a call"
+    assert not kept.texts.keys.any() and kept.texts.marks == [None, None], "keys stay no longer than a call"
 
 
 def test_what_a_graph_holds_for_good_must_be_as_it_was(model: Any, captures: list[Any]) -> None:

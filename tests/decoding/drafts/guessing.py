@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from caw.decoding.drafts.drafter import Guess
+from caw.decoding.drafts.proposer import Guess
 
 # what becomes of the tokens to come
 MISTAKES: dict[str, Any] = {

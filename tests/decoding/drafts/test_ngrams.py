@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caw.decoding.drafts.drafter import Guess
 from caw.decoding.drafts.ngrams import (
     EARLIER,
     EXPECTED,
@@ -18,6 +17,7 @@ from caw.decoding.drafts.ngrams import (
     EarlierTexts,
     NgramDrafter,
 )
+from caw.decoding.drafts.proposer import Guess
 
 
 def matching(text: list[int], end: int) -> int:

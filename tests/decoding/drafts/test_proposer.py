@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from caw.decoding.drafts.drafter import Guess
 from caw.decoding.drafts.ngrams import TRUST, TRUST_REPLACED, NgramDrafter
-from caw.decoding.drafts.proposer import Proposer
-from caw.decoding.drafts.width import Earned, Width
+from caw.decoding.drafts.proposer import Earned, Guess, Proposer, Width
 
 
 class Fixed:

@@ -3,7 +3,7 @@
 import pytest
 
 from caw.decoding.drafts.ngrams import EXPECTED
-from caw.decoding.drafts.width import ROW, Earned
+from caw.decoding.drafts.proposer import ROW, Earned
 
 MOST = 10
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import caw
 from caw.decoding.eager_step import EagerStep
-from caw.decoding.forward.spread_cache import SpreadCache
+from caw.decoding.forward.sibling_cache import SpreadCache
 from caw.models.facts import main_device
 
 

@@ -42,10 +42,10 @@ def test_prompts_are_read_once_for_all_cells(
     from caw_lab.evaluation import run as module
 
     caches = []
-    original = module.generate_every
+    original = module.stream_results
     monkeypatch.setattr(
         module,
-        "generate_every",
+        "stream_results",
         lambda *given, **options: (caches.append(options["prompt_cache"]), original(*given, **options))[1],
     )
     work = runner(made, tmp_path / "together")

@@ -1,0 +1,87 @@
+"""`caw serve --profile`: defaults of options from a YAML file, in the package or the caller's own."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from caw.cli.errors import user_errors
+from caw.cli.options import panel
+from caw.flags import SERVING
+from caw.io.inputs import read_text
+
+if TYPE_CHECKING:
+    from caw.registry import Registry
+
+PROFILES, REQUIRES, PARTS = ("eu",), ("registry", "public"), {"requires", "options"}
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """Return the parts of a profile, of a name in PROFILES or the path of a YAML file. ValueError or OSError in one
+    sentence for anything else.
+    """
+    if name in PROFILES:
+        text = files("caw.cli").joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
+    elif Path(name).suffix in (".yaml", ".yml"):
+        text = read_text(Path(name))
+    else:
+        raise ValueError(f"profile must be {' or '.join(PROFILES)}, or a .yaml file, got {name!r}; choose one")
+    try:
+        profile = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        raise ValueError(f"profile {name} is not valid YAML; check its indentation and quotes") from None
+    if not isinstance(profile, dict) or not set(profile) <= PARTS or not isinstance(profile.get("options"), dict):
+        raise ValueError(f"profile {name} must have options and may have requires; copy the profile eu")
+    needs = profile.setdefault("requires", [])
+    if not isinstance(needs, list) or any(need not in REQUIRES for need in needs):
+        raise ValueError(f"profile {name} may require {' and '.join(REQUIRES)}, got {needs!r}; leave the rest out")
+    return profile
+
+
+def check_profile(name: str, found: Registry | None) -> list[str]:
+    """Return what to tell the operator of a server with this registry. ValueError if it lacks what its profile
+    requires.
+    """
+    needs = read_profile(name)["requires"]
+    if needs and found is None:
+        raise ValueError(f"profile {name} requires a registry, for receipts and keys, got none; give --registry")
+    if "public" in needs and found is not None:
+        now = found.database.clock()
+        secret = [key for key in found.marking.every() if key.state(now) in ("valid", "waiting") and not key.public]
+        if secret:
+            raise ValueError(
+                f"profile {name} requires keys that anyone may test for, got {secret[0].id} of {secret[0].tenant}; "
+                "create them with `caw keys create TENANT --public`"
+            )
+    if found is None:
+        return []
+    from caw.registry.directory import tenants_with_rules
+
+    return [
+        f"tenant {tenant} has rules of its own, which replace those of profile {name}; see `caw keys rules`"
+        for tenant in tenants_with_rules(found.database)
+    ]
+
+
+def _use(context: typer.Context, name: str | None) -> str | None:
+    """Make the values of a profile the defaults of the command's options."""
+    if name is not None:
+        with user_errors():
+            options = read_profile(name)["options"]
+            known = {each.name for each in context.command.params} - {"profile", "key", "registry"}
+            strange = next((option for option in options if option not in known), None)
+            if strange is not None:
+                raise ValueError(f"profile {name}: {strange!r} is no option of a profile; leave it out")
+            context.default_map = {**(context.default_map or {}), **options}
+    return name
+
+
+Profile = Annotated[
+    str | None,
+    panel(SERVING, "Defaults of other options: eu, or a YAML file.", "--profile", is_eager=True, callback=_use,
+          metavar="eu|FILE"),
+]  # fmt: skip
