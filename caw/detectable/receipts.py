@@ -44,7 +44,8 @@ class Receipt:
     Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = it was changed
     although the unmarked text has nothing of that kind; False = the caller's own reader fails on the unmarked text or
     rejects it, so it leaves as it is (one that is detected unmarked is not shown to it). changes: stretches in which it
-    differs. rollouts: continuations that were tried. keeps_error: the last error of the caller's own reader.
+    differs. rollouts: continuations that were tried; rolled: their tokens. keeps_error: the last error of the caller's
+    own reader.
 
     Raises TypeError or ValueError in one sentence for anything that is not a receipt.
     """
@@ -72,6 +73,7 @@ class Receipt:
     kept: bool | None = None
     changes: int | None = None
     rollouts: int | None = None
+    rolled: int | None = None
     keeps_error: str = ""
 
     def __post_init__(self) -> None:
@@ -81,7 +83,7 @@ class Receipt:
             "digest": str, "edits": float, "margin": float, "family": str | None, "subkey": int | None,
             "subkeys": int | None,
             "test": Mapping, "versions": Mapping, "keeps": str | None, "kept": bool | None, "changes": int | None,
-            "rollouts": int | None, "keeps_error": str,
+            "rollouts": int | None, "rolled": int | None, "keeps_error": str,
         }  # fmt: skip
         for name, kind in kinds.items():
             value = getattr(self, name)
@@ -125,6 +127,7 @@ class Receipt:
 class Kept:
     """What a guard did. name: what it keeps. changes: stretches of the text that are not the unmarked one's. error: the
     last one of the caller's own reader, else empty. kept: whether it is; None = there was nothing of that kind to keep.
+    rolled: tokens of the rollouts. subkey: the one that the text was changed under.
     """
 
     name: str
@@ -132,6 +135,8 @@ class Kept:
     rollouts: int
     error: str = ""
     kept: bool | None = True
+    rolled: int = 0
+    subkey: int = 0
 
 
 def text_digest(text: str) -> str:
@@ -164,14 +169,14 @@ def write_receipt(
         digest=text_digest(chosen.text),
         edits=float(trial.edits),
         margin=float(chosen.request.row.margin),
-        **_of_mark(trial, chosen),
+        **_of_mark(trial, chosen, guarded),
         test={name: value for name, value in given.items() if value != usual[name]},
         versions=versions(),
         **({} if guarded is None else _of_guard(guarded)),
     )
 
 
-def _of_mark(trial: Trial, chosen: Candidate) -> dict[str, Any]:
+def _of_mark(trial: Trial, chosen: Candidate, guarded: Kept | None) -> dict[str, Any]:
     """The fields of what marked a text."""
     if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
         return {}
@@ -179,14 +184,14 @@ def _of_mark(trial: Trial, chosen: Candidate) -> dict[str, Any]:
     part: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
     if not isinstance(own, FormattedList) or own.tried == range(1):
         return part
-    return {**part, "subkey": own.subkey, "subkeys": own.subkeys}
+    return {**part, "subkey": own.subkey if guarded is None else guarded.subkey, "subkeys": own.subkeys}
 
 
 def _of_guard(guarded: Kept) -> dict[str, Any]:
     """The fields of a guarded text."""
     return {
         "keeps": guarded.name, "kept": guarded.kept, "changes": guarded.changes,
-        "rollouts": guarded.rollouts, "keeps_error": guarded.error,
+        "rollouts": guarded.rollouts, "rolled": guarded.rolled, "keeps_error": guarded.error,
     }  # fmt: skip
 
 

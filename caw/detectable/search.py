@@ -31,7 +31,10 @@ from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, splice
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
 from caw.keeps.parts import names_in
+from caw.policies import FixedStrength
+from caw.policies.mark import Mark
 from caw.settings import Settings
+from caw.watermarks import Watermark
 
 NORMAL = NormalDist()
 ROLLOUT = 3.0  # nats that a rollout counts as
@@ -130,12 +133,13 @@ class Search:
         settings: Settings, together: Callable[[], int], rules: TextRules | None = None,
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.stops, self.trial = guard, tuple(strengths), stops, trial
+        self.own = trial  # under the sub-key that the unmarked text shows most of, once it is there
         self.traces, self.together, self.rules = settings.return_trace, together, rules
         self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
         self.keeping: Keeping | None = None  # of the unmarked text, once it is there and not detected
-        self.rollouts = 0
+        self.rollouts, self.rolled = 0, 0  # and their tokens
         self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
         self.asking: list[Request] = []
         self.requests = 0  # asked for so far
@@ -151,6 +155,8 @@ class Search:
         base = self._version(whole.tokens)
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
             return self._ended(base, _Progress(base))
+        self.own = self.trial.of_subkey(base.text, self.request.row)
+        base = dataclasses.replace(base, verdict=self.own(base.text))
         self.original = base.text
         names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
         self.keeping = Keeping(self.guard.reader, base.text, names)
@@ -189,6 +195,7 @@ class Search:
             number = self._ask(self._rollout(base, choice)) if number is None else number
             sequence = yield from self._answer(number)
             self.rollouts += 1
+            self.rolled += len(sequence.tokens) - choice.place
             if one := self._rolled(base, choice, sequence):
                 state.rolled.append(one)
                 state.best, state.taken = self._with(base, state.best, state.taken, one)
@@ -263,8 +270,15 @@ class Search:
         asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
         return Reading(
             asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
-            strengths=self.strengths,
+            strengths=self.strengths, mark=self._mark,
         )  # fmt: skip
+
+    @property
+    def _mark(self) -> Mark | None:
+        """What marks the text: the request's own, or its one sub-key if there are several."""
+        own = self.own.mark
+        several = self.trial.marking(self.request.row).family > 1
+        return Mark(own, FixedStrength()) if several and isinstance(own, Watermark) else self.request.mark
 
     # Proposals --------------------------------------------------------------------------------------------------------
 
@@ -281,8 +295,7 @@ class Search:
         tokens = [list(base.tokens) for _ in proposals]
         for text, choice in zip(tokens, proposals, strict=True):
             text[choice.place] = choice.token
-        detector = self.trial.under(self.request.row.key)
-        results: Any = detector([self.stops.shown(self._visible(text)) for text in tokens])
+        results: Any = self.own.detector([self.stops.shown(self._visible(text)) for text in tokens])
         priced = []
         for choice, result in zip(proposals, results, strict=True):
             gain = z_of(result.p_value) - base.z
@@ -364,7 +377,7 @@ class Search:
             return None
         if (longer > 0 and unclosed(self.original, text)) or not self.keeping(text):
             return None
-        return Version(list(tokens), text, self.trial(text, self.request.row.key))
+        return Version(list(tokens), text, self.own(text))
 
     def _possible(self, tokens: Sequence[int]) -> bool:
         """Tell whether a text that begins so may still keep what it must."""
@@ -391,10 +404,12 @@ class Search:
         same = version.tokens == before.tokens
         keeping = self.keeping
         holds, error = (True, "") if keeping is None else (keeping.verdict(version.text), keeping.error)
-        kept = Kept(self.guard.name, 0 if same else changes, self.rollouts, error, holds)
-        return Ended(
-            sequence, version.text, version.verdict, kept, max((one.strength for one in done.taken), default=0.0)
-        )
+        own = self.own.mark
+        kept = Kept(
+            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled, getattr(own, "subkey", 0)
+        )  # fmt: skip
+        verdict = self.trial(version.text, self.request.row.key)  # by the whole detector
+        return Ended(sequence, version.text, verdict, kept, max((one.strength for one in done.taken), default=0.0))
 
 
 @dataclass

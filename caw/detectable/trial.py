@@ -9,12 +9,13 @@ import numpy as np
 
 from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
-from caw.detection.family import level_of
+from caw.detection.family import alone, level_of
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
+from caw.detection.text_weights import TextWeights
 from caw.io.show import is_p, shown
 from caw.settings import Settings
-from caw.watermarks import Signature
+from caw.watermarks import Signature, Watermark
 
 DRAWS, DETECTED_SHARE = 50, 0.9  # texts with words deleted, and the share of them that must be found
 
@@ -50,6 +51,25 @@ class Trial:
     def marking(self, row: RowSettings) -> Signature:
         """Return what marks a text: the mark of the call, or its part that the text gets."""
         return self.mark.part_for(row)
+
+    def of_subkey(self, text: str, row: RowSettings) -> "Trial":
+        """Return the test under the one sub-key that a text shows most of, at the level that it must reach alone.
+
+        Its `mark` is what that sub-key marks with. A watermark with one key and one part is tested as it is.
+        """
+        whole, part = self.under(row.key), self.marking(row)
+        assert isinstance(part, Watermark)
+        if row.key is not None:
+            part = part.with_key(row.key)
+        if whole.watermark.family == 1:
+            return Trial(whole, self.edits, part)
+        weights = whole.weights
+        own = weights if isinstance(weights, TextWeights) and weights.are_for(part) else None
+        level = level_of(float(whole.fpr), whole.watermark, part)
+        [result] = replace(whole, watermark=part, fpr=level, weights=own)([text])
+        alone_mark = part.under_subkey(result.subkey or 0)
+        detector = replace(whole, watermark=alone_mark, fpr=alone(level, part.family), weights=own)
+        return Trial(detector, self.edits, alone_mark)
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
         """Test a text; deterministic."""

@@ -70,6 +70,20 @@ def test_texts_do_not_depend_on_batch_or_drafts(model: Any, guarded: Any, settin
     assert (again.sequences, again.receipts) == (guarded.sequences, guarded.receipts)
 
 
+def test_the_sub_key_that_the_unmarked_text_shows_most_of_marks_it(model: Any, unmarked: Any) -> None:
+    mark = caw.KGW(key=1, delta=6.0, subkeys=16)
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "watermark": mark, "detectable_at": 0.05})
+    changed = 0
+    for text, plain, receipt in zip(made.texts, unmarked.texts, made.receipts or [], strict=True):
+        result, before = (caw.detect(each, tokenizer(), mark, 0.05) for each in (text, plain))
+        assert (receipt.detected, receipt.p_value) == (result.is_watermarked, result.p_value)
+        assert receipt.rolled >= receipt.rollouts
+        if receipt.changes:
+            changed += 1
+            assert (receipt.subkey, receipt.subkeys) == (before.subkey, 16) and result.p_value < before.p_value
+    assert changed >= 2 and len({receipt.subkey for receipt in made.receipts or []} - {None}) > 1
+
+
 def test_a_text_that_is_detected_unmarked_leaves_as_it_is(model: Any, unmarked: Any) -> None:
     mark = next(
         mark
