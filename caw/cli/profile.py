@@ -25,7 +25,7 @@ def read_profile(name: str) -> dict[str, Any]:
     sentence for anything else.
     """
     if name in PROFILES:
-        text = files("caw.cli").joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
+        text = (files("caw.cli") / "profiles" / f"{name}.yaml").read_text(encoding="utf-8")
     elif Path(name).suffix in (".yaml", ".yml"):
         text = read_text(Path(name))
     else:
