@@ -66,10 +66,10 @@ def without_paths(flags, prefix=""):
 def newest():
     """The newest instructions of this processor, as kernels_common.h counts them; all where they cannot be read."""
     try:
-        flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
-    except (OSError, StopIteration):
+        flags = Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0].split()
+    except OSError:
         return 4
-    return 4 if "amx_tile" in flags else 3 if "avx512bw" in flags else 2
+    return 4 if "amx_tile" in flags or not flags else 3 if "avx512bw" in flags else 2
 
 
 def extensions():
