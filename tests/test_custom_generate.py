@@ -270,6 +270,7 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
         ({"thtea": 0.5}, "thtea"),
         ({"detectable_at": 1e-3}, "detectable_at"),
         ({"position_ids": torch.arange(99).repeat(3, 1)}, "position_ids must count each prompt's tokens from 0"),
+        ({"position_ids": torch.ones(3, 9, dtype=torch.long)}, "position_ids must count each prompt's tokens from 0"),
         ({"force_words_ids": [[5]]}, "force_words_ids"),
     ],
 )
@@ -289,6 +290,14 @@ def test_embeddings_and_empty_rows_are_refused(llama: Any) -> None:
     inputs["attention_mask"][1] = 0
     with pytest.raises(ValueError, match="row 1 is all padding"):
         llama.generate(**inputs, max_new_tokens=3, custom_generate=caw.decode)
+
+
+def test_usual_positions_are_taken(llama: Any) -> None:
+    inputs = left_padded()
+    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "custom_generate": caw.decode}
+    mask = inputs["attention_mask"]
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)  # as transformers has it
+    assert torch.equal(llama.generate(**inputs, position_ids=positions, **options), llama.generate(**inputs, **options))
 
 
 def test_keys_and_values_of_another_call_are_refused(llama: Any) -> None:

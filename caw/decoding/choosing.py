@@ -62,6 +62,7 @@ class Choosing:
 
     @cached_property
     def native_noise(self) -> bool:
+        # asked where a text first draws: on a meta device, where none does, there is no kernel to ask for
         return native_noise(self.texts.counts.device, native=self.plan.kernels.native)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:

@@ -68,12 +68,12 @@ class RowMarks:
         if mark is None:
             return self.under(key)
         found = mark.watermark
-        if found is None or not any(_differs_in_key(found, own) for own in self._planned):
+        if found is None or not any(_same_but_for_key(found, own) for own in self._planned):
             raise ValueError(f"a text must be marked as its decoder was planned for, got {found!r}; plan for that mark")
         return found
 
 
-def _differs_in_key(mark: Watermark, planned: Watermark) -> bool:
+def _same_but_for_key(mark: Watermark, planned: Watermark) -> bool:
     """Whether a mark is the planned one, or one of its sub-keys alone, under whatever key."""
     own, number = planned.with_key(mark.key), getattr(mark, "subkey", 0)
     return mark == own or (number < own.family and mark == own.under_subkey(number))

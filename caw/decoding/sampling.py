@@ -32,7 +32,7 @@ def native_noise(device: torch.device, *, native: bool = True) -> bool:
 
 
 def draws(keys: torch.Tensor, context: torch.Tensor, vocab_size: int, *, native: bool) -> torch.Tensor:
-    """Standard Gumbel noise, float32 [B, V], under keys int64 [B], by tensor operations alone.
+    """Standard Gumbel noise, float32 [B, V], under keys int64 [B], by the op or its reference.
 
     context: int64 [B, 3], what the draws depend on besides: the stream, and the position.
     """

@@ -68,6 +68,9 @@ def attempts_of(
     assert watermark is not None
     if settings.guard is not None:
         check_strong(policy, watermark)
+        assert len({one.row.strength_factor for one in requests}) <= 1, (
+            "guarded texts are greedy, one server's or call's"
+        )
         most, factor = min(greatest, greatest_factor(watermark, policy)), requests[0].row.strength_factor
         strengths = sorted({min(each * factor, most) for each in settings.guard.strengths})
         return GuardedTexts(requests, settings.guard, strengths, trial, stops, settings, policy, prompts, rules)

@@ -9,6 +9,7 @@ Native format, under the key derived for domain `caw/kgw` (see `prf`), word = PR
               green iff (PRF(key, (seed, token), token) >> 8) < floor(gamma 2^24)
 
 What counts as evidence once is (context, token), for selfhash (seed, token).
+The ladder, the likeliest tokens that are green, is every green list's (`green_list.GreenList.ladder`).
 
 Formats of other systems: `formats.rules`. What counts as evidence once there is (seed of the list, token). A payload:
 `formats.symbols`.
