@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from caw.cli.errors import user_errors
 from caw.cli.options import panel
@@ -30,6 +29,8 @@ def read_profile(name: str) -> dict[str, Any]:
         text = read_text(Path(name))
     else:
         raise ValueError(f"profile must be {' or '.join(PROFILES)}, or a .yaml file, got {name!r}; choose one")
+    import yaml  # which --help does not wait for
+
     try:
         profile = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):
