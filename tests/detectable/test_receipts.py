@@ -66,7 +66,9 @@ def test_receipts_of_variants_are_named() -> None:
 )
 def test_the_sub_key_that_marked_is_recorded(mark: caw.KGW, told: dict[str, int]) -> None:
     chosen = SimpleNamespace(strength_factor=1.0, request=SimpleNamespace(row=RowSettings()))
-    assert _of_mark(Trial(Detector(None, mark)), chosen) == told  # type: ignore[arg-type]
+    assert _of_mark(Trial(Detector(None, mark)), chosen, None) == told  # type: ignore[arg-type]
+    guarded = SimpleNamespace(subkey=1)  # which the unmarked text showed most of
+    assert _of_mark(Trial(Detector(None, mark)), chosen, guarded).get("subkey") == (1 if told else None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [None, [], {}, "detected", {"detected": True}])
