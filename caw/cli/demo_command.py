@@ -69,15 +69,11 @@ def demo(
         policy = opt.build_policy("capacity", of_policy, model)
         assert isinstance(policy, CapacityPolicy)
         Settings(**settings)  # a bad number is refused before anything is loaded
-        where = Place(**place)
+        where, source = Place(**place), file_or_folder(model)
         device = where.prepare(model)
         # a file's blocks have float32's texts, at several times the speed and without a copy of the model on disk
-        if (
-            device == "cpu"
-            and (where.dtype, where.quantization) == ("float32", None)
-            and is_gguf(file_or_folder(model))
-        ):
-            where = replace(where, quantization=block_weights(file_or_folder(model)))
+        if device == "cpu" and (where.dtype, where.quantization) == ("float32", None) and is_gguf(source):
+            where = replace(where, quantization=block_weights(source))
         with doing(f"loading {model}"):
             network, tokenizer = where.load(model, device)
         with doing("generating four texts"):

@@ -262,8 +262,4 @@ bool has_amx() {
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 }  // namespace caw
-#else
-namespace caw {
-bool has_amx() { return false; }
-}  // namespace caw
 #endif
