@@ -117,7 +117,7 @@ def builder():
             self.beside_sources = self.inplace  # setuptools builds elsewhere first and forgets it meanwhile
             if self.inplace:  # pip would take a fresh folder each time, and everything would be compiled again
                 self.build_temp = str(ROOT / "build" / "objects")
-                # a release is for every machine; a checkout is for this one, and AVX2 alone takes three fifths of the time
+                # a release is for every machine, a checkout for this one: AVX2 alone takes three fifths of the time
                 for extension in self.extensions:
                     flags = extension.extra_compile_args
                     (flags["cxx"] if isinstance(flags, dict) else flags).append(f"-DCAW_NEWEST={newest()}")
