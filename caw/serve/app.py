@@ -203,6 +203,7 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
         if error.status_code == UNKNOWN:
             paths = sorted({each.path for each in app.routes if isinstance(each, APIRoute)}, key=len, reverse=True)
             asked = re.sub("/+", "/", request.url.path).rstrip("/")  # as of a base URL with a slash or a part too many
+            asked = re.sub("/v1/responses(/.*)?$", "/v1/chat/completions", asked)  # OpenAI's newer interface
             meant = [path for path in paths if "{" not in path and asked.endswith(path.removeprefix("/v1") or path)]
             said = f"this server has no such path; use {meant[0] if meant and asked else ', '.join(sorted(paths))}"
         answer = await refused(request, ApiError(error.status_code, said))
