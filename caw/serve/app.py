@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from caw.serve.answering import Answer
 from caw.serve.contracts import Tenant
+from caw.serve.description import PATH, describe
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.guard import Guard
@@ -110,7 +111,12 @@ Asker = Annotated[Tenant | None, Depends(_asker)]
 
 
 def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the path that tests texts."""
+    """Add the path that tests texts, and the one that describes their mark."""
+    described = encoded(describe(service.planned))
+
+    @app.get(PATH)
+    async def description() -> Response:
+        return Response(described, media_type="application/json")
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
