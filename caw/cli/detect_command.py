@@ -189,12 +189,12 @@ def detect(
                 items, bad = read_items(texts)
                 bad += test_at(at, items, others, as_json=report.as_json, single=single)
                 raise typer.Exit(BAD_LINES if bad else 0)
-            found = deployed.watermarks(registry, tenant, others)
+            found, near = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(texts)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
             bad += deployed.test(
-                found, items, loaded, how, test.prefix, test.receipt, as_json=report.as_json, single=single
+                found, items, loaded, how, test.prefix, test.receipt, near, as_json=report.as_json, single=single
             )
             raise typer.Exit(BAD_LINES if bad else 0)
         told = None if test.receipt is None else read_receipts(test.receipt)

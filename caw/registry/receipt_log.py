@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +25,8 @@ from caw.registry.audit import verify_end
 from caw.registry.chain import BEGUN, CLOSED, KEY, Entry, Signer, canonical
 from caw.registry.database import Database, RefusedError
 from caw.registry.master_key import MasterKeys
+from caw.registry.sketches import KEY as SKETCHES
+from caw.registry.sketches import Near, add_sketch, near, sketch_of
 from caw.serve.contracts import Begun, Closed
 
 TABLE = tables.receipts
@@ -35,6 +39,7 @@ class _Waiting:
     kind: str
     receipt: str
     fields: dict[str, Any]
+    sketch: bytes = b""
     done: bool = False
     error: BaseException | None = None
 
@@ -47,7 +52,7 @@ class Handle:
     log: ReceiptLog = field(repr=False)
 
     def close(self, closed: Closed) -> None:
-        self.log.append(CLOSED, self.id, dataclasses.asdict(closed))
+        self.log.append(CLOSED, self.id, closed.as_dict(), closed.sketch)
 
 
 class ReceiptLog:
@@ -86,10 +91,10 @@ class ReceiptLog:
             counts = {row[0]: row[1] for row in connection.execute(kinds)}
         return int(counts.get(BEGUN, 0) - counts.get(CLOSED, 0))
 
-    def append(self, kind: str, receipt: str, fields: dict[str, Any]) -> None:
+    def append(self, kind: str, receipt: str, fields: dict[str, Any], sketch: bytes = b"") -> None:
         """Write an entry durably before returning."""
         canonical(fields)  # what JSON cannot hold is to fail alone, not with those it shares a commit with
-        mine = _Waiting(kind, receipt, fields)
+        mine = _Waiting(kind, receipt, fields, sketch)
         with self._lock:
             self._queue.append(mine)
         with self._turn:
@@ -141,6 +146,8 @@ class ReceiptLog:
                                       "receipt": {"id": each.receipt, **each.fields}})  # fmt: skip
                 rows.append(_row(sequence, each.kind, each.receipt, each.fields.get("digest"), entry, signer))
                 previous = entry.digest
+                if each.sketch:
+                    add_sketch(connection, sequence, each.sketch)
             connection.execute(TABLE.insert(), rows)
 
     def rotate_signer(self) -> str:
@@ -148,6 +155,22 @@ class ReceiptLog:
         with self._turn, self._database.writing() as connection:
             old = self._signer(connection)
             return self._announce(connection, Signer.new(), old).public
+
+    def sketcher(self) -> Callable[[str], bytes]:
+        """Return what makes sketches for `Closed`; create their key, and their tables in an older registry."""
+        keys = tables.signing_keys
+        with self._database.writing() as connection:
+            tables.metadata.create_all(connection)
+            sealed = connection.execute(sa.select(keys.c.secret).where(keys.c.id == SKETCHES)).scalar()
+            if sealed is None:
+                sealed = self._masters.seal(secrets.token_bytes(32), place(SKETCHES))
+                row = {"id": SKETCHES, "secret": sealed, "created": self._database.clock()}
+                connection.execute(keys.insert().values(row))
+        return partial(sketch_of, key=self._masters.open(sealed, place(SKETCHES)))
+
+    def near(self, text: str, tenant: str | None = None) -> list[Near]:
+        """See `caw.registry.sketches.near`."""
+        return near(self._database, self._masters, text, tenant)
 
     def public_keys(self) -> list[str]:
         """Return all public keys that ever signed, in hex, the oldest first."""

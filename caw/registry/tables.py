@@ -5,11 +5,13 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     DateTime,
     ForeignKey,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -74,6 +76,7 @@ api_keys = Table(
     Column("revoked", UtcTime),
 )
 
+# and the key of sketches
 signing_keys = Table(
     "caw_signing_keys",
     metadata,
@@ -95,4 +98,20 @@ receipts = Table(
     Column("signing_key", String(NAME), nullable=False),
     Column("signature", String(128), nullable=False),
     UniqueConstraint("receipt", "kind"),
+)
+
+# of the texts of closed receipts, where there are any: see `caw.registry.sketches`
+sketches = Table(
+    "caw_sketches",
+    metadata,
+    Column("sequence", Integer, primary_key=True, autoincrement=False),
+    Column("sketch", LargeBinary, nullable=False),
+)
+
+bands = Table(
+    "caw_bands",
+    metadata,
+    Column("band", BigInteger, primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    sqlite_with_rowid=False,
 )

@@ -53,15 +53,16 @@ class Service:
     Args:
         planned: the decoder's plan. directory: of tenants. receipts: the receipt log.
         secret: signs continuation tokens, shared by servers that continue each other's texts; None = random, so that
-            tokens become invalid at a restart.
+            tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none.
     """
 
     def __init__(
-        self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None
-    ) -> None:
+        self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None,
+        sketch: Callable[[str], bytes] | None = None,
+    ) -> None:  # fmt: skip
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
-        self.lines = LogLines(LOG)
+        self.lines, self.sketch = LogLines(LOG), sketch
         most, shared = planned.plan.batch + settings.max_waiting, directory.tenant_for(None) is None
         self.continuations = Continuations(secret or secrets.token_bytes(32))
         kind = Decoder if planned.settings.guard is None else ForkDecoder
@@ -127,6 +128,7 @@ class Service:
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
+            self.sketch,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
