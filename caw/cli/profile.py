@@ -60,6 +60,7 @@ def check_profile(name: str, found: Registry | None) -> list[str]:
             )
     if found is None:
         return []
+    found.directory.profile = name if "public" in needs else None
     from caw.registry.directory import tenants_with_rules
 
     return [
