@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
-from caw.decoding.capture.kept_graphs import claim, make_cache
+from caw.decoding.capture.graph_pool import claim, make_cache
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.choosing import texts_of
 from caw.decoding.eager_step import EagerStep
@@ -54,9 +54,9 @@ class Decoder:
         parts = ModelParts.of(model)
         self.lock, self.attention = model_lock(model), caw_attention(model, parts.below)
         self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model, parts.below)
-        self.kept = kept = claim(model, plan)
+        self.memory = memory = claim(model, plan)
         room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
-        texts = texts_of(plan, room) if kept is None else kept.texts
+        texts = texts_of(plan, room) if memory is None else memory.texts
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
             if plan.settings.compile:
                 self.linears: Installed = FusedForwards.kept(model, enabled=plan.kernels.native)
@@ -64,9 +64,9 @@ class Decoder:
                 places = None if facts.device.type == "cpu" and not facts.spread else plan.capacity
                 self.linears = FusedForwards.again(model, enabled=plan.kernels.native, places=places)
             self.step, self.undrafted = make_step(model, plan, texts)
-        self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, kept)
+        self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, memory)
         empty = plan.batch, facts.vocab_size, plan.history, facts.device
-        self.state = DecodeState.empty(*empty) if kept is None else kept.state
+        self.state = DecodeState.empty(*empty) if memory is None else memory.state
         self.rows: list[Row] = [None] * plan.batch
         self.portions, self.portioned = Portions(plan), plan.portioned
 
@@ -108,7 +108,7 @@ class Decoder:
     def steps(self) -> EagerStep | RunAhead:
         """Return what runs the steps: one at a time, or rounds of captured ones."""
         if isinstance(self.step, FixedStep):
-            return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
+            return RunAhead(self.step, self.state, self.cache, self.report, self.memory)
         return self.step.over(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

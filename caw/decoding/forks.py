@@ -20,7 +20,7 @@ import torch
 from caw.decoding.along import TextReading, read_along, read_records
 from caw.decoding.decoder import Decoder, StopCheck
 from caw.decoding.drafts.proposer import Follower, Guess, Proposer
-from caw.decoding.drafts.step import DraftStep
+from caw.decoding.drafts.verify import DraftStep
 from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.plan import Plan

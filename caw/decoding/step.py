@@ -4,7 +4,7 @@ Every (watermark, policy) pair is this one loop; no watermark at all is a ladder
 from given logits is `choosing.py`; a step adds the model's forward and its cache. Kinds of steps (`steps.py`):
 
 - `EagerStep` (eager_step.py) reads a few numbers back, and skips work that would change nothing.
-- `DraftStep` (drafts/step.py) is one with drafted tokens behind the candidates.
+- `DraftStep` (drafts/verify.py) is one with drafted tokens behind the candidates.
 - `FixedStep` (capture/fixed_step.py) reads nothing back from the device, so that a CUDA graph can hold it.
 - `FusedStep` (capture/fused_step.py) is one whose `ladder` and `decide` are one operator each.
 
