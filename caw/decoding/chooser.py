@@ -35,7 +35,7 @@ from caw.models.device import resolve_device
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.mark import Mark, check_kinds
-from caw.policies.recommended import Facts, Marks, row_of
+from caw.policies.recommended import Marks, row_of
 from caw.record import Record
 from caw.settings import Settings
 from caw.watermarks import Signature
@@ -116,7 +116,7 @@ class Chooser:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
         self.device = resolve_device("cpu" if device is None else device)
-        marks = Marks.of(watermark, policy, Facts())
+        marks = Marks.of(watermark, policy)
         if marks.race is not None and mark_eos is not None:
             raise ValueError(
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "

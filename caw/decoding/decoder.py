@@ -92,8 +92,10 @@ class Decoder:
                     self._refill()
                     self._read_on()
                     self._read_again()
-                    # texts that are only read may be all there is
-                    results = self.portions.step(lambda: steps.advance(self.rows)) if self.busy else ()
+                    results: Iterable[tuple[StepResult, Sequence[Row]]] = ()
+                    if self.busy:  # texts that are only read may be all there is
+                        with self.portions.timing_step():
+                            results = steps.advance(self.rows)
                 yield from self._without_steps()
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
@@ -136,10 +138,11 @@ class Decoder:
         if not pairs:
             return
         plan, prompts = self.plan, [request.known for _, request in pairs]
-        logits, records = self.portions.reading(prompts, lambda: prefill(
-            self.model, self.cache, numbers, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
-            whole=plan.limit is not None,
-        ))  # fmt: skip
+        with self.portions.timing_prefill(prompts):
+            logits, records = prefill(
+                self.model, self.cache, numbers, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
+                whole=plan.limit is not None,
+            )  # fmt: skip
         self._begin(numbers, pairs, logits, records)
 
     def _read_on(self) -> None:

@@ -8,11 +8,12 @@ or layers that are not this library's own (`plan_defaults.exact_rows`, which the
 share its reading.
 """
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,7 +24,6 @@ from caw.decoding.reading import CHUNK, read, set_lengths
 from caw.decoding.request import Request
 from caw.record import Record
 
-T = TypeVar("T")
 STEPS = 2.0  # that a portion may take as long as
 LEAST = 64  # tokens of a portion: fewer take nearly as long
 WEIGHT = 0.2  # of the newest time in the mean
@@ -134,24 +134,24 @@ class Portions:
                 cache.copy_in(one.row, 0, cache.copy_out(row, 0, one.read))
         self.begun = deque(one for one in self.begun if one.texts)
 
-    def step(self, run: Callable[[], T]) -> T:
-        """Run a step, and record what it takes."""
+    @contextlib.contextmanager
+    def timing_step(self) -> Iterator[None]:
+        """Record what the step inside the block takes."""
         before = time.perf_counter()
-        result = run()
+        yield
         self.stepped(time.perf_counter() - before)
-        return result
 
     def stepped(self, seconds: float) -> None:
         """Record what a step took."""
         self.since = 0
         self.steps.append(seconds)
 
-    def reading(self, prompts: Sequence[Sequence[int]], run: Callable[[], T]) -> T:
-        """Read whole prompts, and record what it takes; equal ones are read once."""
+    @contextlib.contextmanager
+    def timing_prefill(self, prompts: Sequence[Sequence[int]]) -> Iterator[None]:
+        """Record what reading whole prompts inside the block takes; equal ones are read once."""
         before = time.perf_counter()
-        result = run()
+        yield
         self.took(sum(map(len, set(map(tuple, prompts)))), time.perf_counter() - before)
-        return result
 
     def took(self, tokens: int, seconds: float) -> None:
         """Record what reading took."""

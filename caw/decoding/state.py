@@ -23,7 +23,8 @@ class DecodeState(Rows):
     current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
-    forced: int64 [B], the next token whatever the logits say, or -1; taken once. None = there is none.
+    forced: int64 [B], the next token whatever the logits say, or -1; set by forks that change a token (`forks.py`),
+        taken by the next `Choosing.ladder`. None = there is none.
     """
 
     logits: torch.Tensor
