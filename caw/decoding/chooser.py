@@ -28,7 +28,7 @@ from caw.decoding.plan import plan_choice
 from caw.decoding.plan_defaults import checked
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.state import DecodeState
+from caw.decoding.state import DecodeState, Positions
 from caw.decoding.texts import Texts
 from caw.io.show import shown
 from caw.models.device import resolve_device
@@ -135,8 +135,10 @@ class Chooser:
         self.watermark, self.policy = self._plan.watermark, policy
         self._choosing = Choosing(self._plan, texts_of(self._plan, ROOM))
         self._rows = dict[int, EngineText]()
-        self._current = Record.empty(rows, self.device)
-        self._history = [Record.empty(rows, self.device) for _ in range(self._plan.history)]
+        # the record of p_i is empty until a choice has seen it
+        self._unseen = Record.empty(rows, self.device)
+        empty = [Record.empty(rows, self.device) for _ in range(1 + self._plan.history)]
+        self._positions = Positions(empty[0], empty[1:])
 
     @property
     def _texts(self) -> Texts:
@@ -150,7 +152,7 @@ class Chooser:
     @property
     def history(self) -> int:
         """N-, the number of earlier positions that the policy's evaluator reads; 0 without an evaluator."""
-        return len(self._history)
+        return self._plan.history
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -191,7 +193,8 @@ class Chooser:
         request = Request(prompt, settings.max_new_tokens, settings, occurrence, mark=mark)
         self._choosing.start([row], [request], [ends])
         self._rows[row] = EngineText(settings)
-        self._remember(row, known)
+        empty = Record.empty(1, self.device)
+        self._positions.write(torch.tensor([row], device=self.device), [empty, *(known or [empty] * self.history)])
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -248,9 +251,7 @@ class Chooser:
         require_int("to", to, 0, self._texts.batch - 1)
         if to != row:
             self._texts.fork(row, to)
-            source = torch.tensor([row], device=self.device)
-            for record in (self._current, *self._history):
-                record.write(torch.tensor([to], device=self.device), record.take(source))
+            self._positions.fork(row, to)
             self._rows[to] = dataclasses.replace(text, ids=list(text.ids), chosen=None, open=True)
         return to
 
@@ -303,15 +304,15 @@ class Chooser:
         record = choosing.record(logits)
         check_finite(record, rows)
         check_possible(choosing.plan, choosing.texts, logits, rows)
-        state = DecodeState.of(logits, record, [kept.take(places) for kept in self._history])
+        state = DecodeState.of(logits, record, [each.take(places) for each in self._positions.history])
         choosing.texts.refused.zero_()  # of a choice that raised
         choosing.steer()
         ladder = choosing.ladder(state)
         choice = choosing.choose(state, ladder)[2]
         check_strengths(choosing.plan, choosing.texts, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
-        if self._history:  # nothing else reads it
-            self._current.write(places, record)
+        if self.history:  # nothing else reads it
+            self._positions.current.write(places, record)
         surprisals: list[float | None] = [None] * len(rows)
         if choosing.drawn_free is not None:
             drawn, nats, beginning = choosing.drawn_free
@@ -319,7 +320,7 @@ class Chooser:
             surprisals = [value if own else None for own, value in zip(free, nats.tolist(), strict=True)]
         for row, token, surprisal in zip(rows, tokens.tolist(), surprisals, strict=True):
             text = self._rows[row]
-            text.chosen, text.open, text.seen = token, False, len(text.ids)
+            text.chosen, text.open = token, False
             text.drawn, text.surprisal = token, surprisal
         return tokens
 
@@ -343,42 +344,25 @@ class Chooser:
         if longest > self._texts.room:
             self._texts.grow(max(2 * self._texts.room, longest))
         self._choosing.follow(list(late), [text.late for text in late.values()])
+        for number in range(max((len(text.late) for text in late.values()), default=0) if self.history else 0):
+            rows = [row for row, text in late.items() if number < len(text.late)]
+            self._positions.move(self._unseen, torch.tensor(rows, device=self.device))
         for row, text in late.items():
             self._texts.spent[row], self._texts.free_counts[row] = text.spent, text.free
-            for number in range(len(text.ids) - len(text.late), len(text.ids)):
-                self._move(row, seen=text.seen == number)
-            self._remember(row, text.before)
+            for mine, record in zip(self._positions.history, text.before or (), strict=text.before is not None):
+                mine.write(torch.tensor([row], device=self.device), record)
             text.late, text.before = [], None
 
-    def _move(self, row: int, *, seen: bool) -> None:
-        """Move a text one position further; seen: whether the record of the position it leaves is in `_current`."""
-        if not self._history:
-            return
-        place, empty = torch.tensor([row], device=self.device), Record.empty(1, self.device)
-        records = [self._current.take(place) if seen else empty, *(kept.take(place) for kept in self._history)]
-        for kept, record in zip(self._history, records[:-1], strict=True):
-            kept.write(place, record)
-
-    def _remember(self, row: int, before: Record | None) -> None:
-        """Keep the records of earlier positions that the policy reads."""
-        text = self._rows[row]
-        if before is None and text.ids:
-            return
-        place = torch.tensor([row], device=self.device)
-        for number, kept in enumerate(self._history):
-            known = before is not None and number < before.logsumexp.shape[0]
-            at = torch.tensor([number], device=self.device)
-            kept.write(place, before.take(at) if before is not None and known else Record.empty(1, self.device))
-
-    def _records(self, before: torch.Tensor | None) -> Record | None:
-        """Records of earlier positions from logits [n, V]; TypeError or ValueError for what cannot be theirs."""
+    def _records(self, before: torch.Tensor | None) -> list[Record] | None:
+        """Records of N- earlier positions from logits [n, V]; TypeError or ValueError for what cannot be theirs."""
         if before is None:
             return None
         check_before(before, self.history, self.vocab_size, self.device)
         record = Record.from_logits(before.float(), kernels=self._plan.kernels)
         if not bool(record.logsumexp.isfinite().all()):
             raise ValueError("before must be finite or -inf, got NaN, infinity or no token at all; check the model")
-        return record
+        rows = [record.take(slice(number, number + 1)) for number in range(before.shape[0])]
+        return rows + [Record.empty(1, self.device)] * (self.history - len(rows))
 
     # What it is given -----------------------------------------------------------------------------------------------
 

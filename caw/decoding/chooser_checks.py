@@ -22,7 +22,7 @@ class EngineText:
     """One text, as the host sees it.
 
     ids: those that the engine has emitted. chosen: the token that has not come back yet, None = there is none.
-    open: whether ids are accepted that were not chosen here. seen: number of ids at the last choice.
+    open: whether ids are accepted that were not chosen here.
     late: the last of the ids, which have not joined `Texts` yet. before: records of the logits given with them.
     drawn: the token chosen last. surprisal: nats of the free beginning that it takes, None = it is in none. spent:
     those of all ids, see `Chooser.spent`; free: how many tokens these are.
@@ -32,9 +32,8 @@ class EngineText:
     ids: list[int] = field(default_factory=list)
     chosen: int | None = None
     open: bool = True
-    seen: int = -1
     late: list[int] = field(default_factory=list)
-    before: Record | None = None
+    before: list[Record] | None = None
     drawn: int | None = None
     surprisal: float | None = None
     spent: float = 0.0

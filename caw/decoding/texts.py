@@ -220,9 +220,7 @@ class Texts(Rows):
         self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
 
     def fork(self, row: int, to: int) -> None:
-        """Copy row `row` to row `to`."""
-        for tensor in self.tensors:
-            tensor[to] = tensor[row]
+        super().fork(row, to)
         self.marks[to] = self.marks[row]
 
     def grow(self, room: int) -> None:
