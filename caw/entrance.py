@@ -104,18 +104,10 @@ def results_for(call: Call, report: Callable[[str], None] | None) -> Iterator[Ge
 
 
 def stream_results(
-    model: Any,
-    tokenizer: Any,
-    accepted: Accepted,
-    watermark: Signature | None,
-    policy: Policy | None,
-    settings: Settings,
-    *,
-    streamer: Any = None,
-    report: Callable[[str], None] | None = None,
-    prompt_cache: PromptCache | None = None,
-    detector: Detector | None = None,
-) -> Iterator[GenerationResult]:
+    model: Any, tokenizer: Any, accepted: Accepted, watermark: Signature | None, policy: Policy | None,
+    settings: Settings, *, streamer: Any = None, report: Callable[[str], None] | None = None,
+    prompt_cache: PromptCache | None = None, detector: Detector | None = None,
+) -> Iterator[GenerationResult]:  # fmt: skip
     """Check, plan and run: yield a result for every prompt that `accept_prompts` was given, refused ones first.
 
     What may differ from text to text is read from the requests (`RowSettings`), not from `settings`.

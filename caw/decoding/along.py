@@ -62,18 +62,9 @@ class TextReading:
 
 
 def read_along(
-    model: Any,
-    cache: SiblingCache,
-    row: torch.Tensor,
-    plan: Plan,
-    request: Request,
-    text: Sequence[int],
-    ends: Sequence[int],
-    *,
-    since: int,
-    strengths: Sequence[float],
-    have: int,
-) -> TextReading:
+    model: Any, cache: SiblingCache, row: torch.Tensor, plan: Plan, request: Request, text: Sequence[int],
+    ends: Sequence[int], *, since: int, strengths: Sequence[float], have: int,
+) -> TextReading:  # fmt: skip
     """Read a text behind its prompt, in one row of the cache (int64 [1]) that holds the first `have` tokens of both.
 
     With a target, marking does not rest: that is for whoever takes the choices to decide. Where the policy looks ahead,
@@ -115,15 +106,9 @@ def read_along(
 
 
 def read_records(
-    plan: Plan,
-    request: Request,
-    text: Sequence[int],
-    ends: Sequence[int],
-    record: Record,
-    *,
-    since: int,
+    plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], record: Record, *, since: int,
     strengths: Sequence[float],
-) -> TextReading:
+) -> TextReading:  # fmt: skip
     """As `read_along`, from the records of a text's distributions: no forward.
 
     record: of the positions `plan.history` before the text's first token, and on. Tokens beyond it are not proposed,

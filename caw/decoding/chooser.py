@@ -93,18 +93,10 @@ class Chooser:
     )  # what is allocated here is written later, maybe outside of the caller's inference mode
     @torch.no_grad()
     def __init__(
-        self,
-        watermark: Signature | None,
-        policy: Policy | None = None,
-        *,
-        vocab_size: int,
-        rows: int = 1,
-        ends: Sequence[int] = (),
-        mark_eos: bool | None = None,
-        device: torch.device | str | None = None,
-        backend: str | None = None,
-        tokenizer: Any = None,
-    ) -> None:
+        self, watermark: Signature | None, policy: Policy | None = None, *, vocab_size: int, rows: int = 1,
+        ends: Sequence[int] = (), mark_eos: bool | None = None, device: torch.device | str | None = None,
+        backend: str | None = None, tokenizer: Any = None,
+    ) -> None:  # fmt: skip
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
         check_kinds(watermark, policy)
@@ -157,14 +149,9 @@ class Chooser:
     @torch.inference_mode(False)
     @torch.no_grad()
     def start(
-        self,
-        row: int,
-        prompt: Sequence[int],
-        settings: RowSettings | None = None,
-        *,
-        occurrence: int = 0,
+        self, row: int, prompt: Sequence[int], settings: RowSettings | None = None, *, occurrence: int = 0,
         before: torch.Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Begin a text in a row, replacing the one that is there.
 
         Args:

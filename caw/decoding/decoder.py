@@ -13,7 +13,6 @@ from caw.decoding.choosing import texts_of
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
-from caw.decoding.forward.fused_stack import Installed
 from caw.decoding.plan import Plan
 from caw.decoding.portions import Portions
 from caw.decoding.prefill import prefill
@@ -58,11 +57,9 @@ class Decoder:
         room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
         texts = texts_of(plan, room) if memory is None else memory.texts
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
-            if plan.settings.compile:
-                self.linears: Installed = FusedForwards.kept(model, enabled=plan.kernels.native)
-            else:
-                places = None if facts.device.type == "cpu" and not facts.spread else plan.capacity
-                self.linears = FusedForwards.again(model, enabled=plan.kernels.native, places=places)
+            compiled, native = plan.settings.compile, plan.kernels.native
+            places = None if compiled or (facts.device.type == "cpu" and not facts.spread) else plan.capacity
+            self.linears = FusedForwards.of(model, enabled=native, compiled=compiled, places=places)
             self.step, self.undrafted = make_step(model, plan, texts)
         self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, memory)
         empty = plan.batch, facts.vocab_size, plan.history, facts.device

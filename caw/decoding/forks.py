@@ -114,43 +114,38 @@ class ForkDecoder(Decoder):
 
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Fill empty rows: with prompts, with forks, and for a moment with texts that are only read."""
-        late = [isinstance(request, Fork) and request.stem.closed for _, request in pairs]
-        for (index, request), gone in zip(pairs, late, strict=True):
-            if gone:
-                self.read.append(ActiveSequence(index, request, (), finish_reason="closed"))
-        left = [each for each, gone in zip(zip(numbers, pairs, strict=True), late, strict=True) if not gone]
-        numbers, pairs = [number for number, _ in left], [pair for _, pair in left]
-        known = [
-            isinstance(request, Reading) or (isinstance(request, Fork) and bool(request.begun and request.stem.ids))
-            for _, request in pairs
-        ]
-        whole = [(number, pair) for number, pair, fork in zip(numbers, pairs, known, strict=True) if not fork]
-        for number, _ in whole:
-            self.held[number] = []
-        if whole:
-            super()._fill([number for number, _ in whole], [pair for _, pair in whole])
-        for number, (_, request) in whole:
-            self.held[number] = list(request.known)
-        rest = [(number, pair) for number, pair, fork in zip(numbers, pairs, known, strict=True) if fork]
-        for number, (index, request) in rest:
-            if isinstance(request, Reading):
-                self._read(number, index, request)
-        forks = [(number, pair) for number, pair in rest if not isinstance(pair[1], Reading)]
-        changes = [each for each in forks if self._is_change(each[1][1])]
-        others = [each for each in forks if not self._is_change(each[1][1])]
-        if others:
-            self._fork([number for number, _ in others], [pair for _, pair in others])
-        if changes:
-            self._change([number for number, _ in changes], [pair for _, pair in changes])
+        kinds: dict[str, list[tuple[int, tuple[int, Any]]]] = {}
+        for number, pair in zip(numbers, pairs, strict=True):
+            kinds.setdefault(self._kind(pair[1]), []).append((number, pair))
+        for _, (index, request) in kinds.get("late", ()):
+            self.read.append(ActiveSequence(index, request, (), finish_reason="closed"))
+        if whole := kinds.get("prompt"):
+            for number, _ in whole:
+                self.held[number] = []
+            super()._fill(*map(list, zip(*whole, strict=True)))
+            for number, (_, request) in whole:
+                self.held[number] = list(request.known)
+        for number, (index, request) in kinds.get("reading", ()):
+            self._read(number, index, request)
+        for kind, begin in (("fork", self._fork), ("change", self._change)):
+            if kind in kinds:
+                begin(*map(list, zip(*kinds[kind], strict=True)))
 
-    def _is_change(self, request: Request) -> bool:
-        """Tell whether a fork is the text of its stem up to its last token."""
-        if not isinstance(request, Fork) or request.saves:
-            return False
+    def _kind(self, request: Request) -> str:
+        """Return how a request gets its row. A change is a fork that is its stem's text up to its last token."""
+        if not isinstance(request, Fork):
+            return "prompt"
+        if request.stem.closed:
+            return "late"
+        if isinstance(request, Reading):
+            return "reading"
         begun, stem = list(request.begun), request.stem
-        kept = len(stem.records) > len(begun) - 1 + self.plan.history
+        if not begun or not stem.ids:
+            return "prompt"
         known = list(request.known[:-1])
-        return kept and stem.text[: len(begun) - 1] == begun[:-1] and stem.ids[: len(known)] == known
+        recorded = not request.saves and len(stem.records) > len(begun) - 1 + self.plan.history
+        same = stem.text[: len(begun) - 1] == begun[:-1] and stem.ids[: len(known)] == known
+        return "change" if recorded and same else "fork"
 
     def _change(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Begin forks whose last token is another one: no forward, it is the only candidate of the next step."""

@@ -106,17 +106,9 @@ def needed_of_host(
 
 
 def will_capture(
-    facts: ModelFacts,
-    watermark: Watermark | None,
-    policy: Policy,
-    settings: Settings,
-    kernels: ops.Ops,
-    limits: RowLimits,
-    limit: int | None,
-    asked: bool | None,
-    *,
-    processors: bool,
-) -> bool:
+    facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, kernels: ops.Ops,
+    limits: RowLimits, limit: int | None, asked: bool | None, *, processors: bool,
+) -> bool:  # fmt: skip
     """Tell whether steps are captured; ValueError if compile=True needs it and it is impossible.
 
     Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible. processors: whether logits

@@ -83,13 +83,9 @@ class Accepted:
 
 
 def accept_prompts(
-    tokenizer: Any,
-    prompts: Prompts,
-    facts: ModelFacts,
-    rows: RowSettings | Sequence[RowSettings],
-    *,
+    tokenizer: Any, prompts: Prompts, facts: ModelFacts, rows: RowSettings | Sequence[RowSettings], *,
     chat: bool = False,
-) -> Accepted:
+) -> Accepted:  # fmt: skip
     """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is refused.
 
     rows: settings of all prompts, or of each.

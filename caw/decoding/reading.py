@@ -15,14 +15,9 @@ CHUNK = 2048  # tokens of a row per forward
 
 
 def read(
-    model: Any,
-    cache: SiblingCache,
-    rows: torch.Tensor,
-    prompts: Sequence[Sequence[int]],
-    history: int,
-    start: int,
+    model: Any, cache: SiblingCache, rows: torch.Tensor, prompts: Sequence[Sequence[int]], history: int, start: int,
     chunk: int,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return logits float32 [R, history + 1, V] of the last positions of each prompt, newest first; positions below
     `start` are in the cache already."""
     device = rows.device

@@ -122,15 +122,9 @@ class Step(ABC):
         return self.choosing.record(logits, rows)
 
     def emit(
-        self,
-        state: DecodeState,
-        ladder: Ladder,
-        choice: torch.Tensor,
-        strength: torch.Tensor,
-        capacity: torch.Tensor,
-        emitted: torch.Tensor,
-        forwarded: int,
-    ) -> StepResult:
+        self, state: DecodeState, ladder: Ladder, choice: torch.Tensor, strength: torch.Tensor, capacity: torch.Tensor,
+        emitted: torch.Tensor, forwarded: int,
+    ) -> StepResult:  # fmt: skip
         """Append the chosen tokens where emitted (bool [B]) and return what the step did."""
         choosing, tokens = self.choosing, _column(ladder.candidates, choice)
         choosing.accept(tokens, emitted)

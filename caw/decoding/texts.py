@@ -84,15 +84,9 @@ class Texts(Rows):
 
     @classmethod
     def empty(
-        cls,
-        batch: int,
-        window: int,
-        room: int,
-        device: torch.device,
-        ends: int = 0,
-        evidence: Evidence | None = None,
+        cls, batch: int, window: int, room: int, device: torch.device, ends: int = 0, evidence: Evidence | None = None,
         penalties: Penalties | None = None,
-    ) -> Texts:
+    ) -> Texts:  # fmt: skip
         """Make B = batch rows without a text; room: N, maximum tokens of one. ends: maximum end tokens of one."""
         shapes = {"ends": (batch, ends), "streams": (batch, 2)}
         tensors = {

@@ -21,17 +21,9 @@ from caw.watermarks import Signature
 
 
 def plan_attempts(
-    requests: Sequence[Request],
-    facts: ModelFacts,
-    mark: Mark,
-    settings: Settings,
-    *,
-    model: Any,
-    stops: StopStrings,
-    detector: Detector | None,
-    prompts: PromptCache | None,
-    reader: Signature | None = None,
-) -> Attempts:
+    requests: Sequence[Request], facts: ModelFacts, mark: Mark, settings: Settings, *, model: Any, stops: StopStrings,
+    detector: Detector | None, prompts: PromptCache | None, reader: Signature | None = None,
+) -> Attempts:  # fmt: skip
     """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
 
     reader: the caller's watermark, which the test reads; None = the one that marks.

@@ -51,16 +51,9 @@ class Planned:
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        watermark: Signature,
-        policy: Policy | None,
-        settings: ServerSettings,
-        *,
-        max_memory: str | None = None,
-        compile: bool = False,
-    ) -> None:
+        self, model: Any, tokenizer: Any, watermark: Signature, policy: Policy | None, settings: ServerSettings, *,
+        max_memory: str | None = None, compile: bool = False,
+    ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.facts = facts = ModelFacts.of(model, tokenizer)
         positions = facts.positions or settings.max_length

@@ -128,13 +128,9 @@ class RunAhead:
     """
 
     def __init__(
-        self,
-        step: FixedStep,
-        state: DecodeState,
-        cache: SiblingCache,
-        report: Callable[[str], None] | None = None,
+        self, step: FixedStep, state: DecodeState, cache: SiblingCache, report: Callable[[str], None] | None = None,
         memory: GraphMemory | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.fixed_step, self.state, self.cache, self.report = step, state, cache, report
         self.cuda = state.pending.is_cuda
         self.under_way: deque[_Round] = deque()

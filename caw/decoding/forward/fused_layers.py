@@ -181,14 +181,9 @@ class FusedLayer:
         )  # fmt: skip
 
     def _as_stack(
-        self,
-        hidden: torch.Tensor,
-        rotary: tuple[torch.Tensor, ...],
-        cache: Any,
-        lengths: torch.Tensor,
-        rows: torch.Tensor | None,
-        places: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, ...], cache: Any, lengths: torch.Tensor,
+        rows: torch.Tensor | None, places: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """The layer as a stack of one: on a CPU only that operator knows families."""
         own = slice(self.index, self.index + 1)
         return ops.decoder_stack(
