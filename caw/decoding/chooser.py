@@ -11,7 +11,7 @@ import torch
 from caw import ops
 from caw.checks import require_bool, require_int, require_ints
 from caw.decoding.chooser_checks import (
-    EngineText,
+    ChooserText,
     check_before,
     check_finite,
     check_ids,
@@ -126,7 +126,7 @@ class Chooser:
         )  # fmt: skip
         self.watermark, self.policy = self._plan.watermark, policy
         self._choosing = Choosing(self._plan, texts_of(self._plan, ROOM))
-        self._rows = dict[int, EngineText]()
+        self._rows = dict[int, ChooserText]()
         # the record of p_i is empty until a choice has seen it
         self._unseen = Record.empty(rows, self.device)
         empty = [Record.empty(rows, self.device) for _ in range(1 + self._plan.history)]
@@ -179,7 +179,7 @@ class Chooser:
         self._widen(RowLimits.of([*others, settings], self.ends))
         request = Request(prompt, settings.max_new_tokens, settings, occurrence, mark=mark)
         self._choosing.start([row], [request], [ends])
-        self._rows[row] = EngineText(settings)
+        self._rows[row] = ChooserText(settings)
         empty = Record.empty(1, self.device)
         self._positions.write(torch.tensor([row], device=self.device), [empty, *(known or [empty] * self.history)])
 
@@ -353,7 +353,7 @@ class Chooser:
 
     # What it is given -----------------------------------------------------------------------------------------------
 
-    def _text(self, row: int) -> EngineText:
+    def _text(self, row: int) -> ChooserText:
         if isinstance(row, bool) or not isinstance(row, int):
             raise TypeError(f"row must be an integer, got {shown(row)}; pass a plain one")
         if row not in self._rows:

@@ -4,8 +4,8 @@ A `Stem` keeps the keys and values of a text, and the records of its distributio
 of it: what is equal is copied into the fork's row. A fork that changes one token begins with that token, as the only
 candidate of its first step; for others the last tokens are read again in one forward for all forks, as a step reads
 drafted tokens. On a CPU with the compiled extension the fork's tokens are those of the uninterrupted text, bit by bit.
-A `Reading` decodes nothing: `along.py` says what a mark would change in a text, from the records if they are kept, else
-from one forward.
+A `ReadRequest` decodes nothing: `along.py` says what a mark would change in a text, from the records if they are kept,
+else from one forward.
 
 Where the old text goes on behind a fork, its tokens are the fork's drafts.
 """
@@ -72,7 +72,7 @@ class Fork(Request):
 
 
 @dataclass(frozen=True)
-class Reading(Fork):
+class ReadRequest(Fork):
     """A request to read a text, `begun` and then `last`, and to say what the mark would change in it.
 
     since: the first place that is asked about. strengths: factors of the policy's strength to try.
@@ -90,7 +90,7 @@ class Reading(Fork):
 
 @dataclass(eq=False)
 class ReadSequence(ActiveSequence):
-    """The answer to a `Reading`."""
+    """The answer to a `ReadRequest`."""
 
     reading: TextReading | None = None
 
@@ -137,7 +137,7 @@ class ForkDecoder(Decoder):
             return "prompt"
         if request.stem.closed:
             return "late"
-        if isinstance(request, Reading):
+        if isinstance(request, ReadRequest):
             return "reading"
         begun, stem = list(request.begun), request.stem
         if not begun or not stem.ids:
@@ -240,7 +240,7 @@ class ForkDecoder(Decoder):
             parts.append(read(self.model, self.cache, place, [known], history, len(known) - len(tails[number]), CHUNK))
         return torch.cat(parts)
 
-    def _read(self, number: int, index: int, request: Reading) -> None:
+    def _read(self, number: int, index: int, request: ReadRequest) -> None:
         """Read a text in an empty row, and leave the row."""
         stem = request.stem
         if stem.records and stem.text == request.text:
@@ -259,7 +259,7 @@ class ForkDecoder(Decoder):
         self.cache.lengths[number] = 0
         self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
 
-    def _answer(self, index: int, request: Reading) -> None:
+    def _answer(self, index: int, request: ReadRequest) -> None:
         """Answer a reading from the records that were kept when the text was decoded."""
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         record = Record.joined(request.stem.records)

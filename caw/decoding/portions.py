@@ -38,7 +38,7 @@ def may_portion(plan: Plan) -> bool:
 
 
 @dataclass(eq=False)
-class Begun:
+class OpenPrompt:
     """A prompt that is being read: its ids, and how many of them are in the cache, in the row of the first text.
 
     texts: those that begin with it, each by its row, its number and its request.
@@ -70,7 +70,7 @@ class Portions:
 
     def __init__(self, plan: Plan) -> None:
         self.history, self.device = plan.history, plan.facts.device
-        self.begun: deque[Begun] = deque()
+        self.begun: deque[OpenPrompt] = deque()
         self.steps = deque[float](maxlen=RECENT)  # seconds
         self.token = 0.0  # seconds of reading one, 0 = unknown
         self.since = 0  # tokens read since the last step
@@ -96,7 +96,7 @@ class Portions:
             if one.ids == ids:
                 one.texts.append((row, pair))
                 return
-        self.begun.append(Begun(ids, [(row, pair)]))
+        self.begun.append(OpenPrompt(ids, [(row, pair)]))
 
     def take(
         self, rows: Sequence[int], pairs: Sequence[tuple[int, Request]], *, busy: bool
@@ -197,7 +197,7 @@ class Portions:
         self.took(count, time.perf_counter() - before)
         return done
 
-    def _share(self, cache: SiblingCache, one: Begun) -> None:
+    def _share(self, cache: SiblingCache, one: OpenPrompt) -> None:
         """Copy the keys and values of a prompt to the rows of its other texts."""
         length, others = len(one.ids), [row for row, _ in one.texts[1:]]
         if others:

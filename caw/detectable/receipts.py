@@ -124,7 +124,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Kept:
+class GuardReport:
     """What a guard did. name: what it keeps. changes: stretches of the text that are not the unmarked one's. error: the
     last one of the caller's own reader, else empty. kept: whether it is; None = there was nothing of that kind to keep.
     rolled: tokens of the rollouts. subkey: the one that the text was changed under.
@@ -145,7 +145,7 @@ def text_digest(text: str) -> str:
 
 
 def write_receipt(
-    chosen: Candidate, attempts: int, trial: Trial, policy: Policy, guarded: Kept | None = None
+    chosen: Candidate, attempts: int, trial: Trial, policy: Policy, guarded: GuardReport | None = None
 ) -> Receipt:
     """Write the receipt of the candidate to return. guarded: what its guard did, None without one."""
     detector = trial.under(chosen.request.row.key)
@@ -176,7 +176,7 @@ def write_receipt(
     )
 
 
-def _of_mark(trial: Trial, chosen: Candidate, guarded: Kept | None) -> dict[str, Any]:
+def _of_mark(trial: Trial, chosen: Candidate, guarded: GuardReport | None) -> dict[str, Any]:
     """The fields of what marked a text."""
     if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
         return {}
@@ -187,7 +187,7 @@ def _of_mark(trial: Trial, chosen: Candidate, guarded: Kept | None) -> dict[str,
     return {**part, "subkey": own.subkey if guarded is None else guarded.subkey, "subkeys": own.subkeys}
 
 
-def _of_guard(guarded: Kept) -> dict[str, Any]:
+def _of_guard(guarded: GuardReport) -> dict[str, Any]:
     """The fields of a guarded text."""
     return {
         "keeps": guarded.name, "kept": guarded.kept, "changes": guarded.changes,

@@ -20,13 +20,13 @@ from statistics import NormalDist
 from typing import Any, Protocol
 
 from caw.decoding.along import MarkedChoice
-from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
+from caw.decoding.forks import Fork, ReadRequest, ReadSequence, Stem
 from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.keeping import Keeping
-from caw.detectable.receipts import Kept
+from caw.detectable.receipts import GuardReport
 from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
@@ -57,7 +57,7 @@ class Ended:
     sequence: ActiveSequence
     text: str
     verdict: Verdict
-    kept: Kept
+    kept: GuardReport
     strength: float = 0.0
 
 
@@ -120,7 +120,7 @@ class TextRules(Protocol):
         """Tell whether tokens, without an end token, are allowed: as a whole text if it ended, else as a beginning."""
 
 
-class Search:
+class GuardSearch:
     """A generator (`run`) that yields requests and is sent their sequences, in any order.
 
     Args:
@@ -266,9 +266,9 @@ class Search:
             possible=self._possible if self.keeping.possible else None,
         )  # fmt: skip
 
-    def _reading(self, tokens: Sequence[int]) -> Reading:
+    def _reading(self, tokens: Sequence[int]) -> ReadRequest:
         asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
-        return Reading(
+        return ReadRequest(
             asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
             strengths=self.strengths, mark=self._mark,
         )  # fmt: skip
@@ -405,7 +405,7 @@ class Search:
         keeping = self.keeping
         holds, error = (True, "") if keeping is None else (keeping.verdict(version.text), keeping.error)
         own = self.own.mark
-        kept = Kept(
+        kept = GuardReport(
             self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled, getattr(own, "subkey", 0)
         )  # fmt: skip
         verdict = self.trial(version.text, self.request.row.key)  # by the whole detector

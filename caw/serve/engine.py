@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from caw.decoding.decoder import Decoder
-from caw.decoding.forks import Fork, Reading
+from caw.decoding.forks import Fork, ReadRequest
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
@@ -47,7 +47,7 @@ class _Making:
         """Process the text's existing start, and return the request for the decoder."""
         self.request = request
         self.thinking = self.job.thinking() if self.job.thinking else None
-        self.grammar = self.job.grammar() if self.job.grammar and not isinstance(request, Reading) else None
+        self.grammar = self.job.grammar() if self.job.grammar and not isinstance(request, ReadRequest) else None
         if self.grammar is not None:
             self.grammar.go_on(request.begun)
         if self.thinking is None or not request.begun:
