@@ -304,7 +304,7 @@ class Chooser:
         if choosing.drawn_free is not None:
             drawn, nats, beginning = choosing.drawn_free
             free = (beginning & (tokens == drawn)).tolist()
-            surprisals = [value if own else None for own, value in zip(free, nats.tolist(), strict=True)]
+            surprisals = [value if free_draw else None for free_draw, value in zip(free, nats.tolist(), strict=True)]
         for row, token, surprisal in zip(rows, tokens.tolist(), surprisals, strict=True):
             text = self._rows[row]
             text.chosen, text.open = token, False

@@ -39,7 +39,7 @@ NEAR = 24  # places by which the old text may go on earlier or later
 
 @dataclass(eq=False)
 class Stem:
-    """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved.
+    """Keys and values of the tokens `ids`, prompt included: `shared`, then `rest`. Empty until a text is saved.
 
     records: of the text that was decoded with it, those of the positions `history` before its first token, and on.
     text: its tokens. Both are empty where steps are captured. closed: nobody needs forks of it any more.
@@ -47,7 +47,7 @@ class Stem:
 
     ids: list[int] = field(default_factory=list)
     shared: list[torch.Tensor] | None = None
-    own: list[torch.Tensor] = field(default_factory=list)
+    rest: list[torch.Tensor] = field(default_factory=list)
     start: int = 0
     records: list[Record] = field(default_factory=list)
     text: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Stem:
 
     def close(self) -> None:
         """Forget the text, whose tensors are freed; forks of it that still wait end without a token."""
-        self.ids, self.shared, self.own, self.start = [], None, [], 0
+        self.ids, self.shared, self.rest, self.start = [], None, [], 0
         self.records, self.text, self.closed = [], [], True
 
 
@@ -109,8 +109,8 @@ class ForkDecoder(Decoder):
         self.portioned = False  # whose row is copied has been read whole
         self.ragged = not plan.captured and plan.why_no_drafts in ("", NEVER) and self.cache.packs
         if isinstance(self.step, DraftStep):
-            own = self.step.proposer
-            self.step.proposer = ForkProposer(own.drafter, own.width, own.vocab_size)
+            proposer = self.step.proposer
+            self.step.proposer = ForkProposer(proposer.drafter, proposer.width, proposer.vocab_size)
 
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Fill empty rows: with prompts, with forks, and for a moment with texts that are only read."""
@@ -151,15 +151,15 @@ class ForkDecoder(Decoder):
         """Begin forks whose last token is another one: no forward, it is the only candidate of the next step."""
         state, back = self.state, self.plan.history
         begun: list[tuple[int, Request]] = []
-        kept: list[Sequence[Record]] = []
+        windows: list[Sequence[Record]] = []
         for number, (index, request) in zip(numbers, pairs, strict=True):
             assert isinstance(request, Fork)
             before, place = list(request.known[:-1]), len(request.begun) - 1
             self._copy(number, request.stem, before, len(before))
             self.held[number] = before
-            kept.append(request.stem.records[place : place + back + 1][::-1])
+            windows.append(request.stem.records[place : place + back + 1][::-1])
             begun.append((index, dataclasses.replace(request, begun=tuple(request.begun[:-1]))))
-        records = [Record.joined(each) for each in zip(*kept, strict=True)]
+        records = [Record.joined(each) for each in zip(*windows, strict=True)]
         logits = torch.zeros(len(numbers), state.logits.shape[1], device=state.logits.device)  # nothing is chosen
         self._begin(numbers, begun, logits, records)
         forced = torch.full_like(state.pending, -1) if state.forced is None else state.forced
@@ -216,17 +216,17 @@ class ForkDecoder(Decoder):
         """Read what follows the committed tokens of each row, all in one forward; logits [R, history + 1, V], newest
         first."""
         cache, history = self.cache, self.plan.history
-        own = [tails.get(number, [])[:1] for number in range(cache.batch)]
+        roots = [tails.get(number, [])[:1] for number in range(cache.batch)]
         chains = [Chain(0, tails.get(number, [])[1:]) for number in range(cache.batch)]
-        tree = DraftTree.of(own, chains, cache.lengths.tolist())
-        found = forward_drafted(self.model, cache, tree).float()
+        tree = DraftTree.of(roots, chains, cache.lengths.tolist())
+        logits = forward_drafted(self.model, cache, tree).float()
         rows = []
         for number, tail in tails.items():
             places = [int(tree.first[number]), *(tree.drafts[number] + place for place in range(len(tail) - 1))]
             newest = places[::-1]
             rows.append([newest[min(back, len(newest) - 1)] for back in range(history + 1)])
             cache.lengths[number] += len(tail)
-        return found[torch.tensor(rows)]
+        return logits[torch.tensor(rows)]
 
     def _read_each(
         self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]], tails: dict[int, list[int]]
@@ -251,35 +251,35 @@ class ForkDecoder(Decoder):
         self._copy(number, request.stem, known, same)
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         row = torch.tensor([number], device=self.cache.lengths.device)
-        found = read_along(
+        reading = read_along(
             self.model, self.cache, row, self.reading, request, request.text, ends,
             since=request.since, strengths=request.strengths, have=same,
         )  # fmt: skip
         self.held[number] = known
         self.cache.lengths[number] = 0
-        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=reading))
 
     def _answer(self, index: int, request: ReadRequest) -> None:
         """Answer a reading from the records that were kept when the text was decoded."""
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         record = Record.joined(request.stem.records)
-        found = read_records(
+        reading = read_records(
             self.reading, request, request.text, ends, record,
             since=request.since, strengths=request.strengths,
         )  # fmt: skip
-        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=reading))
 
     def _copy(self, number: int, stem: Stem, known: list[int], same: int) -> None:
         """Put the first `same` tokens of a stem into a row, without those that it holds already."""
-        held = min(common_length([self.held[number], known]), same)
+        start = min(common_length([self.held[number], known]), same)
         self.held[number] = []
-        if held < min(stem.start, same) and stem.shared is not None:
+        if start < min(stem.start, same) and stem.shared is not None:
             self.cache.copy_in(number, 0, stem.shared)
-            held = stem.start
-        if held < same:
-            [own] = stem.own
-            held = max(held, stem.start)
-            self.cache.copy_in(number, held, [own[..., held - stem.start : same - stem.start, :]])
+            start = stem.start
+        if start < same:
+            [rest] = stem.rest
+            start = max(start, stem.start)
+            self.cache.copy_in(number, start, [rest[..., start - stem.start : same - stem.start, :]])
         self.cache.lengths[number] = same
 
     def _save(self, number: int, stem: Stem, ids: list[int]) -> None:
@@ -287,7 +287,7 @@ class ForkDecoder(Decoder):
         shared = self.cache.shared
         stem.start = self.waiting.shared if shared is not None else 0
         stem.shared = shared if stem.start else None
-        stem.own, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
+        stem.rest, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
 
     def _free(self, number: int, sequence: ActiveSequence) -> None:
         request = sequence.request

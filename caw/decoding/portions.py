@@ -33,8 +33,8 @@ LONGER = 0.9  # quantile of these that is a step's time: of those held up few co
 
 def may_portion(plan: Plan) -> bool:
     """Tell whether a prompt's bits do not depend on the portions that it is read in."""
-    own = plan.settings.prefill_attention == "sdpa" and plan.kernels.native and not plan.captured
-    return own and plan.facts.device.type == "cpu" and plan.limit is None and plan.prompt_cache is None
+    plain = plan.settings.prefill_attention == "sdpa" and plan.kernels.native and not plan.captured
+    return plain and plan.facts.device.type == "cpu" and plan.limit is None and plan.prompt_cache is None
 
 
 @dataclass(eq=False)
@@ -188,8 +188,8 @@ class Portions:
             if last:
                 self.begun.remove(one)
                 self._share(cache, one)
-                found = first_records(cache, logits, [length])
-                done += [(row, pair, *found) for row, pair in one.texts]
+                distributions = first_records(cache, logits, [length])
+                done += [(row, pair, *distributions) for row, pair in one.texts]
             else:
                 cache.lengths[row] = 0  # a row without a text reads no prefix
             if not busy:
@@ -201,7 +201,7 @@ class Portions:
         """Copy the keys and values of a prompt to the rows of its other texts."""
         length, others = len(one.ids), [row for row, _ in one.texts[1:]]
         if others:
-            kept = cache.copy_out(one.row, 0, length)
+            keys_values = cache.copy_out(one.row, 0, length)
             for row in others:
-                cache.copy_in(row, 0, kept)
+                cache.copy_in(row, 0, keys_values)
             set_lengths(cache, others, [length] * len(others))

@@ -28,17 +28,17 @@ class PromptWarning(UserWarning):
 class Remark:
     """A remark about one prompt.
 
-    index: its place among the prompts given. said: what it must be and is not, to follow the words "prompt 3".
+    index: its place among the prompts given. text: what it must be and is not, to follow the words "prompt 3".
     error: the kind of error that it is, None where the prompt is continued all the same.
     """
 
     index: int
-    said: str
+    text: str
     error: type[Exception] | None = None
 
     def of(self, prompt: str) -> str:
         """Return the sentence, with the prompt called by this name."""
-        return f"{prompt} {self.said}"
+        return f"{prompt} {self.text}"
 
     def __str__(self) -> str:
         return self.of(f"prompt {self.index}")
@@ -103,12 +103,12 @@ def accept_prompts(
         except PromptError as refused:
             accepted.refused.append(Remark(index, *refused.args))
             continue
-        budget, said = fit_budget(facts, len(ids), settings[index].max_new_tokens)
+        budget, remark = fit_budget(facts, len(ids), settings[index].max_new_tokens)
         if not budget:
-            accepted.refused.append(Remark(index, said, ValueError))
+            accepted.refused.append(Remark(index, remark, ValueError))
             continue
-        if said:
-            accepted.shortened.append(Remark(index, said))
+        if remark:
+            accepted.shortened.append(Remark(index, remark))
         accepted.indices.append(index)
         texts.append(ids)
         budgets.append(budget)
@@ -152,8 +152,8 @@ def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat:
         try:
             encoded.append(_encode(tokenizer, prompt, chat, facts.vocab_size))
         except PromptError as refused:
-            said, kind = refused.args
-            raise kind(str(Remark(index, said))) from None
+            why, kind = refused.args
+            raise kind(str(Remark(index, why))) from None
     return encoded
 
 
@@ -205,8 +205,8 @@ def tokens_of(tokenizer: Any, prompt: Any, chat: bool) -> list[int]:
             raise PromptError("is a conversation, which needs the model's chat template; say chat=True", ValueError)
         return _chat_tokens(tokenizer, prompt)
     if chat:
-        said = f"must be a str or a list of messages with chat=True, got {type(prompt).__name__}; leave chat out"
-        raise PromptError(said, TypeError)
+        why = f"must be a str or a list of messages with chat=True, got {type(prompt).__name__}; leave chat out"
+        raise PromptError(why, TypeError)
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     expected = "must be a str or a list of token ids, got"
     if not isinstance(ids, Sequence) or isinstance(ids, bytes):

@@ -133,8 +133,8 @@ class Step(ABC):
         sound = state.current.logsumexp.isfinite()
         broken = choosing.texts.active & ~(sound & (choosing.texts.refused == 0) if self.plan.unbounded else sound)
         shown = ladder.candidates, ladder.counts, strength, capacity
-        said = LogProbs.of(state.logits, state.current, tokens) if self.plan.limits.log_probs else None
-        return StepResult(emitted, tokens, choice, *shown, broken, forwarded, said)
+        log_probs = LogProbs.of(state.logits, state.current, tokens) if self.plan.limits.log_probs else None
+        return StepResult(emitted, tokens, choice, *shown, broken, forwarded, log_probs)
 
     # What a kind of step decides ------------------------------------------------------------------------------------
 

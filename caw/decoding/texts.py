@@ -180,8 +180,8 @@ class Texts(Rows):
     def emit(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Append tokens int64 [B] where emitted (bool [B])."""
         place = (self.counts + self.window).clamp(max=self.padded_tokens.shape[1] - 1)[:, None]
-        kept = self.padded_tokens.gather(1, place)
-        self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))
+        before = self.padded_tokens.gather(1, place)
+        self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], before))
         self.counts += emitted
 
     def put(self, row: int, tokens: Sequence[int]) -> None:

@@ -47,16 +47,16 @@ class UndetectedError(ValueError):
 
     def of(self, text: str) -> str:
         """Return the message, with the owner's name of the text."""
-        made, what, remedy = self.receipt.attempts, "attempt", "allow more tokens or attempts"
+        count, what, remedy = self.receipt.attempts, "attempt", "allow more tokens or attempts"
         if self.receipt.rollouts is not None:
-            made, what, remedy = (
+            count, what, remedy = (
                 self.receipt.rollouts,
                 "rollout",
                 "allow more tokens or rollouts, let the guard keep less",
             )
         return (
-            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {made} {what}"
-            f"{'s' * (made != 1)} ({self.receipt.reason}); {remedy}, or use on_undetected='keep'"
+            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {count} {what}"
+            f"{'s' * (count != 1)} ({self.receipt.reason}); {remedy}, or use on_undetected='keep'"
         )
 
 
@@ -193,12 +193,12 @@ class DetectableTexts(Attempts):
     def _finish(self, text: _TextAttempts) -> Finished:
         if not text.candidates:
             return text.place, text.failed[0], None
-        found = any_found(text.candidates)
-        if found:
+        detected = any_found(text.candidates)
+        if detected:
             chosen = self.selection.choose(text.candidates)
         else:
             chosen = min(text.candidates, key=lambda candidate: candidate.p_value)
         sequence, receipt = chosen.sequence, write_receipt(chosen, text.started, self.trial, self.policy)
-        if not found and self.settings.on_undetected == "drop":
+        if not detected and self.settings.on_undetected == "drop":
             sequence.withhold()
         return text.place, sequence, receipt

@@ -107,10 +107,10 @@ class GuardedTexts(Attempts):
         return None
 
     def _finish(self, text: _TextSearch, ended: Ended) -> Finished:
-        sequence, found = ended.sequence, ended.verdict.found
+        sequence, detected = ended.sequence, ended.verdict.found
         chosen = Candidate(ended.text, ended.strength, ended.verdict, sequence.request, sequence)
-        receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.kept)
-        if not found and self.settings.on_undetected == "drop":
+        receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.report)
+        if not detected and self.settings.on_undetected == "drop":
             sequence.withhold()
         return self._close(text, sequence, receipt)
 

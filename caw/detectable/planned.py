@@ -67,8 +67,8 @@ def attempts_of(
     selection = selection or Selection(weakest)
     planned = efforts(watermark, policy, settings, unmarked=selection.unmarked)
     # processes that split a model keep different prompts; one attempt reads each prompt once anyway
-    own = shared and prompts is None and len(planned) > 1
+    apart = shared and prompts is None and len(planned) > 1
     return DetectableTexts(
-        requests, trial, planned, selection, stops, settings, policy, PromptCache() if own else prompts, forget=own,
+        requests, trial, planned, selection, stops, settings, policy, PromptCache() if apart else prompts, forget=apart,
         greatest=greatest,
     )  # fmt: skip

@@ -180,11 +180,11 @@ def _of_mark(trial: Trial, chosen: Candidate, guarded: GuardReport | None) -> di
     """The fields of what marked a text."""
     if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
         return {}
-    own = trial.marking(chosen.request.row)
-    part: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
-    if not isinstance(own, FormattedList) or own.tried == range(1):
+    part_mark = trial.marking(chosen.request.row)
+    part: dict[str, Any] = {} if part_mark is trial.mark else {"family": part_mark.name}
+    if not isinstance(part_mark, FormattedList) or part_mark.tried == range(1):
         return part
-    return {**part, "subkey": own.subkey if guarded is None else guarded.subkey, "subkeys": own.subkeys}
+    return {**part, "subkey": part_mark.subkey if guarded is None else guarded.subkey, "subkeys": part_mark.subkeys}
 
 
 def _of_guard(guarded: GuardReport) -> dict[str, Any]:
@@ -197,10 +197,10 @@ def _of_guard(guarded: GuardReport) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of this library and of the packages that affect its texts."""
-    found = {"caw": caw.__version__}
+    numbers = {"caw": caw.__version__}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:  # a detector needs neither
             continue
-    return found
+    return numbers

@@ -36,8 +36,8 @@ def make_policy(name: str, **parameters: Any) -> Policy:
     """Build the policy of a name in POLICIES. Raises what its class raises, KeyError for other parameters."""
     entry = POLICIES[name]
     arguments = {entry.parameters[parameter]: value for parameter, value in parameters.items()}
-    made: Policy = getattr(importlib.import_module("caw.policies"), entry.class_name)(**arguments)
-    return made
+    policy: Policy = getattr(importlib.import_module("caw.policies"), entry.class_name)(**arguments)
+    return policy
 
 
 def policy_name(policy: Policy) -> str:

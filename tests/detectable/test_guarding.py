@@ -255,7 +255,7 @@ def test_what_a_finished_text_is_forked_from_is_freed(model: Any, monkeypatch: p
     stems: list[Stem] = []
     monkeypatch.setattr(search, "Stem", lambda: (stems.append(Stem()), stems[-1])[1])
     held = [
-        sum(bool(each.own) for each in stems)
+        sum(bool(each.rest) for each in stems)
         for _ in caw.iter_generate(model, tokenizer(), PROMPTS[:2], batch_size=1, **without(OPTIONS, "progress"))
     ]
     assert held == [0, 0] and len(stems) == 2

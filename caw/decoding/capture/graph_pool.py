@@ -82,10 +82,10 @@ def claim(model: Any, plan: Plan) -> GraphMemory | None:
         return None
     with _lock:
         there = _pool.get(model, [])
-        found = next((one for one in there if one.about == about and one.fits(plan)), None)
-        if found is not None:
-            there.remove(found)
-    return found
+        match = next((one for one in there if one.about == about and one.fits(plan)), None)
+        if match is not None:
+            there.remove(match)
+    return match
 
 
 def make_cache(plan: Plan, beside: int, memory: GraphMemory | None) -> SiblingCache:
@@ -148,12 +148,12 @@ def _places(network: Evaluator | None) -> list[int]:
 
 def _weights(model: Any) -> tuple[Any, ...] | None:
     """Every module, and where each of its tensors lies; None for modules of others and for such with hooks."""
-    found: list[Any] = []
+    places: list[Any] = []
     for module in model.modules():
         hooks = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
         if hooks or not type(module).__module__.startswith(OWN):
             return None
         tensors = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
-        found.append((id(module), type(module), module.training))
-        found += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors]
-    return (*found, *rotations_of(model))
+        places.append((id(module), type(module), module.training))
+        places += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors]
+    return (*places, *rotations_of(model))

@@ -143,8 +143,8 @@ class RunAhead:
         """Make a ring and a step for the current batch."""
         self.batch = self.state.batch
         plan, rungs = self.fixed_step.plan, self.fixed_step.plan.rungs
-        device, said = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
-        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, said)
+        device, log_probs = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
+        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, log_probs)
         self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None

@@ -73,12 +73,12 @@ class Ahead:
     def find(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tell whether tokens int64 [B] are the next of their drafts, bool [B]; their rows and places int64 [B], 0
         where they are not."""
-        found = [
+        matches = [
             draft[0] if draft and draft[0].token == token else None
             for draft, token in zip(self.drafts, tokens.tolist(), strict=True)
         ]
-        known = torch.tensor([one is not None for one in found])
-        rows, places = (torch.tensor([one[what] if one else 0 for one in found]) for what in (1, 2))
+        known = torch.tensor([one is not None for one in matches])
+        rows, places = (torch.tensor([one[what] if one else 0 for one in matches]) for what in (1, 2))
         return known, rows, places
 
     def advance(self, moved: torch.Tensor) -> None:
@@ -114,12 +114,12 @@ class DraftStep(EagerStep):
 
         The forward has been made when this returns; what it decides after the first token is decided when asked for.
         """
-        kept = list(rows)
-        self._leave(kept)
-        self.rows, self._tree, self._ahead = kept, None, None
+        current = list(rows)
+        self._leave(current)
+        self.rows, self._tree, self._ahead = current, None, None
         first = self.decode(self.state, self.cache)
         self.choosing.texts.finish(first.tokens, first.emitted)
-        return ((result, kept) for result in itertools.chain([first], self.go_on(self.state, self.cache)))
+        return ((result, current) for result in itertools.chain([first], self.go_on(self.state, self.cache)))
 
     def close(self) -> None:
         self._leave(())
@@ -185,11 +185,11 @@ class DraftStep(EagerStep):
             assert self._ahead is not None
             return self._ahead.logits, self._walking[1]
         numbers = torch.where(self.choosing.texts.active, 1 if counts is None else counts, 0).tolist()
-        own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
-        chains, trusts = self._propose(own)
+        carried = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
+        chains, trusts = self._propose(carried)
         if not any(chain.tokens for chain in chains):
             return super().logits(state, cache, candidates, counts)
-        tree = DraftTree.of(own, chains, cache.lengths.tolist())
+        tree = DraftTree.of(carried, chains, cache.lengths.tolist())
         self._tree = tree, chains, trusts
         return forward_drafted(self.model, cache, tree), tree.first
 
@@ -198,20 +198,20 @@ class DraftStep(EagerStep):
         if self._walking is None or rows is None:
             return super().record(logits, rows)
         assert rows.numel() == len(self.rows), "a walk chooses the token that was forwarded"
-        found = Record.empty(rows.numel(), rows.device)
+        records = Record.empty(rows.numel(), rows.device)
         walking = self._walking[0]
-        found.write(walking, super().record(logits, rows[walking]))
-        return found
+        records.write(walking, super().record(logits, rows[walking]))
+        return records
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
         """A draft and its trust for every row."""
         batch, chains, trusts = sum(map(bool, candidates)), list[Chain](), list[int]()
-        for sequence, own in zip(self.rows, candidates, strict=True):
+        for sequence, tokens in zip(self.rows, candidates, strict=True):
             chain, trust = Chain(), 0
-            if sequence is not None and own:
-                chain, trust = self.proposer.chain(sequence, own, batch)
+            if sequence is not None and tokens:
+                chain, trust = self.proposer.chain(sequence, tokens, batch)
                 if sequence.trace.drafts is not None:
-                    sequence.trace.drafts.add(len(own) + len(chain.tokens), len(chain.tokens))
+                    sequence.trace.drafts.add(len(tokens) + len(chain.tokens), len(chain.tokens))
             chains.append(chain)
             trusts.append(trust)
         return chains, trusts
@@ -223,7 +223,7 @@ class DraftStep(EagerStep):
         if self._tree is not None and self._walking is None:
             tree, chains, trusts = self._tree
             pairs = zip(chosen.tolist(), moved.tolist(), chains, strict=True)
-            follow = [own and choice == chain.root for choice, own, chain in pairs]
+            follow = [right and choice == chain.root for choice, right, chain in pairs]
             self._ahead = Ahead.of(forwarded.logits, tree, chains, trusts, follow)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:

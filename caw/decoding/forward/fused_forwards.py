@@ -164,6 +164,6 @@ class _SmallNorm:
         weight = self.layer.weight
         known = weight.dtype in GPU_DTYPES and weight.dtype == x.dtype and plain(weight)
         if not known or not few_enough(x) or not 1 <= x.shape[-1] <= GPU_WIDTH:
-            own: torch.Tensor = type(self.layer).forward(self.layer, x)
-            return own
+            normed: torch.Tensor = type(self.layer).forward(self.layer, x)
+            return normed
         return ops.rms_norm(x.contiguous(), weight, self.eps, self.offset)

@@ -112,7 +112,7 @@ def check_prefill_attention(how: Any, device: torch.device, dtype: torch.dtype) 
             "with `pip install flash-attn`, or use 'sdpa'"
         ) from None
     if device.type != "cuda" or dtype not in FLASH_DTYPES:
-        found = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
         raise ValueError(
-            f"prefill_attention='flash_attention_2' needs float16 or bfloat16 on CUDA, got {found}; use 'sdpa'"
+            f"prefill_attention='flash_attention_2' needs float16 or bfloat16 on CUDA, got {where}; use 'sdpa'"
         )

@@ -159,9 +159,9 @@ class SiblingCache(Cache):
         assert self.store is not None
         return [self.store[:, :, row, :, start:end].clone()]
 
-    def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
+    def copy_in(self, row: int, start: int, copies: Sequence[torch.Tensor]) -> None:
         """Write what `copy_out` took into a row, from position `start` on."""
-        [keys_values] = kept
+        [keys_values] = copies
         self.allocate(keys_values[0, :1], keys_values[0, 1:])
         assert self.store is not None
         self.store[:, :, row, :, start : start + keys_values.shape[3]] = keys_values
@@ -248,8 +248,8 @@ class SpreadCache(Cache):
     def copy_out(self, row: int, start: int, end: int) -> list[torch.Tensor]:
         return [copy for part in self.parts for copy in part.copy_out(row, start, end)]
 
-    def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
-        for part, copy in zip(self.parts, kept, strict=True):
+    def copy_in(self, row: int, start: int, copies: Sequence[torch.Tensor]) -> None:
+        for part, copy in zip(self.parts, copies, strict=True):
             part.copy_in(row, start, [copy])
 
     def begin_forward(self, slot: int = 0) -> None:
