@@ -1,4 +1,4 @@
-"""The settings and tokenizer of a .gguf file, converted once, because that takes seconds.
+"""The settings and tokenizer of a model, written once, because converting and importing what reads them takes seconds.
 
 transformers parses a tokenizer.json several times when it loads one. Where a tokenizer is no more than its backend
 (`why_not_fast`), the backend's file is read alone, which takes a third of the time and half of the memory.
@@ -6,7 +6,7 @@ transformers parses a tokenizer.json several times when it loads one. Where a to
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caw.models.gguf import require_gguf_packages, settings_place
 from caw.models.gguf_account import Account
@@ -17,7 +17,11 @@ from caw.models.made_once import listed, made_once, write_list
 from caw.models.messages import one_sentence, quiet
 from caw.models.tokenizer import why_not_fast
 
+if TYPE_CHECKING:
+    from caw.models.llamas import LanguageModel
+
 TOKENIZER, ENTRIES, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+MODEL = "model.json"  # every entry of both configs: what classes of transformers would add is there
 
 
 def settings_folder(file: GGUFFile) -> Path:
@@ -30,10 +34,29 @@ def settings_folder(file: GGUFFile) -> Path:
 
 def settings_tokenizer(folder: Path) -> Any:
     """Return the tokenizer in such a folder, with the ids and texts of AutoTokenizer's."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     if not (listed(folder) or {}).get("backend_alone"):
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return _backend_alone(folder)
+
+
+def settings_model(folder: Path) -> "LanguageModel | None":
+    """Return the model in such a folder, without weights, of our own modules; None if they do not compute it."""
+    import torch
+
+    from caw.models.llamas import LanguageModel, Settings, has_modules
+
+    entries = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+    if not has_modules(entries["config"]):
+        return None
+    with torch.device("meta"):
+        return LanguageModel(Settings(entries["config"]), entries["generation_config"])
+
+
+def _backend_alone(folder: Path) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     entries = json.loads((folder / ENTRIES).read_text(encoding="utf-8"))
     del entries["tokenizer_class"]
     if (folder / TEMPLATE).is_file():
@@ -44,12 +67,19 @@ def settings_tokenizer(folder: Path) -> Any:
 def _write(file: GGUFFile, work: Path) -> None:
     """Write config.json and the tokenizer into the folder `work`."""
     require_gguf_packages()
-    from transformers import AutoConfig
+    from transformers import AutoConfig, GenerationConfig
 
     settings = config_settings(Account(file))
     with quiet(), one_sentence(file.path):
-        AutoConfig.for_model(**settings).save_pretrained(work)
-        tokenizer = gguf_tokenizer(file)
-        tokenizer.save_pretrained(work)
-        alone = not why_not_fast(tokenizer)
-    write_list(work, backend_alone=alone)
+        config = AutoConfig.for_model(**settings, dtype="float32")
+        write_settings(work, config, GenerationConfig.from_model_config(config), gguf_tokenizer(file))
+
+
+def write_settings(work: Path, config: Any, generation_config: Any, tokenizer: Any) -> None:
+    """Write what `settings_tokenizer` and `settings_model` read into a folder."""
+    config.save_pretrained(work)
+    tokenizer.save_pretrained(work)
+    whole = {"config": config, "generation_config": generation_config}
+    entries = {name: json.loads(one.to_json_string(use_diff=False)) for name, one in whole.items()}
+    (work / MODEL).write_text(json.dumps(entries), encoding="utf-8")
+    write_list(work, backend_alone=not why_not_fast(tokenizer))
