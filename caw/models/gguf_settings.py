@@ -43,15 +43,12 @@ def settings_tokenizer(folder: Path) -> Any:
 
 def settings_model(folder: Path) -> "LanguageModel | None":
     """Return the model in such a folder, without weights, of our own modules; None if they do not compute it."""
-    import torch
-
     from caw.models.llamas import LanguageModel, Settings, has_modules
 
     entries = json.loads((folder / MODEL).read_text(encoding="utf-8"))
     if not has_modules(entries["config"]):
         return None
-    with torch.device("meta"):
-        return LanguageModel(Settings(entries["config"]), entries["generation_config"])
+    return LanguageModel(Settings(entries["config"]), entries["generation_config"])
 
 
 def _backend_alone(folder: Path) -> Any:

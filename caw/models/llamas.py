@@ -46,12 +46,16 @@ def has_modules(entries: dict[str, Any]) -> bool:
     return entries.get("model_type") in FAMILIES and entries.get("hidden_act") == "silu" and usual and not any(asked)
 
 
+def _linear(inputs: int, outputs: int, bias: bool) -> Linear:
+    return Linear(inputs, outputs, bias=bias, device="meta")
+
+
 class RMSNorm(torch.nn.Module):
     """Divide by the root of the mean square in float32, then multiply by the weight."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
-        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(size)), eps
+        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.empty(size, device="meta")), eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.to(torch.float32)
@@ -89,8 +93,8 @@ class MLP(torch.nn.Module):
         super().__init__()
         sizes = config.hidden_size, config.intermediate_size
         bias = config.model_type == "llama" and config.mlp_bias
-        self.gate_proj, self.up_proj = (Linear(*sizes, bias=bias) for _ in range(2))
-        self.down_proj = Linear(*sizes[::-1], bias=bias)
+        self.gate_proj, self.up_proj = (_linear(*sizes, bias) for _ in range(2))
+        self.down_proj = _linear(*sizes[::-1], bias)
         self.act_fn = torch.nn.SiLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,9 +111,9 @@ class Attention(torch.nn.Module):
         self.scaling, kind = config.head_dim**-0.5, config.model_type
         width, kept = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
         bias = kind == "qwen2" or (kind != "mistral" and config.attention_bias)
-        self.q_proj = Linear(config.hidden_size, width, bias=bias)
-        self.k_proj, self.v_proj = (Linear(config.hidden_size, kept, bias=bias) for _ in range(2))
-        self.o_proj = Linear(width, config.hidden_size, bias=bias and kind != "qwen2")
+        self.q_proj = _linear(config.hidden_size, width, bias)
+        self.k_proj, self.v_proj = (_linear(config.hidden_size, kept, bias) for _ in range(2))
+        self.o_proj = _linear(width, config.hidden_size, bias and kind != "qwen2")
         if kind == "qwen3":
             self.q_norm, self.k_norm = (_named("Qwen3", RMSNorm)(self.head_dim, config.rms_norm_eps) for _ in range(2))
 
@@ -151,7 +155,9 @@ class Model(torch.nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config, family = config, FAMILIES[config.model_type]
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        size = config.vocab_size, config.hidden_size
+        # drawn numbers would bring torch's compiler, another second
+        self.embed_tokens = Embedding(*size, _weight=torch.empty(size, device="meta"))
         layer = _named(family, DecoderLayer)
         self.layers = torch.nn.ModuleList(layer(config, i) for i in range(config.num_hidden_layers))
         self.norm = _named(family, RMSNorm)(config.hidden_size, config.rms_norm_eps)
@@ -177,7 +183,7 @@ def _named(family: str, base: type[torch.nn.Module]) -> Any:
 
 
 class LanguageModel(torch.nn.Module):
-    """A causal language model whose `Settings` pass `has_modules`, without weights; to be made on the meta device.
+    """A causal language model whose `Settings` pass `has_modules`, its weights on the meta device.
 
     ends: entries of its generation config.
     """
@@ -188,7 +194,7 @@ class LanguageModel(torch.nn.Module):
         super().__init__()
         self.config, self.generation_config = config, GenerationConfig(**ends)
         self.model = _named(FAMILIES[config.model_type], Model)(config)  # type: ignore[attr-defined]
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)  # type: ignore[attr-defined]
+        self.lm_head = _linear(config.hidden_size, config.vocab_size, False)  # type: ignore[attr-defined]
         self._whole: list[Any] = []
 
     @property

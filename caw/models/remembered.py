@@ -77,5 +77,4 @@ def _fill(model: LanguageModel, folder: Path, dtype: torch.dtype) -> bool:
     model.load_state_dict(weights, assign=True)
     if tied:
         model.lm_head.weight = table.weight
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)  # worked out, not stored
     return True
