@@ -15,7 +15,7 @@ from caw.models.gguf_file import GGUFFile
 from caw.models.gguf_tokenizer import gguf_tokenizer
 from caw.models.made_once import listed, made_once, write_list
 from caw.models.messages import one_sentence, quiet
-from caw.models.tokenizer import why_not_fast
+from caw.models.tokenizer import PROBES, why_not_fast
 
 if TYPE_CHECKING:
     from caw.models.llamas import LanguageModel
@@ -30,6 +30,12 @@ def settings_folder(file: GGUFFile) -> Path:
     """
     place = settings_place(file.path)
     return Path(made_once(place, lambda work: _write(file, work), lambda made: listed(made) is not None))
+
+
+def written_settings(file: GGUFFile) -> Path | None:
+    """Return that folder if an earlier call wrote it, which it does only for a model."""
+    place = settings_place(file.path)
+    return place if listed(place) is not None else None
 
 
 def settings_tokenizer(folder: Path) -> Any:
@@ -79,4 +85,10 @@ def write_settings(work: Path, config: Any, generation_config: Any, tokenizer: A
     whole = {"config": config, "generation_config": generation_config}
     entries = {name: json.loads(one.to_json_string(use_diff=False)) for name, one in whole.items()}
     (work / MODEL).write_text(json.dumps(entries), encoding="utf-8")
-    write_list(work, backend_alone=not why_not_fast(tokenizer))
+    write_list(work, backend_alone=not why_not_fast(tokenizer) and _alike(_backend_alone(work), tokenizer))
+
+
+def _alike(tokenizer: Any, other: Any) -> bool:
+    """Tell whether prompts have the same ids by both: the tokens around a text, the names of the special ones."""
+    facts = [(t.special_tokens_map, t.chat_template, t.padding_side) for t in (tokenizer, other)]
+    return facts[0] == facts[1] and tokenizer(list(PROBES))["input_ids"] == other(list(PROBES))["input_ids"]

@@ -150,7 +150,7 @@ def _load_file(name: str | Path, source: Path, fast: bool, own: bool) -> Any:
     """Return the model on the blocks of a .gguf file."""
     from caw.models.gguf_file import GGUFFile
     from caw.models.gguf_kinds import require_model
-    from caw.models.gguf_settings import settings_folder, settings_tokenizer
+    from caw.models.gguf_settings import settings_folder, settings_tokenizer, written_settings
     from caw.models.gguf_tokenizer import check_tokenizer
     from caw.models.quantized_gguf import quantized_model
 
@@ -158,8 +158,9 @@ def _load_file(name: str | Path, source: Path, fast: bool, own: bool) -> Any:
     file = GGUFFile(source)
     require_model(file)
     check_tokenizer(file)
-    folder = settings_folder(file)
-    model = quantized_model(file, fast, folder if own else None)
+    known = written_settings(file) if own else None
+    model = quantized_model(file, fast, known)
+    folder = known or settings_folder(file)
     with quiet(), one_sentence(name):
         tokenizer = settings_tokenizer(folder)
     give_back()
