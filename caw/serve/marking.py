@@ -127,7 +127,7 @@ def _margin(level: float | None, policy: Policy, mark: Watermark | None) -> floa
     target = read_target(policy.target)
     if target is None or level is None:
         return 0.0
-    own = Target(level)
+    wanted = Target(level)
     if mark is not None:
-        own, target = lone_target(own, mark), lone_target(target, mark)
-    return max(0.0, own.quantile - target.quantile)
+        wanted, target = lone_target(wanted, mark), lone_target(target, mark)
+    return max(0.0, wanted.quantile - target.quantile)

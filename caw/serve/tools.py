@@ -80,16 +80,16 @@ def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> C
         raise ApiError(BAD, "tools must have unique names, got one twice; rename it", parameter="tools")
     if isinstance(choice, ToolChoice):
         if choice.function.name not in functions:
-            said = "tool_choice must name a function in tools; add it or name one of them"
-            raise ApiError(BAD, said, parameter="tool_choice")
+            why = "tool_choice must name a function in tools; add it or name one of them"
+            raise ApiError(BAD, why, parameter="tool_choice")
         return Calls((functions[choice.function.name],))
     if choice == "required":
         if not functions:
             raise ApiError(BAD, "tool_choice 'required' requires tools, got none; add some", parameter="tool_choice")
         return Calls(tuple(functions.values()))
     if functions and choice != "none":
-        said = "tool_choice 'auto' is not supported; name a function, or use 'required'"
-        raise ApiError(BAD, said, parameter="tool_choice")
+        why = "tool_choice 'auto' is not supported; name a function, or use 'required'"
+        raise ApiError(BAD, why, parameter="tool_choice")
     return None
 
 
