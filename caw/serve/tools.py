@@ -85,8 +85,8 @@ def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> C
         raise ApiError(BAD, "tools must have unique names, got one twice; rename it", parameter="tools")
     if isinstance(choice, ToolChoice):
         if choice.function.name not in functions:
-            said = "tool_choice must name a function in tools; add it or name one of them"
-            raise ApiError(BAD, said, parameter="tool_choice")
+            why = "tool_choice must name a function in tools; add it or name one of them"
+            raise ApiError(BAD, why, parameter="tool_choice")
         return Calls((functions[choice.function.name],))
     if choice == "required":
         if not functions:
