@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama biased": {"attention_bias": True, "mlp_bias": True},
     "llama tied": {"tie_word_embeddings": True},
-    "llama llama3": {"rope_parameters": LONG | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
+    "llama llama3": {"rope_parameters": LONG | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4}},
     "llama yarn": {"rope_parameters": LONG | {"rope_type": "yarn"}},
     "llama linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
     "mistral": {"sliding_window": None},
