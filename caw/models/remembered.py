@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from caw.io.files import cache_root, content_mark
+from caw.models.cache_folders import listed, made_once
 from caw.models.gguf_settings import settings_model, settings_tokenizer, write_settings
 from caw.models.llamas import LanguageModel, has_modules
-from caw.models.made_once import listed, made_once
 
 VERSION = 1
 WHOLE, INDEX, HEAD = "model.safetensors", "model.safetensors.index.json", "lm_head.weight"
