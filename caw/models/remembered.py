@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from caw.io.files import cache_root, content_mark
-from caw.models.cache_folders import listed, made_once
+from caw.models.cache_folders import listed, filled_once
 from caw.models.gguf_settings import settings_model, settings_tokenizer, write_settings
 from caw.models.llamas import LanguageModel, has_modules
 
@@ -32,7 +32,7 @@ def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
     entries = model.config.to_dict()
     if has_modules(entries) and not (folder / "adapter_config.json").exists():
         with contextlib.suppress(OSError):
-            made_once(
+            filled_once(
                 _place(folder, dtype),
                 lambda work: write_settings(work, model.config, model.generation_config, tokenizer),
                 lambda made: listed(made) is not None,
