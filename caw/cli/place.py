@@ -43,7 +43,7 @@ class Place:
         """Return model and tokenizer."""
         from caw.models.load import load_for_command
 
-        return load_for_command(model, device, self.dtype, self.quantization)
+        return load_for_command(model, device=device, dtype=self.dtype, quantization=self.quantization)
 
 
 def set_threads(threads: int | None) -> None:

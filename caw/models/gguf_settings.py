@@ -1,4 +1,4 @@
-"""The settings and tokenizer of a model, written once, because converting and importing what reads them takes seconds.
+"""The settings and tokenizer of a .gguf file, converted once, because that takes seconds.
 
 transformers parses a tokenizer.json several times when it loads one. Where a tokenizer is no more than its backend
 (`why_not_fast`), the backend's file is read alone, which takes a third of the time and half of the memory.
@@ -6,7 +6,7 @@ transformers parses a tokenizer.json several times when it loads one. Where a to
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from caw.models.cache_folders import filled_once, listed, write_list
 from caw.models.gguf import require_gguf_packages, settings_place
@@ -17,11 +17,8 @@ from caw.models.gguf_tokenizer import gguf_tokenizer
 from caw.models.messages import one_sentence, quiet
 from caw.models.tokenizer import PROBES, why_not_fast
 
-if TYPE_CHECKING:
-    from caw.models.llamas import LanguageModel
-
 TOKENIZER, ENTRIES, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
-MODEL = "model.json"  # every entry of both configs: what classes of transformers would add is there
+MODEL = "model.json"  # every entry of both configs, with what transformers' classes add
 
 
 def settings_folder(file: GGUFFile) -> Path:
@@ -32,10 +29,14 @@ def settings_folder(file: GGUFFile) -> Path:
     return Path(filled_once(place, lambda work: _write(file, work), lambda made: listed(made) is not None))
 
 
-def written_settings(file: GGUFFile) -> Path | None:
-    """Return that folder if an earlier call wrote it, which it does only for a model."""
-    place = settings_place(file.path)
-    return place if listed(place) is not None else None
+def settings_model(folder: Path) -> Any:
+    """Return the model in such a folder, without weights, of our own modules; None if they do not compute it."""
+    if not listed(folder):
+        return None
+    from caw.models.llamas import LanguageModel, has_modules
+
+    entries = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+    return LanguageModel(**entries) if has_modules(entries["entries"]) else None
 
 
 def settings_tokenizer(folder: Path) -> Any:
@@ -45,16 +46,6 @@ def settings_tokenizer(folder: Path) -> Any:
 
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return _backend_alone(folder)
-
-
-def settings_model(folder: Path) -> "LanguageModel | None":
-    """Return the model in such a folder, without weights, of our own modules; None if they do not compute it."""
-    from caw.models.llamas import LanguageModel, Settings, has_modules
-
-    entries = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-    if not has_modules(entries["config"]):
-        return None
-    return LanguageModel(Settings(entries["config"]), entries["generation_config"])
 
 
 def _backend_alone(folder: Path) -> Any:
@@ -78,17 +69,16 @@ def _write(file: GGUFFile, work: Path) -> None:
         write_settings(work, config, GenerationConfig.from_model_config(config), gguf_tokenizer(file))
 
 
-def write_settings(work: Path, config: Any, generation_config: Any, tokenizer: Any) -> None:
+def write_settings(work: Path, config: Any, generation: Any, tokenizer: Any) -> None:
     """Write what `settings_tokenizer` and `settings_model` read into a folder."""
     config.save_pretrained(work)
     tokenizer.save_pretrained(work)
-    whole = {"config": config, "generation_config": generation_config}
-    entries = {name: json.loads(one.to_json_string(use_diff=False)) for name, one in whole.items()}
-    (work / MODEL).write_text(json.dumps(entries), encoding="utf-8")
+    entries, generation = (json.loads(one.to_json_string(use_diff=False)) for one in (config, generation))
+    (work / MODEL).write_text(json.dumps({"entries": entries, "generation": generation}), encoding="utf-8")
     write_list(work, backend_alone=not why_not_fast(tokenizer) and _alike(_backend_alone(work), tokenizer))
 
 
-def _alike(tokenizer: Any, other: Any) -> bool:
+def _alike(one: Any, other: Any) -> bool:
     """Tell whether prompts have the same ids by both: the tokens around a text, the names of the special ones."""
-    facts = [(t.special_tokens_map, t.chat_template, t.padding_side) for t in (tokenizer, other)]
-    return facts[0] == facts[1] and tokenizer(list(PROBES))["input_ids"] == other(list(PROBES))["input_ids"]
+    facts = [(t.special_tokens_map, t.chat_template, t.padding_side) for t in (one, other)]
+    return facts[0] == facts[1] and one(list(PROBES))["input_ids"] == other(list(PROBES))["input_ids"]

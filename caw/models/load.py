@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
-from caw.models.gguf import cache_folder, dequantized, is_gguf
+from caw.models.gguf import cache_folder, dequantized, is_gguf, settings_place
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name
@@ -49,22 +49,17 @@ def load_model(
     (`CAW_CACHE`, default ~/.cache/caw): its tokenizer, and its weights if dequantized. Warns if a .gguf file is
     dequantized because its blocks cannot be used directly.
     """
-    return _load(name, device, dtype, quantization, own=False)
+    return _load(name, device, dtype, quantization)
 
 
 def load_for_command(name: str | Path, device: str, dtype: str, quantization: str | None) -> tuple[Any, Any]:
-    """`load_model` for a command, whose first word waits for it: on a CPU in modules of our own (`llamas`) if these
-    compute the model. Of a folder its second start knows, from what the first one wrote (`CAW_CACHE`).
+    """`load_model` for a command, whose first word waits for it: of our own modules (`llamas`) on a CPU, if these
+    compute the model and an earlier start wrote its settings (`CAW_CACHE`).
     """
-    require("torch", "loading a model")
-    from caw import ops
-
-    return _load(name, device, dtype, quantization, own=not ops.missing_extension())
+    return _load(name, device, dtype, quantization, own=True)
 
 
-def _load(
-    name: str | Path, device: str | torch.device | None, dtype: str | torch.dtype, quantization: str | None, own: bool
-) -> Any:
+def _load(name: str | Path, device: Any, dtype: Any, quantization: str | None, own: bool = False) -> Any:
     require_name(name)
     require("torch", "loading a model")
     place = resolve_device(device)
@@ -75,12 +70,12 @@ def _load(
         check_quantization(quantization, source, place, dtype)
         if place.type == "cpu":
             return _load_quantized(name, source, quantization, own)
-    numbers = resolve_dtype(dtype, place)
-    model, tokenizer = _load_dense(name, source, numbers, own and place.type == "cpu")
+    own = own and place.type == "cpu"
+    model, tokenizer = _load_dense(name, source, resolve_dtype(dtype, place), own)
     return _named(name, model.to(place) if quantization is None else _packed(model, quantization, place), tokenizer)
 
 
-def _load_dense(name: str | Path, source: Path, dtype: str | torch.dtype, own: bool = False) -> Any:
+def _load_dense(name: str | Path, source: Path, dtype: Any, own: bool = False) -> Any:
     """Return model, on a CPU, and tokenizer."""
     if is_gguf(source):
         folder, local = dequantized(source), True
@@ -90,8 +85,7 @@ def _load_dense(name: str | Path, source: Path, dtype: str | torch.dtype, own: b
     if own and local:
         from caw.models.remembered import read_again, remember
 
-        found = read_again(Path(folder), dtype)
-        if found is not None:
+        if (found := read_again(Path(folder), dtype)) is not None:
             return found[0].eval().requires_grad_(False), found[1]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -150,7 +144,7 @@ def _load_file(name: str | Path, source: Path, fast: bool, own: bool) -> Any:
     """Return the model on the blocks of a .gguf file."""
     from caw.models.gguf_file import GGUFFile
     from caw.models.gguf_kinds import require_model
-    from caw.models.gguf_settings import settings_folder, settings_tokenizer, written_settings
+    from caw.models.gguf_settings import settings_folder, settings_model, settings_tokenizer
     from caw.models.gguf_tokenizer import check_tokenizer
     from caw.models.quantized_gguf import quantized_model
 
@@ -158,9 +152,8 @@ def _load_file(name: str | Path, source: Path, fast: bool, own: bool) -> Any:
     file = GGUFFile(source)
     require_model(file)
     check_tokenizer(file)
-    known = written_settings(file) if own else None
-    model = quantized_model(file, fast, known)
-    folder = known or settings_folder(file)
+    model = quantized_model(file, fast, settings_model(settings_place(source)) if own else None)
+    folder = settings_folder(file)
     with quiet(), one_sentence(name):
         tokenizer = settings_tokenizer(folder)
     give_back()

@@ -7,7 +7,6 @@ Only settings and tokenizer, which take longer, are cached on disk.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 from caw.models.gguf_account import Account
 from caw.models.gguf_families import TOP, config_settings, require_family
 from caw.models.gguf_file import FAMILIES, PLAIN, GGUFFile, TensorInfo, known_type
-from caw.models.gguf_settings import settings_model
 from caw.models.huge_pages import HugePages
 from caw.models.messages import one_sentence
 from caw.models.quantized import HalfEmbedding, HalfLinear, QuantizedEmbedding, QuantizedLinear
@@ -25,19 +23,18 @@ from caw.ops_ref.block_types import BLOCK_TYPES
 HALVES = {1: torch.float16, 30: torch.bfloat16}  # by ggml's number
 
 
-def quantized_model(file: GGUFFile, fast: bool = False, settings: Path | None = None) -> Any:
+def quantized_model(file: GGUFFile, fast: bool = False, empty: Any = None) -> Any:
     """Return the causal language model of a .gguf file with its own blocks as weights, in eval mode.
 
-    fast: round inputs of products to 8 bits. settings: folder of `settings_folder`, for modules of our own where there
-    are any. Raises ValueError in one sentence for a file that does not contain this
-    model, or has unsupported parts.
+    fast: round inputs of products to 8 bits. empty: the model without weights, if it is known. Raises ValueError in
+    one sentence for a file that does not contain this model, or has unsupported parts.
     """
     if file.architecture not in FAMILIES:
         raise ValueError(
             f"quantization='file' knows {', '.join(FAMILIES)}, {file.path.name} is a {file.architecture!r}; leave "
             "quantization out to dequantize it"
         )
-    model = _filled(file, settings, Blocks, fast)
+    model = _filled(file, empty, Blocks, fast)
     # what is worked out, not stored, was left without numbers
     model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
     model.save_pretrained = _refuse_saving
@@ -51,11 +48,10 @@ def dequantized_model(file: GGUFFile) -> Any:
     return model.requires_grad_(False)
 
 
-def _filled(file: GGUFFile, folder: Path | None, way: type[Numbers], *options: Any) -> Any:
+def _filled(file: GGUFFile, model: Any, way: type[Numbers], *options: Any) -> Any:
     account = Account(file)
     file.check_layers()
     settings = config_settings(account)
-    model: Any = settings_model(folder) if folder is not None else None
     if model is None:
         from transformers import AutoConfig, AutoModelForCausalLM
 

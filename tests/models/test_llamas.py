@@ -18,12 +18,13 @@ from caw.models.llamas import LanguageModel
 from caw.models.load import load_for_command
 
 pytestmark = pytest.mark.skipif(bool(caw.ops.missing_extension()), reason="without the operators nothing is our own")
+LOW = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONG = {"original_max_position_embeddings": 64, "factor": 4.0, "rope_theta": 10000.0}
 CASES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama biased": {"attention_bias": True, "mlp_bias": True},
     "llama tied": {"tie_word_embeddings": True},
-    "llama llama3": {"rope_parameters": LONG | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4}},
+    "llama llama3": {"rope_parameters": LONG | LOW | {"rope_type": "llama3"}},
     "llama yarn": {"rope_parameters": LONG | {"rope_type": "yarn"}},
     "llama linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
     "mistral": {"sliding_window": None},
