@@ -16,7 +16,7 @@ from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.block_sizes import ProductBlocks, product_trials
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.decision_step import decision_step
-from caw.triton_kernels.decoder_layer import family_layer
+from caw.triton_kernels.decoder_layer import decoder_layer
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
@@ -115,8 +115,8 @@ def layer(
     lengths = empty(batch, dtype=I64)
 
     def call() -> None:
-        family_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, family, softcap,
-                     window, rows)  # fmt: skip
+        decoder_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, window, rows, family,
+                      softcap)  # fmt: skip
 
     return Configuration(name, call)
 

@@ -17,7 +17,7 @@ from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.tournament import layered_table
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import (
@@ -105,17 +105,13 @@ def layer(dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, w
 
 def family_layer(dtype: torch.dtype, size: int, family: str, turned: int, head_norms: bool = False) -> Made:
     """As `layer`, of a family that does something otherwise; of a head's 80 dimensions `turned` are rotated."""
-    _, _, _, (x, cos, sin, *given, weights, biases, eps, scale, window, _), row = layer(dtype, size)
+    _, *made, (x, cos, sin, *given, weights, biases, eps, scale, window, _), row = layer(dtype, size)
     after = [torch.rand(x.shape[2]).to(dtype) for _ in range(2 if family == "gemma2" else 0)]
     weights = [*(weights if head_norms else weights[:9]), *after]
     rotated = [table[..., : turned // 2].repeat(1, 1, 2) for table in (cos, sin)]
-    arguments = [x, *rotated, *given, weights, biases, eps, scale, family, 3.0, window]
-
-    def changed(op: Any) -> Callable[..., Any]:
-        return lambda *given: [op(*given), given[5], given[6]]
-
-    name = f"family_layer {family} {str(dtype).removeprefix('torch.')} T={size} {turned} rotated"
-    return name, changed(ops.family_layer), changed(family_layer_ref), arguments, row
+    arguments = [x, *rotated, *given, weights, biases, eps, scale, window, None, family, 3.0]
+    name = f"decoder_layer {family} {str(dtype).removeprefix('torch.')} T={size} {turned} rotated"
+    return name, *made, arguments, row
 
 
 def norm(dtype: torch.dtype, width: int, offset: float) -> Made:

@@ -64,8 +64,7 @@ KERNELS = {
     "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"], "warp_logits": ["warp_logits"],
     "decision_step": ["decision_step"], "sampling_noise": ["sampling_noise"], "tournament": ["tournament"],
     "penalise_logits": ["penalise_logits"], "small_linear": ["small_linear", "packed_linear"],
-    "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer", "family_layer"],
-    "rms_norm": ["rms_norm"],
+    "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer"], "rms_norm": ["rms_norm"],
 }  # fmt: skip
 
 
@@ -231,10 +230,10 @@ def test_tokens_of_penalties_in_the_interpreter(by_kernels: ops.Ops, watermark: 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, families: set[str]) -> None:
     """Layers run whole from now on; families of those that have run so."""
-    whole = ops.family_layer
+    whole = ops.decoder_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
-    monkeypatch.setattr(ops, "family_layer", lambda *given: families.add(given[13]) or whole(*given))
+    monkeypatch.setattr(ops, "decoder_layer", lambda *given: families.add(given[15]) or whole(*given))
 
 
 @pytest.mark.slow
