@@ -33,7 +33,7 @@ from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
-    sibling_attention_paged_ref,
+    sibling_attention_packed_ref,
     sibling_attention_ref,
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
@@ -60,7 +60,7 @@ def flat(x: Any) -> torch.Tensor:
     return torch.cat(found)
 
 
-def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Made:
+def attention(dtype: torch.dtype, size: int, packed: bool, **options: Any) -> Made:
     batch, heads, kv_heads, slots, dim = 2, 4, 2, 3, 80
     q = torch.randn(batch, heads, slots, dim).to(dtype)
     kv, own = (torch.randn(2, batch, kv_heads, n, dim).to(dtype) for n in (size, slots))
@@ -70,11 +70,14 @@ def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Mad
     rest = [*own, lengths, 0.1, options.get("window"), options.get("softcap"), options.get("sinks")]
     name = f"{str(dtype).removeprefix('torch.')} T={size} {' '.join(options)}"
     row = f"attention/{str(dtype).removeprefix('torch.')}"
-    if not paged:
+    if not packed:
         return f"sibling_attention {name}", ops.sibling_attention, sibling_attention_ref, [q, *kv, *rest], row
-    pages, table = torch.randn(2, 2 * size, kv_heads, 4, dim).to(dtype), torch.randperm(2 * size).view(batch, size)
-    arguments = [q, *pages, table.int(), *rest]
-    return f"sibling_attention_paged {name}", ops.sibling_attention_paged, sibling_attention_paged_ref, arguments, row
+    rows = torch.tensor([0, 0, 0, 1, 1, 1])
+    flat_q, *flat_own = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, *own))
+    arguments = [flat_q, *kv, *flat_own, lengths, rows, *rest[3:]]
+    return (
+        f"sibling_attention_packed {name}", ops.sibling_attention_packed, sibling_attention_packed_ref, arguments, row,
+    )  # fmt: skip
 
 
 def layer(dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, window: int | None = None) -> Made:

@@ -37,11 +37,7 @@ from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
-from caw.triton_kernels.sibling_attention_ref import (
-    sibling_attention_packed_ref,
-    sibling_attention_paged_ref,
-    sibling_attention_ref,
-)
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_packed_ref, sibling_attention_ref
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from caw.triton_kernels.tournament_ref import tournament_ref
@@ -104,22 +100,17 @@ sibling_attention = register(
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
     fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
-# packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
-#   own, tokens of prompts. CPU only, both
+# packed: of each sequence as many candidates as it has; prefix: each row with a length of its own, tokens of prompts,
+#   on a CPU only
 sibling_attention_packed = register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_packed_ref, fakes.attention_fake,
+    sibling_attention_packed_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 prefix_attention = register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     prefix_attention_ref, fakes.attention_fake,
-)  # fmt: skip
-sibling_attention_paged = register(
-    "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
-    "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_paged_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 
 # ---- commit_kv: the chosen sibling's keys and values become part of the cache, in place ------------------------------

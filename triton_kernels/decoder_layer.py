@@ -143,7 +143,7 @@ def _layer_attention_kernel(
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
     low, high = prefix_bounds(length, i_s, splits, window, BLOCK_N)
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, cache, None, i_b, i_h, low, high, scale, softcap, D, 0, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
+        b_q, cache, i_b, i_h, low, high, scale, softcap, D, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
     )  # fmt: skip
 
     p_out = out_ptr + ((first + o_c) * heads + o_h)[:, None] * D + o_d[None, :]

@@ -36,16 +36,13 @@ POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrengt
 
 
 def launchers() -> ops.Ops:
-    """Every op by its Triton launcher; rows are packed on a CPU alone, so that op has none."""
+    """Every op by its Triton launcher."""
     from caw.triton_kernels import commit_kv, evaluator_step, sibling_attention, topk_softmax
-
-    def packed(*args: Any) -> torch.Tensor:
-        pytest.fail("expected no packed rows in a step of the GPU")
 
     return ops.Ops(
         topk_softmax=topk_softmax.topk_softmax,
         sibling_attention=sibling_attention.sibling_attention,
-        sibling_attention_packed=packed,
+        sibling_attention_packed=sibling_attention.sibling_attention_packed,
         commit_kv=commit_kv.commit_kv,
         commit_step=commit_kv.commit_step,
         select_candidate=evaluator_step.select_candidate,
