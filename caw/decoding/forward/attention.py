@@ -76,20 +76,11 @@ def attention(
         given = (query, prefix[0], prefix[1], key, value, lengths)
         if caw_layout.rows is None:
             out = kernels.sibling_attention(*given, scale, sliding_window, softcap, s_aux)
-        elif kernels.native and not query.is_cpu:
-            out = _as_pages(given, caw_layout.rows, scale, sliding_window, softcap, s_aux)
         else:
             out = kernels.sibling_attention_packed(*given, caw_layout.rows, scale, sliding_window, softcap, s_aux)
     layer.attended = True
     # contiguous, as transformers' own functions return it: some models take a view of it
     return out.transpose(1, 2).contiguous(), None
-
-
-def _as_pages(given: tuple[torch.Tensor, ...], rows: torch.Tensor, *options: Any) -> torch.Tensor:
-    """Attention of packed rows as if each sequence of the cache were a page, for a layer that is no operator."""
-    query, keys, values, key, value, lengths = given
-    table = rows[:, None].to(torch.int32)
-    return ops.sibling_attention_paged(query, keys, values, table, key, value, lengths[rows], *options)
 
 
 def _has_kernel(cache: SiblingCache | SpreadCache, query: torch.Tensor) -> bool:
