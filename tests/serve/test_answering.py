@@ -232,8 +232,8 @@ def test_bodies_that_do_not_say_how_large_they_are_are_refused(served: Running, 
 
 def test_many_large_bodies_at_once_are_refused_and_small_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand strangers who each hold back the last byte of a megabyte would fill a gigabyte."""
-    monkeypatch.setattr(guard, "HELD", 200_000)
-    monkeypatch.setattr(guard, "SMALL", 1000)
+    monkeypatch.setattr(body_limits, "HELD", 200_000)
+    monkeypatch.setattr(body_limits, "SMALL", 1000)
     guards: list[body_limits.BodyLimits] = []
     made = body_limits.BodyLimits.__init__
     monkeypatch.setattr(
