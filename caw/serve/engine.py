@@ -262,7 +262,7 @@ class Engine:
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))
-        elif job.cancelled or attempts is None:
+        elif job.cancelled or attempts is None or (job.exempt is not None and job.exempt(sequence)):
             self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, None))
         else:
             self._test(job, attempts, making.place, sequence)

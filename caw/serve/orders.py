@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from caw.serve.errors import ApiError
 from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking
+from caw.serve.offers import Offer
 from caw.serve.tools import Calls
 from caw.serve.unfolding import Unfolding
 
@@ -81,7 +82,7 @@ class TextOrder:
 class Piece:
     """More of a text. choice: its number. finish: finish reason, "" until the end.
 
-    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none.
+    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none; calls: read from the text.
     """
 
     choice: int
@@ -91,6 +92,7 @@ class Piece:
     receipt: str
     marked: bool = False
     continuation: str = ""
+    calls: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(eq=False)
@@ -99,8 +101,8 @@ class Order:
 
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
-    all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call, None =
-    none. lines: of the log.
+    all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call or may
+    call, None = none. lines: of the log.
     """
 
     id: str
@@ -115,7 +117,7 @@ class Order:
     news: asyncio.Queue[tuple[int, News]]
     register: set[Order] = field(repr=False)
     beginnings: Beginnings = field(repr=False)
-    calls: Calls | None = None
+    calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     texts: list[TextOrder] = field(default_factory=list)
 
@@ -196,6 +198,8 @@ class Order:
         receipt = text.done.receipt if text.done else None
         detected = receipt is not None and receipt.detected
         if text.done is not None and len(text.done.sequence.tokens) < self.marking.strict_from:
+            return
+        if text.done is not None and text.job.exempt is not None and text.job.exempt(text.done.sequence):
             return
         if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
             reason = (

@@ -57,7 +57,8 @@ class PromptReader:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ApiError(BAD, "the model has no chat template; use /v1/completions", parameter="messages")
         messages = [message.as_template() for message in asked.messages]
-        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()] if asked.calls is not None else None
+        told = asked.calls is not None or asked.offered
+        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()] if told else None
         variables = asked.chat_template_kwargs or {}
         try:
             check_variables(self.tokenizer, variables)

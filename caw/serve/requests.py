@@ -12,7 +12,7 @@ from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
 from caw.serve.messages import Message
 from caw.serve.strict import Strict, sentence
-from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
+from caw.serve.tools import Calls, Function, Tool, ToolChoice, calls_of
 from caw.settings import (
     DRAWING,
     MAX_BIAS,
@@ -130,7 +130,7 @@ class RequestBody(Strict, extra="allow"):
         others = self.model_extra or {}
         if self.continuation is not None:
             others = {name: value for name, value in others.items() if CONTINUING.get(name) is not value}
-            if self.count > 1 or self.calls is not None:
+            if self.count > 1 or self.calls is not None or self.offered:
                 why = "a continuation requires n = 1 and no tools; leave them out"
                 raise ApiError(BAD, why, parameter="continuation")
         refuse_unserved(others, self.neutral)
@@ -193,6 +193,11 @@ class RequestBody(Strict, extra="allow"):
         return None
 
     @property
+    def offered(self) -> tuple[Function, ...]:
+        """Functions that the texts may call."""
+        return ()
+
+    @property
     def count(self) -> int:
         """Number of requested texts."""
         return self.n or 1
@@ -228,11 +233,16 @@ class ChatRequest(RequestBody):
     top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MAX_VARIABLES)
 
     @property
     def calls(self) -> Calls | None:
         return calls_of(self.tools, self.tool_choice)
+
+    @property
+    def offered(self) -> tuple[Function, ...]:
+        return tuple(tool.function for tool in self.tools or ()) if self.tool_choice in (None, "auto") else ()
 
     @property
     def alternatives(self) -> int | None:
@@ -242,7 +252,7 @@ class ChatRequest(RequestBody):
         super().check()
         for number, message in enumerate(self.messages):
             message.check(f"messages[{number}]")
-        if self.calls is not None and self.json_mode:
+        if (self.calls is not None or self.offered) and self.json_mode:
             why = "tools and response_format exclude each other, got both; leave one of them out"
             raise ApiError(BAD, why, parameter="response_format")
         if self.calls is not None and self.stops:

@@ -32,11 +32,12 @@ from caw.serve.inbox import BusyError, ClosedError, GreedyError
 from caw.serve.job import Job
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking, marking_of
+from caw.serve.offers import Offer, offer_of
 from caw.serve.orders import Order, TextOrder
 from caw.serve.planning import Planned
 from caw.serve.prompts import PromptReader, count_prompts
 from caw.serve.requests import NUDGE, Asked, ChatRequest
-from caw.serve.thinking import Thinking
+from caw.serve.thinking import CALL, Thinking
 from caw.serve.unfolding import Unfolding
 from caw.settings import DRAWING, Sampling
 
@@ -108,6 +109,8 @@ class Service:
         asked.check()
         self._check_room(asked.count * count_prompts(asked), tenant)
         self.planned.check_key(tenant.key)
+        parallel = not isinstance(asked, ChatRequest) or asked.parallel_tool_calls is not False
+        offer = offer_of(asked.offered, self.planned.tokenizer, parallel=parallel)
         part = None if asked.continuation is None else self._part(asked, tenant)
         prompts, begun = await self.threaded(self._prompts, asked, part)
         most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
@@ -123,7 +126,7 @@ class Service:
         order = Order(
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
-            self.open, self.beginnings, asked.calls, self.lines,
+            self.open, self.beginnings, asked.calls or offer, self.lines,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -180,7 +183,7 @@ class Service:
         return marking_of(
             tenant, self.settings, policy, self.planned.fewest, parts=len(self.planned.watermark.parts),
             max_tokens=self.planned.max_length if most is None else most, wants=asked.watermark, json=asked.json_mode,
-            tools=asked.calls is not None, mark=watermark,
+            tools=asked.calls is not None, offered=bool(asked.offered), mark=watermark,
         )  # fmt: skip
 
     def _prompts(self, asked: Asked, part: Part | None) -> tuple[list[list[int]], tuple[int, ...]]:
@@ -266,18 +269,20 @@ class Service:
     ) -> TextOrder:  # fmt: skip
         """Create one text of an order, with its receipt begun."""
         marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
-        buffered, tested = not order.stream or marking.strict or order.calls is not None, None
+        offer = order.calls if isinstance(order.calls, Offer) else None
+        buffered, tested = not order.stream or marking.strict or asked.calls is not None, None
         if marking.level is not None:
             rules = None if grammar is None else GrammarRules(grammar)
             tested = partial(
                 self.planned.attempts, request, stops, marking.level, once=not buffered,
-                plain=not marking.thinks, rules=rules,
+                plain=not (marking.thinks or marking.spares), rules=rules,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
             policy=policy_text(self.planned.marks.kind(request.row).policy)
-            + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
+            + ("; thinking sections unmarked" if marking.thinks else "")
+            + ("; calls unmarked" if marking.spares else ""), unmarked=marking.unmarked,
             detectable_at=marking.level, time=time.time(), keys=tenant.tried,
             continues="" if part is None else part.receipt,
         )  # fmt: skip
@@ -287,10 +292,17 @@ class Service:
             self.lines.failed("a receipt could not be written", error)
             raise ApiError(503, "no receipt can be written, so no text is generated; try again later") from error
         by_template = request.ids if isinstance(asked, ChatRequest) else ()
-        thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
-        job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, grammar, tenant.id)
+        exempt = thinking = None
+        if marking.thinks or marking.spares:
+            given = {"thinks": marking.thinks, "calls": marking.spares}
+            thinking = partial(Thinking, self.planned.tokenizer, by_template, **given)
+        if offer is not None and marking.spares:
+            exempt = partial(offer.suffices, stops, max(marking.strict_from, marking.fewest), marking.thinks)
+        job = Job(
+            request, stops, not buffered, partial(_heard, order, choice), tested, exempt, thinking, grammar, tenant.id
+        )
         reached = partial(self.planned.p_value, key=tenant.key.key) if marking.marked else None
-        unfolding = Unfolding(stops)
+        unfolding = Unfolding(stops, None if offer is None else CALL)
         if request.begun:
             unfolding.go_on(request.begun)
         about, steered = self._about(asked, tenant, marking), asked.steers or (part is not None and part.steered)

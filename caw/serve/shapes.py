@@ -86,26 +86,26 @@ class Chat(Shape):
     whole, part, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
     def answer(self, order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
-        return super().answer(order, [_called(order, piece) for piece in pieces])
+        return super().answer(order, [_read(order, piece) for piece in pieces])
 
     def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
-        return super().chunk(order, _called(order, piece))
+        return super().chunk(order, _read(order, piece))
 
     def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
-        if order.calls is not None:
-            message |= {"content": None, "tool_calls": _calls(order, piece)}
+        if piece.calls or _forced(order):
+            message |= {"content": piece.text or None, "tool_calls": list(piece.calls)}
         return {"index": piece.choice, "message": message, "logprobs": self._log_probs(order, piece.tokens)}
 
     def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
         changes: dict[str, Any] = {"content": piece.text} if piece.text else {}
-        if order.calls is not None:
-            changes = {"tool_calls": [{"index": place, **call} for place, call in enumerate(_calls(order, piece))]}
+        if piece.calls:
+            changes["tool_calls"] = [{"index": place, **call} for place, call in enumerate(piece.calls)]
         return {"index": piece.choice, "delta": changes, "logprobs": self._log_probs(order, piece.tokens)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:
         for number in range(len(order.texts)):
-            delta = {"role": "assistant", "content": "" if order.calls is None else None}
+            delta = {"role": "assistant", "content": None if _forced(order) else ""}
             choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
             yield {**self._head(order, self.part), "choices": [choice]}
 
@@ -119,15 +119,17 @@ class Chat(Shape):
         return {"content": content, "refusal": None}
 
 
-def _calls(order: Order, piece: Piece) -> list[dict[str, Any]]:
-    assert order.calls is not None
-    return order.calls.of(piece.text, whole=piece.finish == CALLED)
+def _forced(order: Order) -> bool:
+    return order.calls is not None and order.calls.forced
 
 
-def _called(order: Order, piece: Piece) -> Piece:
-    """Return a piece whose finish reason is its call."""
-    whole = order.calls is not None and piece.finish == "stop"
-    return replace(piece, finish=CALLED) if whole else piece
+def _read(order: Order, piece: Piece) -> Piece:
+    """Return a piece with its calls, which are then why it ended."""
+    if order.calls is None or not piece.finish:
+        return piece
+    text, calls = order.calls.read(piece.text, piece.finish)
+    finish = CALLED if calls and piece.finish == "stop" else piece.finish
+    return replace(piece, text=text, calls=calls, finish=finish)
 
 
 def usage(order: Order) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Tables of measured results for the pages, made from what benchmarks/results holds when the site is built.
 
-A page names one: `<!-- table: NAME -->`, or with a run of `caw evaluate`: `<!-- table: accuracy qwen05 -->`. Every
+A page names one: `<!-- table: NAME -->`, or with a run of `caw evaluate`: `<!-- table: cost qwen05target -->`. Every
 figure stands in a result file, and the file and its command are named under the table. Here are the tables of what is
 measured again with each version; those of finished studies stand in the pages, beside the name of their file.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from bench_stages import table as stages_table
 from guard_tables import guard, guard_everyday, guard_null
 from result_files import RESULTS, ROOT, as_table, read_result, share, source, with_ends
-from run_tables import accuracy, cost, equal_detection, summary
+from run_tables import cost, summary
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 UNIVERSAL = "universal.json"
@@ -101,21 +101,6 @@ def _from_universal() -> str:
     return source(UNIVERSAL, "python benchmarks/bench_universal.py gather")
 
 
-def ablation(model: str) -> str:
-    """The evaluators that were tried for a model, as `caw evaluate evaluator` wrote them."""
-    return _report(f"evaluator_ablation_{model}")
-
-
-def top_k(model: str) -> str:
-    """The same with fewer probabilities of each position."""
-    return _report(f"evaluator_top_k_{model}")
-
-
-def _report(name: str) -> str:
-    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json')}"
-
-
 def shipped() -> str:
     """The evaluators that come with the library, on the held-out documents of their labels."""
     rows = []
@@ -187,9 +172,8 @@ def machine() -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    "accuracy": accuracy, "cost": cost, "equal": equal_detection, "summary": summary, "null": null,
+    "cost": cost, "summary": summary, "null": null,
     "guard": guard, "guard-everyday": guard_everyday, "guard-null": guard_null,
     "universal-texts": universal_texts, "universal-judged": universal_judged,
-    "ablation": ablation, "top-k": top_k, "shipped": shipped,
-    "generate": generate, "stages": stages, "machine": machine,
+    "shipped": shipped, "generate": generate, "stages": stages, "machine": machine,
 }  # fmt: skip
