@@ -67,19 +67,10 @@ class Marking:
 
 
 def marking_of(
-    tenant: Tenant,
-    settings: ServerSettings,
-    policy: Policy,
-    fewest: int = 1,
-    *,
-    parts: int = 1,
-    mark: Watermark | None = None,
-    max_tokens: int,
-    wants: bool | None,
-    json: bool = False,
-    tools: bool = False,
+    tenant: Tenant, settings: ServerSettings, policy: Policy, fewest: int = 1, *, parts: int = 1,
+    mark: Watermark | None = None, max_tokens: int, wants: bool | None, json: bool = False, tools: bool = False,
     offered: bool = False,
-) -> Marking:
+) -> Marking:  # fmt: skip
     """Return how a request is marked.
 
     The level of the tenant's rules is over all keys that detection tries; a text's level under its own key is
@@ -139,7 +130,7 @@ def _margin(level: float | None, policy: Policy, mark: Watermark | None) -> floa
     target = read_target(policy.target)
     if target is None or level is None:
         return 0.0
-    own = Target(level)
+    wanted = Target(level)
     if mark is not None:
-        own, target = lone_target(own, mark), lone_target(target, mark)
-    return max(0.0, own.quantile - target.quantile)
+        wanted, target = lone_target(wanted, mark), lone_target(target, mark)
+    return max(0.0, wanted.quantile - target.quantile)

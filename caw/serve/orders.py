@@ -144,16 +144,16 @@ class Order:
             for choice, news in (await self._next()).items():
                 text = self.texts[choice]
                 tokens = [one for one in news if isinstance(one, Token)]
-                said = text.unfolding.add([one.id for one in tokens]) if tokens else ""
+                more = text.unfolding.add([one.id for one in tokens]) if tokens else ""
                 if isinstance(news[-1], Failed):
                     raise ApiError(news[-1].status, news[-1].reason)
                 text.tokens += len(tokens)
                 if isinstance(news[-1], Done):
                     text.done, left = news[-1], left - 1
                     if self.stream:
-                        yield await self._finish(choice, said, tokens)
-                elif said or (tokens and self.alternatives is not None):
-                    yield Piece(choice, said, tokens, "", "")
+                        yield await self._finish(choice, more, tokens)
+                elif more or (tokens and self.alternatives is not None):
+                    yield Piece(choice, more, tokens, "", "")
         if not self.stream:
             for choice in range(len(self.texts)):
                 self._check(self.texts[choice])
@@ -165,12 +165,12 @@ class Order:
         first = [await self.news.get()]
         while not self.news.empty():
             first.append(self.news.get_nowait())
-        found: dict[int, list[News]] = {}
+        by_choice: dict[int, list[News]] = {}
         for choice, news in first:
-            found.setdefault(choice, []).append(news)
-        return found
+            by_choice.setdefault(choice, []).append(news)
+        return by_choice
 
-    async def _finish(self, choice: int, said: str, tokens: Sequence[Token]) -> Piece:
+    async def _finish(self, choice: int, more: str, tokens: Sequence[Token]) -> Piece:
         """Return the last piece of a text, once its receipt is closed."""
         text = self.texts[choice]
         done = text.done
@@ -192,7 +192,7 @@ class Order:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
         again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
-        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked, again)
+        return Piece(choice, more + rest, tokens, finish, text.begun.id, text.marked, again)
 
     def _check(self, text: TextOrder) -> None:
         """Raise ApiError for a text that must not be sent."""
@@ -203,11 +203,11 @@ class Order:
         if text.done is not None and text.job.exempt is not None and text.job.exempt(text.done.sequence):
             return
         if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
-            said = (
+            reason = (
                 f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens"
                 "; ask for a longer text, and leave out what dictates its tokens"
             )
-            raise ApiError(500, said, code="undetected")
+            raise ApiError(500, reason, code="undetected")
         if self.marking.strict and not detected:
             why = "" if receipt is None else f" ({receipt.reason})"
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")

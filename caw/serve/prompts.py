@@ -79,8 +79,8 @@ class PromptReader:
         if not ids:
             raise ApiError(BAD, "the prompt must have at least one token, got none; add some text", parameter="prompt")
         if not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            said = f"token ids must be below {self.vocab_size}; use the model's own tokenizer"
-            raise ApiError(BAD, said, parameter="prompt")
+            why = f"token ids must be below {self.vocab_size}; use the model's own tokenizer"
+            raise ApiError(BAD, why, parameter="prompt")
         return list(ids)
 
 

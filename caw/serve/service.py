@@ -83,11 +83,11 @@ class Service:
     async def visitor(self) -> Tenant | None:
         """Return the tenant of a request without an API key; None for the public."""
         try:
-            found: Tenant | None = await self.threaded(self.directory.tenant_for, None)
+            tenant: Tenant | None = await self.threaded(self.directory.tenant_for, None)
         except Exception as error:
             self.lines.failed("a tenant could not be looked up", error)
             return None
-        return found
+        return tenant
 
     async def tenant(self, bearer: str | None) -> Tenant:
         """Return the tenant of a request. ApiError if unknown."""
@@ -97,8 +97,8 @@ class Service:
             self.lines.failed("a tenant could not be looked up", error)
             raise ApiError(503, "there is no active marking key, so no text is generated; ask the operator") from error
         if tenant is None:
-            said = "the API key is missing or unknown; send one as a bearer token"
-            raise ApiError(DENIED, said, code="invalid_api_key")
+            why = "the API key is missing or unknown; send one as a bearer token"
+            raise ApiError(DENIED, why, code="invalid_api_key")
         return tenant
 
     async def order(self, asked: Asked, tenant: Tenant, prefix: str) -> Order:
@@ -119,8 +119,8 @@ class Service:
         self.planned.check_factor(marking)
         self.planned.check_reach(marking, most, self._sampling(asked))
         if marking.strict and part is not None and asked.steers:
-            said = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
-            raise ApiError(BAD, said, parameter="logit_bias")
+            why = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
+            raise ApiError(BAD, why, parameter="logit_bias")
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most, part)
@@ -159,8 +159,8 @@ class Service:
     def check_model(self, name: str) -> None:
         """Raise ApiError for another model."""
         if name != self.settings.name:
-            said = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
-            raise ApiError(UNKNOWN, said, code="model_not_found", parameter="model")
+            why = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
+            raise ApiError(UNKNOWN, why, code="model_not_found", parameter="model")
 
     def _part(self, asked: Asked, tenant: Tenant) -> Part:
         """Return the text that a request continues. ApiError without proof that it is this tenant's."""
@@ -201,10 +201,8 @@ class Service:
     def _check_room(self, count: int, tenant: Tenant) -> None:
         """Raise ApiError if this many texts cannot be accepted; checked again at submission."""
         if count > self.settings.max_choices:
-            said = (
-                f"a request may ask for at most {self.settings.max_choices} texts, got {count}; send several requests"
-            )
-            raise ApiError(BAD, said, parameter="n")
+            why = f"a request may ask for at most {self.settings.max_choices} texts, got {count}; send several requests"
+            raise ApiError(BAD, why, parameter="n")
         try:
             self.engine.inbox.check(count, tenant.id)
         except (BusyError, ClosedError) as error:
@@ -229,8 +227,8 @@ class Service:
         """Return a function that creates the grammar of each text. ApiError if that is impossible."""
         where = "response_format" if asked.calls is None else "tools"
         if self.grammars is None:
-            said = f"JSON mode and tool calls are not available: {self.no_grammars}; leave {where} out"
-            raise ApiError(BAD, said, parameter=where)
+            why = f"JSON mode and tool calls are not available: {self.no_grammars}; leave {where} out"
+            raise ApiError(BAD, why, parameter=where)
         if asked.calls is not None:
             return self.grammars.compiled(asked.calls.schema, compact=True)
         assert asked.response_format is not None
@@ -351,8 +349,8 @@ def _heard(order: Order, choice: int, news: Any) -> None:
 
 def _refusal(error: BusyError | ClosedError) -> ApiError:
     if isinstance(error, GreedyError):
-        said = "this tenant's share of the queue is full; try again later"
-        return ApiError(BUSY, said, code="tenant_queue_full")
+        why = "this tenant's share of the queue is full; try again later"
+        return ApiError(BUSY, why, code="tenant_queue_full")
     if isinstance(error, BusyError):
         return ApiError(BUSY, "the queue is full; try again later", code="queue_full")
     return ApiError(503, "the server is shutting down; try again later", code="shutting_down")

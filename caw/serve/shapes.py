@@ -70,13 +70,13 @@ class Completions(Shape):
             return None
         text = order.texts[piece.choice]
         columns: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for own, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
-            columns["tokens"].append(own.name)
-            columns["token_logprobs"].append(own.value)
+        for token, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
+            columns["tokens"].append(token.name)
+            columns["token_logprobs"].append(token.value)
             likelier = {each.name: each.value for each in reversed(likeliest)}  # of one text, the likelier
             columns["top_logprobs"].append(likelier)
             columns["text_offset"].append(text.letters)
-            text.letters += own.letters
+            text.letters += token.letters
         return columns
 
 
@@ -98,10 +98,10 @@ class Chat(Shape):
         return {"index": piece.choice, "message": message, "logprobs": self._log_probs(order, piece.tokens)}
 
     def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
-        said: dict[str, Any] = {"content": piece.text} if piece.text else {}
+        changes: dict[str, Any] = {"content": piece.text} if piece.text else {}
         if piece.calls:
-            said["tool_calls"] = [{"index": place, **call} for place, call in enumerate(piece.calls)]
-        return {"index": piece.choice, "delta": said, "logprobs": self._log_probs(order, piece.tokens)}
+            changes["tool_calls"] = [{"index": place, **call} for place, call in enumerate(piece.calls)]
+        return {"index": piece.choice, "delta": changes, "logprobs": self._log_probs(order, piece.tokens)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:
         for number in range(len(order.texts)):
@@ -113,8 +113,8 @@ class Chat(Shape):
         if order.alternatives is None:
             return None
         content = [
-            {**own.entry, "top_logprobs": [each.entry for each in likeliest]}
-            for own, likeliest in _named(self.tokenizer, tokens, order.alternatives)
+            {**token.entry, "top_logprobs": [each.entry for each in likeliest]}
+            for token, likeliest in _named(self.tokenizer, tokens, order.alternatives)
         ]
         return {"content": content, "refusal": None}
 
@@ -133,24 +133,28 @@ def _read(order: Order, piece: Piece) -> Piece:
 
 
 def usage(order: Order) -> dict[str, int]:
-    made = order.completion_tokens
-    return {"prompt_tokens": order.prompt_tokens, "completion_tokens": made, "total_tokens": order.prompt_tokens + made}
+    generated = order.completion_tokens
+    return {
+        "prompt_tokens": order.prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": order.prompt_tokens + generated,
+    }
 
 
 def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
     """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts, and
     continuation tokens of truncated texts (null: none).
     """
-    said: dict[str, Any] = {
+    extension: dict[str, Any] = {
         "marked": all(piece.marked for piece in pieces), "receipts": [piece.receipt for piece in pieces],
     }  # fmt: skip
     if any(piece.continuation for piece in pieces):
-        said["continuations"] = [piece.continuation or None for piece in pieces]
-    return {"caw": said}
+        extension["continuations"] = [piece.continuation or None for piece in pieces]
+    return {"caw": extension}
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedToken:
     """A token's text, its bytes (None: unknown) and its log-probability."""
 
     text: str
@@ -172,15 +176,15 @@ class Named:
         return len(self.text) if self.raw is None else sum(byte & 0xC0 != 0x80 for byte in self.raw)
 
 
-def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[Named, list[Named]]]:
+def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[NamedToken, list[NamedToken]]]:
     """Return each token and the top tokens at its place."""
     for token in tokens:
-        said = token.log_probs
-        assert said is not None
-        pairs = [(token.id, said.own), *said.likeliest[:alternatives]]
+        log_probs = token.log_probs
+        assert log_probs is not None
+        pairs = [(token.id, log_probs.own), *log_probs.likeliest[:alternatives]]
         texts = token_texts(tokenizer, [each for each, _ in pairs])
-        own, *likeliest = (
-            Named(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
+        emitted, *likeliest = (
+            NamedToken(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
             for text, (each, value) in zip(texts, pairs, strict=True)
         )
-        yield own, likeliest
+        yield emitted, likeliest

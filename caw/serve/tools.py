@@ -31,7 +31,7 @@ class Tool(Strict):
     function: Function
 
 
-class Named(Strict):
+class FunctionName(Strict):
     name: str = Field(max_length=64)
 
 
@@ -39,7 +39,7 @@ class ToolChoice(Strict):
     """The one function to call."""
 
     type: Literal["function"]
-    function: Named
+    function: FunctionName
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> C
         raise ApiError(BAD, "tools must have unique names, got one twice; rename it", parameter="tools")
     if isinstance(choice, ToolChoice):
         if choice.function.name not in functions:
-            said = "tool_choice must name a function in tools; add it or name one of them"
-            raise ApiError(BAD, said, parameter="tool_choice")
+            why = "tool_choice must name a function in tools; add it or name one of them"
+            raise ApiError(BAD, why, parameter="tool_choice")
         return Calls((functions[choice.function.name],))
     if choice == "required":
         if not functions:

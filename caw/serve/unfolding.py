@@ -75,8 +75,8 @@ class Unfolding:
         before = self._before()
         whole = before + text
         starts = [whole.find(stop, max(0, len(before) - len(stop) + 1)) for stop in self._strings]
-        found = [start for start in starts if start >= 0]
-        return text[: max(0, min(found) - len(before))] if found else text
+        ends = [start for start in starts if start >= 0]
+        return text[: max(0, min(ends) - len(before))] if ends else text
 
     def _doubtful(self, text: str) -> int:
         """Return how many of its last characters begin a stop string."""
