@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +18,11 @@ from caw.io.show import format_p
 
 if TYPE_CHECKING:
     from caw.detection.many_keys import KeySearch, KeySearchResult
-    from caw.registry.sketches import Near
     from caw.watermarks import Signature
 
 KEYS = "Keys of a service"
 FPR = 1e-3
+CLOSE = "Close to receipt {receipt} of {tenant}, about {share:.0%} of its shingles."
 # not CAW_REGISTRY: whoever keeps a registry tests texts under other keys, too
 RegistryUrl = Annotated[
     str | None, panel(KEYS, f"Test under the marking keys of this registry: {URL_HELP}", "--registry", metavar="URL")
@@ -35,7 +34,7 @@ Tenant = Annotated[
 
 def watermarks(
     url: str | None, tenant: str | None, strangers: Mapping[str, Any]
-) -> tuple[dict[str, Signature], Callable[[str], list[Near]]]:
+) -> tuple[dict[str, Signature], Callable[[str], list[dict[str, Any]]]]:
     """Return (the watermarks of a registry, or of one tenant, by key id; what finds the receipts close to a text).
 
     strangers: options, by name, that a registry replaces. Raises ValueError if one is given; ValueError, OSError or
@@ -45,12 +44,12 @@ def watermarks(
     if given is not None:
         raise ValueError(f"the registry defines how its keys are tested, got --{given} as well; leave one out")
     registry = opened(url)
-    return registry.marking.watermarks(tenant), partial(registry.receipts.near, tenant=tenant)
+    return registry.marking.watermarks(tenant), partial(registry.near, tenant=tenant)
 
 
 def test(
     marks: Mapping[str, Signature], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
-    receipt: str | None, near: Callable[[str], list[Near]], *, as_json: bool, single: bool,
+    receipt: str | None, near: Callable[[str], list[dict[str, Any]]], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
     """Test texts under all keys, or under those that their receipts name. Return how many could not be tested.
 
@@ -68,12 +67,12 @@ def test(
             bad += 1
             complain(item.said(result, single=single))
         elif as_json:
-            print(json.dumps(_line(item, result) | {"close": [asdict(each) for each in close]}), flush=True)
+            print(json.dumps(_line(item, result) | {"close": close}), flush=True)
         else:
             found.append((item, result, close))
     if single:
         for _, result, close in found:
-            print(" ".join([result.message, *(f"{_said(each)}." for each in close)]))
+            print(" ".join([result.message, *(CLOSE.format(**each) for each in close)]))
     elif found:
         _show(found)
     return bad
@@ -103,11 +102,7 @@ def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _said(near: Near) -> str:
-    return f"Close to receipt {near.receipt} of {near.tenant}, about {near.share:.0%} of its shingles"
-
-
-def _show(found: Sequence[tuple[Item, KeySearchResult, list[Near]]]) -> None:
+def _show(found: Sequence[tuple[Item, KeySearchResult, list[dict[str, Any]]]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -117,7 +112,10 @@ def _show(found: Sequence[tuple[Item, KeySearchResult, list[Near]]]) -> None:
     table = Table("id", "watermarked", "corrected p-value", "keys", "tokens", "close to receipt")
     for item, result, close in found:
         verdict = "[green]yes[/]" if result.is_watermarked else "too short" if result.is_undecided else "no"
-        keys, near = ", ".join(result.matches), ", ".join(f"{each.receipt} ({each.share:.0%})" for each in close[:1])
+        keys, near = (
+            ", ".join(result.matches),
+            ", ".join(f"{each['receipt']} ({each['share']:.0%})" for each in close[:1]),
+        )
         table.add_row(Text(visible(str(item.id))), verdict, format_p(result.p_value), keys, str(result.tokens), near)
     console = Console()
     console.print(table)

@@ -40,12 +40,8 @@ WatermarkName = Annotated[
 ]  # fmt: skip
 Name = Annotated[str | None, panel(SERVING, "Model name in the API [the value of --model].", "--name")]
 Receipts = Annotated[Path | None, panel(SERVING, "JSONL file for receipts; texts are never stored.", "--receipts")]
-Sketches = Annotated[
-    bool,
-    panel(
-        SERVING, "Keep sketches beside the registry's receipts: edited texts find theirs.", "--sketches/--no-sketches"
-    ),
-]
+KEPT = "Keep sketches by which edited texts find their receipts in the registry."
+Sketches = Annotated[bool, panel(SERVING, KEPT, "--sketches/--no-sketches")]
 
 OF_SERVER = options_of(ServerSettings, max_factor=4.0)
 RULES = {name: option for name, option in options_of(MarkRules).items() if name != "strength_factor"}
@@ -212,7 +208,7 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        sketch = kept.receipts.sketcher() if kept is not None and sketches else None
+        sketch = kept.sketcher() if kept is not None and sketches else None
         service = Service(planned, directory, log, None if kept is None else kept.secret, sketch)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

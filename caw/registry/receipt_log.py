@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,8 +23,7 @@ from caw.registry.audit import verify_end
 from caw.registry.chain import BEGUN, CLOSED, KEY, Entry, Signer, canonical
 from caw.registry.database import Database, RefusedError
 from caw.registry.master_key import MasterKeys
-from caw.registry.sketches import KEY as SKETCHES
-from caw.registry.sketches import Near, add_sketch, near, sketch_of
+from caw.registry.sketches import add_sketch
 from caw.serve.contracts import Begun, Closed
 
 TABLE = tables.receipts
@@ -155,22 +152,6 @@ class ReceiptLog:
         with self._turn, self._database.writing() as connection:
             old = self._signer(connection)
             return self._announce(connection, Signer.new(), old).public
-
-    def sketcher(self) -> Callable[[str], bytes]:
-        """Return what makes sketches for `Closed`; create their key, and their tables in an older registry."""
-        keys = tables.signing_keys
-        with self._database.writing() as connection:
-            tables.metadata.create_all(connection)
-            sealed = connection.execute(sa.select(keys.c.secret).where(keys.c.id == SKETCHES)).scalar()
-            if sealed is None:
-                sealed = self._masters.seal(secrets.token_bytes(32), place(SKETCHES))
-                row = {"id": SKETCHES, "secret": sealed, "created": self._database.clock()}
-                connection.execute(keys.insert().values(row))
-        return partial(sketch_of, key=self._masters.open(sealed, place(SKETCHES)))
-
-    def near(self, text: str, tenant: str | None = None) -> list[Near]:
-        """See `caw.registry.sketches.near`."""
-        return near(self._database, self._masters, text, tenant)
 
     def public_keys(self) -> list[str]:
         """Return all public keys that ever signed, in hex, the oldest first."""

@@ -27,7 +27,7 @@ def text(seed: int, count: int = 200) -> str:
 
 
 def send(registry: Registry, id: str, sent: str, tenant: str = "acme") -> None:
-    sketch = registry.receipts.sketcher()(sent)
+    sketch = registry.sketcher()(sent)
     registry.receipts.begin(begun(id, tenant=tenant)).close(closed(sketch=sketch))
 
 
@@ -36,16 +36,16 @@ def test_an_edited_text_finds_its_receipt_and_another_none(registry: Registry) -
         send(registry, f"r{number}", text(number), "acme" if number % 2 else "globex")
     for number in range(30):
         edited = WordD(rate=0.1)(text(number), "x").text
-        [near] = registry.receipts.near(edited)
+        [near] = registry.near(edited)
         runs = [
             {tuple(words[i : i + 3]) for i in range(len(words) - 2)} for words in (edited.split(), text(number).split())
         ]
-        assert (near.receipt, near.tenant) == (f"r{number}", "acme" if number % 2 else "globex")
-        assert near.share == pytest.approx(len(runs[0] & runs[1]) / len(runs[1]), abs=0.25)
-    assert [registry.receipts.near(text(seed)) for seed in range(100, 130)] == [[]] * 30
+        assert (near["receipt"], near["tenant"]) == (f"r{number}", "acme" if number % 2 else "globex")
+        assert near["share"] == pytest.approx(len(runs[0] & runs[1]) / len(runs[1]), abs=0.25)
+    assert [registry.near(text(seed)) for seed in range(100, 130)] == [[]] * 30
     both = " ".join(text(5).split()[:120] + text(7).split()[:120]).upper() + "!"
-    assert {each.receipt for each in registry.receipts.near(both)} == {"r5", "r7"}
-    assert registry.receipts.near(text(5), "globex") == [] != registry.receipts.near(text(5), "acme")
+    assert {each["receipt"] for each in registry.near(both)} == {"r5", "r7"}
+    assert registry.near(text(5), "globex") == [] != registry.near(text(5), "acme")
 
 
 def test_short_texts_have_none(registry: Registry) -> None:
@@ -53,7 +53,7 @@ def test_short_texts_have_none(registry: Registry) -> None:
     assert sketch_of(text(1, FEWEST + 1), key) == b"" != sketch_of(text(1, FEWEST + 2), key)
     assert sketch_of("the sky " * 99, key) == sketch_of("", key) == b""
     send(registry, "short", text(1, FEWEST + 1))
-    assert registry.receipts.near(text(1, FEWEST + 1)) == []
+    assert registry.near(text(1, FEWEST + 1)) == []
 
 
 def test_neither_words_nor_values_are_in_the_export(registry: Registry) -> None:
@@ -72,10 +72,10 @@ def test_sketches_outlive_the_master_key_and_come_to_older_registries(tmp_path: 
         for table in (tables.bands, tables.sketches):
             table.drop(connection)
     registry.receipts.begin(begun("before")).close(closed())
-    assert registry.receipts.near(text(1)) == []
+    assert registry.near(text(1)) == []
     send(registry, "one", text(1))
     open_registry(url, MasterKeys(new + old)).reseal()
-    assert [each.receipt for each in open_registry(url, MasterKeys(new)).receipts.near(text(1))] == ["one"]
+    assert [each["receipt"] for each in open_registry(url, MasterKeys(new)).near(text(1))] == ["one"]
     with registry.database.reading() as connection:
         counts = [
             connection.execute(sa.select(sa.func.count()).select_from(t)).scalar()
@@ -93,7 +93,7 @@ def test_a_served_text_is_found_by_the_command(tmp_path: Path) -> None:
     registry = open_registry(url, MasterKeys.read(master), create=True)
     registry.marking.create("one")
     with running(log=registry.receipts) as served:
-        served.service.sketch = registry.receipts.sketcher()
+        served.service.sketch = registry.sketcher()
         answers = [served.complete(f"sky {n}", max_tokens=200, temperature=1, seed=n) for n in range(3)]
     asked = ("detect", "--registry", url, "--tokenizer", str(tmp_path), "--json")
     for answer in answers:
