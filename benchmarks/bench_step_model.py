@@ -3,8 +3,6 @@
     python benchmarks/bench_step_model.py h200 [--shapes llama-2-7b] [--batch 1 8] [--prompt 1024] [--json step.json]
 
 The least time of a launch is its bytes over the data sheet's bandwidth, or an assumed launch cost where that is more.
-If the GPU is there, or --device names one, the step is also replayed under torch's profiler, and what each kernel took
-stands beside it.
 """
 
 import argparse
@@ -13,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import kernel_times
 import step_model
 
 from caw.benchmark.sizes import SHAPES
@@ -31,14 +28,11 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, nargs="+", default=[1024])
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--quantization", help="fp8, int8 or int4")
-    parser.add_argument("--device", help="of a GPU to measure on")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     results = step_model.run(
         asked.gpu, asked.modes, asked.shapes, asked.dtype, asked.batch, asked.prompt, asked.quantization
     )
-    if asked.device is not None or kernel_times.at_hand(asked.gpu):
-        kernel_times.measure(results, asked.device)
     for batch, prefix in dict.fromkeys((row["batch"], row["prefix"]) for row in results["rows"]):
         show([row for row in results["rows"] if (row["batch"], row["prefix"]) == (batch, prefix)], results)
     if asked.json is not None:
@@ -53,39 +47,24 @@ def show(rows: Sequence[dict[str, Any]], results: dict[str, Any]) -> None:
         f"{arguments['shapes']}, {kind}, batch {rows[0]['batch']}, {rows[0]['prefix']} tokens before, {device['name']}"
     )
     print(_header(rows))
-    for name in dict.fromkeys(name for row in rows for name in (*row["kernels"], *_took(row))):
+    for name in dict.fromkeys(name for row in rows for name in row["kernels"]):
         print(f"| {name[:WIDEST]} | {' | '.join(cell for row in rows for cell in _cells(row, name))} |")
     for row in rows:
         print(
             f"{row['mode']}: {row['launches']} launches, {row['bytes'] / 1e9:.3f} GB, which take {row['floor_us']:.0f} "
             f"us at {device['bandwidth'] / 1e12:.2f} TB/s; at least {row['step_us']:.0f} us with "
-            f"{arguments['launch_us']} us a launch{_measured(row)}"
+            f"{arguments['launch_us']} us a launch"
         )
 
 
 def _header(rows: Sequence[dict[str, Any]]) -> str:
-    names = ["kernel", *(name for row in rows for name in (row["mode"], "us", "took"))]
+    names = ["kernel", *(name for row in rows for name in (row["mode"], "us"))]
     return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
 
 
-def _took(row: dict[str, Any]) -> dict[str, float]:
-    times: dict[str, float] = row.get("measured", {}).get("kernels", {})
-    return times
-
-
 def _cells(row: dict[str, Any], name: str) -> list[str]:
-    kernel, took = row["kernels"].get(name), _took(row).get(name)
-    counts = ["", ""] if kernel is None else [str(kernel["count"]), f"{kernel['us']:.1f}"]
-    return [*counts, "" if took is None else f"{took:.1f}"]
-
-
-def _measured(row: dict[str, Any]) -> str:
-    """The measured time of the whole step, as text."""
-    times = row.get("measured")
-    if times is None or "error" in times:
-        return "" if times is None else f"; not measured here: {times['error']}"
-    other = "" if times["aligned"] else ", which are not one by one those above"
-    return f"; measured: {times['step_us']:.0f} us alone, kernels {times['kernels_us']:.0f} us{other}"
+    kernel = row["kernels"].get(name)
+    return ["", ""] if kernel is None else [str(kernel["count"]), f"{kernel['us']:.1f}"]
 
 
 if __name__ == "__main__":
