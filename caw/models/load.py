@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caw.forking import survive_forks
-from caw.models.device import resolve_device, resolve_dtype
+from caw.models.device import keeps_halves, resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
 from caw.models.gguf import cache_folder, dequantized, is_gguf
 from caw.models.messages import one_sentence, quiet
@@ -34,8 +34,10 @@ def load_model(
         name: "smollm2-135m" (the demo model, no network), a .gguf file (also one without that ending, such as a blob
             of Ollama's), a folder, or a hub id.
         device: "cpu", "cuda", ...; None = CUDA if available.
-        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
-            "float16" or a torch.dtype.
+        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else "float32-sums"), "float32",
+            "bfloat16", "float16", a torch.dtype, or "float32-sums": float32 whose matrices stay in the 16 bits of a
+            checkpoint that has them, with the same texts. For a CPU and models whose layers run as one operator;
+            others are plain float32. Such a model neither moves nor saves.
         quantization: None = weights of that dtype, but "file" for a .gguf file on a CPU where "auto" would be float32.
             "file": the 4-bit and 8-bit blocks of a .gguf file directly, on a CPU, with the results of its dequantized
             float32 model. "file-fast": the same, with inputs of products rounded to 8 bits. "int8", "int4": any
@@ -59,6 +61,8 @@ def load_model(
         check_quantization(quantization, source, place, dtype)
         if place.type == "cpu":
             return _load_quantized(name, source, quantization)
+    if keeps_halves(dtype, place):
+        return _named(name, *_load_halves(name, source))
     model, tokenizer = _load_dense(name, source, resolve_dtype(dtype, place))
     return _named(name, model.to(place) if quantization is None else _packed(model, quantization, place), tokenizer)
 
@@ -76,6 +80,23 @@ def _load_dense(name: str | Path, source: Path, dtype: str | torch.dtype) -> Any
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
     return model.eval().requires_grad_(False), tokenizer
+
+
+def _load_halves(name: str | Path, source: Path) -> Any:
+    """Return the model on matrices of 16 bits where its checkpoint has them all, otherwise in float32."""
+    import torch
+
+    from caw import ops
+    from caw.models.halves import can_keep, keep_halves
+
+    if not is_gguf(source) and not ops.missing_extension():
+        model, tokenizer = _load_dense(name, source, "auto")
+        if can_keep(model, folder_or_hub_id(name)[0]):
+            model = keep_halves(model)
+            give_back()
+            model.save_pretrained = _refuse_saving
+            return model, tokenizer
+    return _load_dense(name, source, torch.float32)
 
 
 def _packed(model: Any, quantization: str, device: torch.device) -> Any:
