@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from caw.models.huge_pages import HugePages
-from caw.models.quantized import HalfEmbedding, HalfLinear
+from caw.models.huge_pages import HugePages, forget
+from caw.models.quantized import HalfEmbedding, HalfLinear, replace_matrices
 
 # whose layers run as one operator, which takes such matrices beside norms of float32
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3_text")
@@ -42,27 +42,15 @@ def stored_dtypes(source: str) -> set[str]:
 
 
 def keep_halves(model: Any) -> Any:
-    """Put the matrices of linear layers and embeddings into huge pages, in place; everything else becomes float32.
-
-    Shared tables stay shared. Each is freed before the next is copied.
-    """
+    """Put the matrices of linear layers and embeddings into huge pages, in place; everything else becomes float32."""
     pages = HugePages()
-    names: dict[int, list[str]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
-            names.setdefault(module.weight.data_ptr(), []).append(name)
-    for group in names.values():
-        weight = model.get_submodule(group[0]).weight.data
-        packed = pages.empty(weight.nbytes).view(weight.dtype).view(weight.shape).copy_(weight)
-        for name in group:
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, _kept(model.get_submodule(name), packed))
-    model.config.dtype = torch.float32
-    return model.float()
 
+    def copied(weight: torch.Tensor, table: bool) -> torch.Tensor:
+        own = pages.empty(weight.nbytes).view(weight.dtype).view(weight.shape).copy_(weight)
+        forget(weight)
+        return own
 
-def _kept(module: Any, packed: torch.Tensor) -> torch.nn.Module:
-    if isinstance(module, torch.nn.Embedding):
-        return HalfEmbedding(packed, *packed.shape, getattr(module, "scalar_embed_scale", 1.0))
-    bias = module.bias
-    return HalfLinear(packed, *packed.shape, None if bias is None else bias.data.float())
+    def takes(module: Any) -> bool:
+        return isinstance(module, (torch.nn.Linear, torch.nn.Embedding))
+
+    return replace_matrices(model, HalfLinear, HalfEmbedding, takes, copied)

@@ -27,6 +27,16 @@ EVENTS = "text/event-stream; charset=utf-8"
 UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
 EVENTS = "text/event-stream; charset=utf-8"
 UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
+EVENTS = "text/event-stream; charset=utf-8"
+UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
 
 
 class GoneError(Exception):
