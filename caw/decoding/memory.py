@@ -131,8 +131,8 @@ def decoding_needs(
     ):  # keys and values in float32 for each query head; scores, three more made of them
         activations += places * heads * FLOAT * (2 * dim + 4 * EAGER_BLOCK)
     # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
-    kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
-    first_logits = kept * vocab_size * (2 * size + FLOAT)
+    logit_rows = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
+    first_logits = logit_rows * vocab_size * (2 * size + FLOAT)
     fixed = activations + first_logits + facts.dense_bytes + table_bytes(facts, capacity)
     return Needs(per_sequence, fixed)
 

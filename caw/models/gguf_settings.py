@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from caw.models.cache_folders import filled_once, listed, write_list
 from caw.models.gguf import require_gguf_packages, settings_place
 from caw.models.gguf_account import Account
 from caw.models.gguf_families import config_settings
 from caw.models.gguf_file import GGUFFile
 from caw.models.gguf_tokenizer import gguf_tokenizer
-from caw.models.made_once import listed, made_once, write_list
 from caw.models.messages import one_sentence, quiet
 from caw.models.tokenizer import why_not_fast
 
@@ -25,7 +25,7 @@ def settings_folder(file: GGUFFile) -> Path:
     damaged.
     """
     place = settings_place(file.path)
-    return Path(made_once(place, lambda work: _write(file, work), lambda made: listed(made) is not None))
+    return Path(filled_once(place, lambda work: _write(file, work), lambda made: listed(made) is not None))
 
 
 def settings_tokenizer(folder: Path) -> Any:

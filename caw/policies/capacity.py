@@ -73,9 +73,9 @@ class CapacityPolicy(Policy):
         network = self.network.serving(tokenizer)
         if network is self.network:
             return self
-        made = copy.copy(self)
-        object.__setattr__(made, "network", network)
-        return made
+        served = copy.copy(self)
+        object.__setattr__(served, "network", network)
+        return served
 
     @property
     def looks_ahead(self) -> bool:

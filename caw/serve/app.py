@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from caw.serve.answering import Answer
+from caw.serve.body_limits import BodyLimits
 from caw.serve.contracts import Tenant
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
-from caw.serve.guard import Guard
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
@@ -81,7 +81,7 @@ def make_app(service: Service) -> FastAPI:
     metrics = Metrics(service.engine)
     settings = service.settings
     hosts = {*LOOPBACK, "[::1]"} if settings.local and not settings.proxies else None
-    app.add_middleware(Guard, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
+    app.add_middleware(BodyLimits, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
     _add_errors(app, metrics)
     _add_status(app, service, metrics)
     _add_texts(app, service, metrics)

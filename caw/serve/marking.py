@@ -66,18 +66,9 @@ class Marking:
 
 
 def marking_of(
-    tenant: Tenant,
-    settings: ServerSettings,
-    policy: Policy,
-    fewest: int = 1,
-    *,
-    parts: int = 1,
-    mark: Watermark | None = None,
-    max_tokens: int,
-    wants: bool | None,
-    json: bool = False,
-    tools: bool = False,
-) -> Marking:
+    tenant: Tenant, settings: ServerSettings, policy: Policy, fewest: int = 1, *, parts: int = 1,
+    mark: Watermark | None = None, max_tokens: int, wants: bool | None, json: bool = False, tools: bool = False,
+) -> Marking:  # fmt: skip
     """Return how a request is marked.
 
     The level of the tenant's rules is over all keys that detection tries; a text's level under its own key is

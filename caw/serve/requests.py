@@ -96,7 +96,7 @@ class ResponseFormat(Strict):
         return self.json_schema.keeps if self.json_schema is not None else None
 
 
-class Sampling(Strict, extra="allow"):
+class RequestBody(Strict, extra="allow"):
     """Parameters of both kinds of request. watermark and continuation are this server's own: False requests unmarked
     text, and the token of a truncated answer continues it.
 
@@ -203,7 +203,7 @@ class Sampling(Strict, extra="allow"):
         raise NotImplementedError
 
 
-class CompletionRequest(Sampling):
+class CompletionRequest(RequestBody):
     """`/v1/completions`."""
 
     neutral: ClassVar[dict[str, Any]] = {"add_special_tokens": (True,)}
@@ -216,7 +216,7 @@ class CompletionRequest(Sampling):
         return self.logprobs
 
 
-class ChatRequest(Sampling):
+class ChatRequest(RequestBody):
     """`/v1/chat/completions`. chat_template_kwargs: variables of the chat template, such as enable_thinking."""
 
     # templates write a text's first tokens themselves

@@ -148,7 +148,7 @@ def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedToken:
     """A token's text, its bytes (None: unknown) and its log-probability."""
 
     text: str
@@ -170,7 +170,7 @@ class Named:
         return len(self.text) if self.raw is None else sum(byte & 0xC0 != 0x80 for byte in self.raw)
 
 
-def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[Named, list[Named]]]:
+def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[NamedToken, list[NamedToken]]]:
     """Return each token and the top tokens at its place."""
     for token in tokens:
         said = token.log_probs
@@ -178,7 +178,7 @@ def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterat
         pairs = [(token.id, said.own), *said.likeliest[:alternatives]]
         texts = token_texts(tokenizer, [each for each, _ in pairs])
         own, *likeliest = (
-            Named(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
+            NamedToken(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
             for text, (each, value) in zip(texts, pairs, strict=True)
         )
         yield own, likeliest

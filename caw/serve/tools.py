@@ -32,7 +32,7 @@ class Tool(Strict):
     function: Function
 
 
-class Named(Strict):
+class FunctionName(Strict):
     name: str = Field(max_length=64)
 
 
@@ -40,7 +40,7 @@ class ToolChoice(Strict):
     """The one function to call."""
 
     type: Literal["function"]
-    function: Named
+    function: FunctionName
 
 
 @dataclass(frozen=True)

@@ -44,18 +44,10 @@ class Layout:
 
 
 def attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    caw_layout: Layout | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, sliding_window: int | None = None,
+    softcap: float | None = None, s_aux: torch.Tensor | None = None, caw_layout: Layout | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
     """transformers' attention contract: query [R, H, Q, D], key and value [R, HK, Q, D] -> ([R, Q, H, D], None)."""
     _check_contract(module, key, value, attention_mask, sliding_window, caw_layout, kwargs.get("is_causal"))
     assert caw_layout is not None
@@ -99,15 +91,9 @@ def _has_kernel(cache: SiblingCache | SpreadCache, query: torch.Tensor) -> bool:
 
 
 def _as_steps(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    layer: Any,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: Any, scale: float, window: int | None,
+    softcap: float | None, sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of prompts with the arithmetic of a step, position by position: the same bits however they are cut."""
     rows, tokens = query.shape[0], query.shape[2]
     keys, values = layer.owner.store[layer.index]
@@ -118,14 +104,9 @@ def _as_steps(
 
 
 def _check_contract(
-    module: torch.nn.Module,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    window: int | None,
-    layout: Layout | None,
-    is_causal: bool | None,
-) -> None:
+    module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, window: int | None,
+    layout: Layout | None, is_causal: bool | None,
+) -> None:  # fmt: skip
     """Raise NotImplementedError where this model's attention is not what `attention` computes."""
     kind = getattr(getattr(module, "config", None), "model_type", type(module).__name__)
     if layout is None:

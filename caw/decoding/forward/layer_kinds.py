@@ -137,11 +137,11 @@ def split(layer: Any, kind: LayerKind, tensors: list[Any]) -> list[Any]:
     """
     if not kind.merged:
         return tensors
-    found = []
+    parts = []
     for i, tensor in enumerate(tensors):
         sizes = rows_of(layer, kind, i, 0 if tensor is None else tensor.shape[0])
         if len(sizes) == 1:
-            found.append(tensor)
+            parts.append(tensor)
         else:
-            found += [None] * len(sizes) if tensor is None else tensor.detach().split(sizes)
-    return found
+            parts += [None] * len(sizes) if tensor is None else tensor.detach().split(sizes)
+    return parts

@@ -26,15 +26,9 @@ def compiled_prefill(how: PrefillAttention, device: torch.device, kernels: ops.O
 
 
 def causal_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    how: PrefillAttention = "sdpa",
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None,
+    softcap: float | None, sinks: torch.Tensor | None, how: PrefillAttention = "sdpa",
+) -> torch.Tensor:  # fmt: skip
     """[R, H, T, D] from query [R, H, T, D], key and value [R, HK, S, D].
 
     how: "sdpa" = torch's scaled_dot_product_attention, or "eager" where that knows no window, softcap or sinks;
@@ -68,14 +62,9 @@ def causal_attention(
 
 
 def _eager_block(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    hidden: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float,
+    softcap: float | None, sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of some query rows over float32 keys, where hidden [rows, keys] is false; scores in float32."""
     scores = (query.float() @ key.transpose(2, 3)) * scale
     if softcap is not None:
@@ -123,7 +112,7 @@ def check_prefill_attention(how: Any, device: torch.device, dtype: torch.dtype) 
             "with `pip install flash-attn`, or use 'sdpa'"
         ) from None
     if device.type != "cuda" or dtype not in FLASH_DTYPES:
-        found = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
         raise ValueError(
-            f"prefill_attention='flash_attention_2' needs float16 or bfloat16 on CUDA, got {found}; use 'sdpa'"
+            f"prefill_attention='flash_attention_2' needs float16 or bfloat16 on CUDA, got {where}; use 'sdpa'"
         )

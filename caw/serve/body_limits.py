@@ -13,7 +13,7 @@ DRAINED = 4  # times the limit, up to which a body is read to its end: who is st
 PORT = re.compile(r":[0-9]*$")
 
 
-class Guard:
+class BodyLimits:
     """Reads bodies before the application sees them: at most `most` bytes, within `seconds`.
 
     hosts: names under which the server may be called, and only by its own pages; None = any. Otherwise a foreign page,

@@ -39,7 +39,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def made_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool] = has_config) -> str:
+def filled_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool] = has_config) -> str:
     """Return the folder `target`; if it is not `whole` yet, `make` fills a temporary one, which is moved into place.
 
     Raises PermissionError, in one sentence, if the cache cannot be written, and what `make` raises.
