@@ -21,22 +21,6 @@ DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 EVENTS = "text/event-stream; charset=utf-8"
 UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
-EVENTS = "text/event-stream; charset=utf-8"
-UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold a stream back until it ends
 
 
 class GoneError(Exception):
