@@ -186,10 +186,15 @@ def detect(
                 others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,
                            "normalize": test.normalize, "prefix": test.prefix or None,
                            "receipt": test.receipt}  # fmt: skip
+            given = next((name for name, value in others.items() if value not in (None, False)), None)
+            if given is not None:
+                whose = "the registry" if at is None else "the server"
+                raise ValueError(f"{whose} defines how its keys are tested, got --{given} as well; leave one out")
+            if at is not None:
                 items, bad = read_items(texts)
-                bad += test_at(at, items, others, as_json=report.as_json, single=single)
+                bad += test_at(at, items, as_json=report.as_json, single=single)
                 raise typer.Exit(BAD_LINES if bad else 0)
-            found, near = deployed.watermarks(registry, tenant, others)
+            found, near = deployed.watermarks(registry, tenant)
             items, bad = read_items(texts)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}

@@ -33,16 +33,12 @@ Tenant = Annotated[
 
 
 def watermarks(
-    url: str | None, tenant: str | None, strangers: Mapping[str, Any]
+    url: str | None, tenant: str | None
 ) -> tuple[dict[str, Signature], Callable[[str], list[dict[str, Any]]]]:
     """Return (the watermarks of a registry, or of one tenant, by key id; what finds the receipts close to a text).
 
-    strangers: options, by name, that a registry replaces. Raises ValueError if one is given; ValueError, OSError or
-    ImportError, in one sentence, if the registry cannot be read.
+    Raises ValueError, OSError or ImportError, in one sentence, if the registry cannot be read.
     """
-    given = next((name for name, value in strangers.items() if value not in (None, False)), None)
-    if given is not None:
-        raise ValueError(f"the registry defines how its keys are tested, got --{given} as well; leave one out")
     registry = opened(url)
     return registry.marking.watermarks(tenant), partial(registry.near, tenant=tenant)
 

@@ -175,8 +175,7 @@ def serve(
             key = check_registry(key, receipts)
         kept = None if registry is None else opened(registry)
         if profile is not None:
-            for remark in check_profile(profile, kept):
-                tell(remark)
+            check_profile(profile, kept)
         assert key is not None
         mark = watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:

@@ -25,9 +25,10 @@ T = TypeVar("T")
 
 
 class Directory:
-    """Thread-safe; one per process. profile: the server's, under which only public keys mark; None = any."""
+    """Thread-safe; one per process. profile: the server's, None = none. only_public: whether no other key may mark."""
 
     profile: str | None = None
+    only_public = False
 
     def __init__(self, database: Database, marking: MarkingKeys, api: ApiKeys) -> None:
         self._database, self._marking, self._api = database, marking, api
@@ -58,12 +59,12 @@ class Directory:
             raise ValueError(
                 f"tenant {api.tenant} must have an active marking key, found none; create one with `caw keys create`"
             )
-        if self.profile is not None and not marks.public:
+        if self.only_public and not marks.public:
             raise ValueError(f"key {marks.id} of {api.tenant} must be public under profile {self.profile}; create one "
                              "with `caw keys create --public`")  # fmt: skip
         if self.profile is not None and rules is not None and api.tenant not in self._ruled:
             self._ruled.add(api.tenant)
-            LOG.warning("rules of tenant %s replace those of profile %s", api.tenant, self.profile)
+            LOG.warning("the rules of tenant %s replace those of profile %s", api.tenant, self.profile)
         return Tenant(
             api.tenant, opened[marks.id].mark, None if rules is None else MarkRules(**rules), api.may_opt_out, tried
         )
@@ -110,10 +111,3 @@ def set_rules(database: Database, tenant: str, rules: MarkRules | None) -> None:
         done = connection.execute(tables.tenants.update().where(tables.tenants.c.id == tenant).values(rules=stored))
         if not done.rowcount:
             raise ValueError(f"the registry has no tenant {tenant!r}; see `caw keys list`")
-
-
-def tenants_with_rules(database: Database) -> list[str]:
-    """Return the tenants that do not have the server's rules, in order."""
-    with database.reading() as connection:
-        rows = connection.execute(sa.select(tables.tenants.c.id, tables.tenants.c.rules)).all()
-    return sorted(row.id for row in rows if row.rules is not None)

@@ -93,12 +93,12 @@ def test_a_profile_holds_for_keys_and_rules_that_come_later(
     """What was checked at the start may be changed while the server runs."""
     registry.marking.create("acme", public=True)
     _, token = registry.api.create("acme")
-    registry.directory.profile = "eu"
+    registry.directory.profile, registry.directory.only_public = "eu", True
     assert registry.directory.tenant_for(token) is not None and not caplog.messages
     set_rules(registry.database, "acme", MarkRules(exempt_below=9))
     for _ in range(2):
         registry.directory.tenant_for(token)
-    assert caplog.messages == ["rules of tenant acme replace those of profile eu"]
+    assert caplog.messages == ["the rules of tenant acme replace those of profile eu"]
     clock.later(hours=1)
     registry.marking.create("acme")
     clock.later(hours=1)
