@@ -115,7 +115,6 @@ class Service:
         prompts, begun = await self.threaded(self._prompts, asked, part)
         most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
         marking = self._marking(asked, tenant, most)
-        self.planned.check_factor(marking)
         self.planned.check_reach(marking, most, self._sampling(asked))
         if marking.strict and part is not None and asked.steers:
             why = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
