@@ -26,7 +26,7 @@ def settings_folder(file: GGUFFile) -> Path:
     damaged.
     """
     place = settings_place(file.path)
-    return Path(filled_once(place, lambda work: _write(file, work), lambda made: listed(made) is not None))
+    return Path(filled_once(place, lambda work: _write(file, work), listed))
 
 
 def settings_model(folder: Path) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caw.forking import survive_forks
-from caw.models.device import resolve_device, resolve_dtype
+from caw.models.device import keeps_halves, resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
 from caw.models.gguf import cache_folder, dequantized, is_gguf, settings_place
 from caw.models.messages import one_sentence, quiet
@@ -34,8 +34,10 @@ def load_model(
         name: "smollm2-135m" (the demo model, no network), a .gguf file (also one without that ending, such as a blob
             of Ollama's), a folder, or a hub id.
         device: "cpu", "cuda", ...; None = CUDA if available.
-        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
-            "float16" or a torch.dtype.
+        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else "float32-sums"), "float32",
+            "bfloat16", "float16", a torch.dtype, or "float32-sums": float32 whose matrices stay in the 16 bits of a
+            checkpoint that has them, with the same texts. For a CPU and models whose layers run as one operator;
+            others are plain float32. Such a model neither moves nor saves.
         quantization: None = weights of that dtype, but "file" for a .gguf file on a CPU where "auto" would be float32.
             "file": the 4-bit and 8-bit blocks of a .gguf file directly, on a CPU, with the results of its dequantized
             float32 model. "file-fast": the same, with inputs of products rounded to 8 bits. "int8", "int4": any
@@ -71,6 +73,8 @@ def _load(name: str | Path, device: Any, dtype: Any, quantization: str | None, o
         if place.type == "cpu":
             return _load_quantized(name, source, quantization, own)
     own = own and place.type == "cpu"
+    if keeps_halves(dtype, place):
+        return _named(name, *_load_halves(name, source, own))
     model, tokenizer = _load_dense(name, source, resolve_dtype(dtype, place), own)
     return _named(name, model.to(place) if quantization is None else _packed(model, quantization, place), tokenizer)
 
@@ -95,6 +99,23 @@ def _load_dense(name: str | Path, source: Path, dtype: Any, own: bool = False) -
     if own and local:
         remember(Path(folder), dtype, model, tokenizer)
     return model.eval().requires_grad_(False), tokenizer
+
+
+def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
+    """Return the model on matrices of 16 bits where its checkpoint has them all, otherwise in float32."""
+    import torch
+
+    from caw import ops
+    from caw.models.halves import can_keep, keep_halves
+
+    if not is_gguf(source) and not ops.missing_extension():
+        model, tokenizer = _load_dense(name, source, "auto")
+        if can_keep(model, folder_or_hub_id(name)[0]):
+            model = keep_halves(model)
+            give_back()
+            model.save_pretrained = _refuse_saving
+            return model, tokenizer
+    return _load_dense(name, source, torch.float32, own)
 
 
 def _packed(model: Any, quantization: str, device: torch.device) -> Any:

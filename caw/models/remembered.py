@@ -6,12 +6,12 @@ What settings and which tokenizer a folder's files make is known from what trans
 import contextlib
 import hashlib
 import importlib.metadata
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from caw.io.files import cache_root, content_mark
 from caw.models.cache_folders import filled_once, listed
@@ -19,7 +19,6 @@ from caw.models.gguf_settings import settings_model, settings_tokenizer, write_s
 from caw.models.llamas import has_modules
 
 VERSION = 1
-WHOLE, INDEX, HEAD = "model.safetensors", "model.safetensors.index.json", "lm_head.weight"
 
 
 def remember(folder: Path, dtype: torch.dtype, model: Any, tokenizer: Any) -> None:
@@ -30,18 +29,18 @@ def remember(folder: Path, dtype: torch.dtype, model: Any, tokenizer: Any) -> No
     if has_modules(model.config.to_dict()) and not (folder / "adapter_config.json").exists():
         given = model.config, model.generation_config, tokenizer
         with contextlib.suppress(OSError):
-            filled_once(
-                _place(folder, dtype), lambda work: write_settings(work, *given), lambda made: bool(listed(made))
-            )
+            filled_once(_place(folder, dtype), lambda work: write_settings(work, *given), listed)
 
 
 def read_again(folder: Path, dtype: torch.dtype) -> tuple[Any, Any] | None:
-    """Return model and tokenizer of a folder that was remembered; None if it was not, or has not these weights."""
+    """Return model and tokenizer of a folder that was remembered; None if it was not, or has not these weights in one
+    file: several take longer to read than transformers to import.
+    """
     with contextlib.suppress(OSError, SafetensorError):  # transformers says what is wrong
         place = _place(folder, dtype)
         if (listed(place) or {}).get("backend_alone"):
-            model, weights = settings_model(place), _weights(folder, dtype)
-            if model is not None and _fill(model, weights):
+            model = settings_model(place)
+            if model is not None and _fill(model, load_file(folder / "model.safetensors"), dtype):
                 return model, settings_tokenizer(place)
     return None
 
@@ -54,23 +53,13 @@ def _place(folder: Path, dtype: torch.dtype) -> Path:
     return cache_root() / "models" / f"{folder.resolve().name}-{mark[:12]}"
 
 
-def _weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    index, weights = folder / INDEX, dict[str, torch.Tensor]()
-    for name in set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {WHOLE}:
-        with safe_open(folder / name, "pt") as file:
-            weights |= {key: file.get_tensor(key).to(dtype) for key in file.keys()}  # noqa: SIM118
-    return weights
-
-
-def _fill(model: Any, weights: dict[str, torch.Tensor]) -> bool:
+def _fill(model: Any, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> bool:
     """Put weights into a model; False if they are not exactly its own."""
-    tied, table = model.config.tie_word_embeddings, weights.get("model.embed_tokens.weight", torch.empty(0))
-    if tied:
-        weights = {HEAD: table} | weights
-    shapes = {name: value.shape for name, value in model.named_parameters()}
-    if shapes != {name: value.shape for name, value in weights.items()} or (tied and weights[HEAD] is not table):
+    head, tied = model.lm_head, model.config.tie_word_embeddings
+    expected = {name: value.shape for name, value in model.named_parameters() if not (tied and value is head.weight)}
+    if expected != {name: value.shape for name, value in weights.items()}:
         return False
-    model.load_state_dict(weights, assign=True)
+    model.load_state_dict({name: value.to(dtype) for name, value in weights.items()}, strict=False, assign=True)
     if tied:
-        model.lm_head.weight = model.model.embed_tokens.weight
+        head.weight = model.model.embed_tokens.weight
     return True

@@ -12,6 +12,8 @@ layer has a copy of them.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,7 +109,7 @@ class SiblingCache(Cache):
             )
         heads, dim = key.shape[1], key.shape[3]
         self.lengths = self.lengths.to(key.device)
-        self.store = key.new_zeros(self.num_layers, 2, self.batch, heads, self.capacity, dim)
+        self.store = _zeros(key, (self.num_layers, 2, self.batch, heads, self.capacity, dim))
         self.scratch = key.new_zeros(self.num_layers, 2, self.batch, self.slots, heads, dim)
 
     def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -213,6 +215,15 @@ class SiblingCache(Cache):
         self.store = self.scratch = self.shared = None
         for layer in self.layers:
             layer.keys = layer.values = None
+
+
+def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return zeros that take memory on a CPU only where something is written: texts end long before the capacity."""
+    count = math.prod(shape)
+    if like.device.type != "cpu" or not count or not hasattr(mmap, "MAP_PRIVATE"):
+        return like.new_zeros(shape)
+    area = mmap.mmap(-1, count * like.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(area, dtype=like.dtype, count=count).view(shape)
 
 
 class SpreadCache(Cache):
