@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from caw.triton_kernels import tuned
-from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows, product_stages
+from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_outputs, product_rows, product_stages
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, uses_pdl
 from caw.triton_kernels.packed_weights import (
     DENSE,
@@ -240,7 +240,8 @@ def product(
         if choice is not None and by_other and torch_can(weights, biases, residual, gated):
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
         blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated, form)
-    columns = blocks.block_o * (1 + gated)
+    block_o = product_outputs(blocks, rows, width, x.dtype, form)
+    columns = block_o * (1 + gated)
     block_m, row_blocks = product_rows(rows, columns, blocks.block_k, x.dtype)
     stored = [weight if form is None else weight.view(torch.uint8) for weight in weights]
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
@@ -248,7 +249,7 @@ def product(
     padded = [*range(len(weights)), *[0] * (MAX_PARTS - len(weights))]
     launch(
         _product_kernel,
-        (cdiv(rows, row_blocks * block_m), sum(cdiv(o, blocks.block_o) for o in (outputs[:1] if gated else outputs))),
+        (cdiv(rows, row_blocks * block_m), sum(cdiv(o, block_o) for o in (outputs[:1] if gated else outputs))),
         {
             "x_ptr": x, "residual_ptr": x if residual is None else residual, "out_ptr": out,
             **{f"w{i}_ptr": stored[j] for i, j in enumerate(padded)},
@@ -261,7 +262,7 @@ def product(
             "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
             "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "USE_PDL": uses_pdl(x),
-            "BLOCK_M": block_m, "BLOCKS": row_blocks, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
+            "BLOCK_M": block_m, "BLOCKS": row_blocks, "BLOCK_O": block_o, "BLOCK_K": blocks.block_k,
         },
         num_warps=blocks.num_warps,
         num_stages=product_stages(blocks, row_blocks * block_m, columns, x.dtype, form),

@@ -173,6 +173,7 @@ def topk_softmax(
         (selected, parts),
         {**shared, "row_count": count, "vocab_size": vocab_size, "BLOCK_V": blocks.block_v},
         num_warps=blocks.part_warps,
+        maxnreg=128,  # two programs of eight warps on a multiprocessor; left to itself the compiler takes 156 for one
     )
     launch(
         _merge_kernel,
