@@ -144,10 +144,10 @@ cuda-compile: $(TEST_STAMP)
 	$(BIN)/python csrc/compile_cuda.py
 
 sanitize: $(TEST_STAMP)
-	$(BIN)/python csrc/sanitize.py test
+	$(BIN)/python tests/csrc/sanitize.py test
 
 fuzz: $(TEST_STAMP)
-	$(BIN)/python csrc/sanitize.py fuzz --seconds 60
+	$(BIN)/python tests/csrc/sanitize.py fuzz --seconds 60
 
 # every configuration of the Triton kernels that ships, to machine code, with the compiler's resource report
 aot-all: $(TEST_STAMP)

@@ -143,7 +143,7 @@ def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
         )
     with recorded() as launches:
         launcher(*args, **kwargs)
-    if name in ("decoder_layer", "family_layer"):
+    if name == "decoder_layer":
         return [_own(launch, _bytes_given(launch.arguments)) for launch in launches]
     moved = _bytes_moved(name, func, args, kwargs, out)
     return [_own(launch, 0 if i else moved) for i, launch in enumerate(launches)]

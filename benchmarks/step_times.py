@@ -22,7 +22,7 @@ from caw.benchmark.subjects import Subject, load_subject
 from caw.benchmark.timing import clock_for, ratios, scaled
 from caw.checks import require_int
 from caw.decoding.capture.fixed_step import DeviceStep
-from caw.decoding.capture.kept_graphs import forget
+from caw.decoding.capture.graph_pool import forget
 from caw.decoding.capture.run_ahead import ROUND, WARM_UP, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
