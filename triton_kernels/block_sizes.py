@@ -2,8 +2,8 @@
 
 Values from compiler reports (registers, shared memory, asynchronous copies, repeated work) and the model of the step,
 not from a clock. One H100 timed those of products (docs/results/gpu.md): its best tiles gained 3 us of 5,625, so no
-table of them ships. Others can be timed on a device before (`tuned`), those of `benchmarks/product_trials.py`, all sound
-in machine code.
+table of them ships. Others can be timed on a device before (`tuned`), those of `benchmarks/product_trials.py`, all
+sound in machine code.
 """
 
 from dataclasses import dataclass
