@@ -19,8 +19,7 @@ from caw.ladder import rungs
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.enumerate_candidates import MAX_K, first_green, race_rungs, two_rungs
 from caw.triton_kernels.green_argmax import BLOCK_QUADS, best_of_quads, best_token
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch
 from caw.triton_kernels.prf import LIST_BITS, MAX_CONTEXT, key_words
 
 MAX_ENDS = 64
@@ -73,10 +72,9 @@ def _write_rest(out, text, i_b, count, M, W: tl.constexpr, DEDUPLICATE: tl.const
 @triton.jit
 def _walk_kernel(
     record, text, scan, key_ptr, threshold, full, max_strength,
-    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
+    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """The first green token of a row's record, and where that is wanted the best one of this program's tokens."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
@@ -101,11 +99,10 @@ def _walk_kernel(
 @triton.jit
 def _green_ladder_kernel(
     record, text, scan, out, full, max_strength,
-    W: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
+    W: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Two rungs of one row."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, BLOCK_PARTS)
     best = tl.max(tl.load(scan.best_ptr + i_b * scan.parts + o_p, mask=o_p < scan.parts, other=-1), 0)
@@ -126,11 +123,10 @@ def _green_ladder_kernel(
 @triton.jit
 def _race_ladder_kernel(
     record, text, out, race_ptr, stride_rb, key_ptr, max_strength, M,
-    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr,
+    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """The race of one row."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     lo, hi = key_words(key_ptr + i_b)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
@@ -200,7 +196,7 @@ def ladder_step(
     every = {
         "record": Record(values, ids, values.stride(0), ids.stride(0), k),
         "text": Text(padded, tally, pending, ends, padded.stride(0), most_ends),
-        "max_strength": max_strength, "W": window, "USE_PDL": uses_pdl(values),
+        "max_strength": max_strength, "W": window,
     }  # fmt: skip
     rest = {
         "out": Rungs(candidates, needs, counts, carried, slots), "DEDUPLICATE": deduplicate and window > 0,
