@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from aot import Report
+from product_trials import product_trials
 
 from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
-from caw.triton_kernels.block_sizes import ProductBlocks, product_trials
+from caw.triton_kernels.block_sizes import ProductBlocks
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.decision_step import decision_step
-from caw.triton_kernels.decoder_layer import family_layer
+from caw.triton_kernels.decoder_layer import decoder_layer
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
@@ -27,7 +28,7 @@ from caw.triton_kernels.packed_weights_ref import FORMATS, INT8, Format
 from caw.triton_kernels.penalise_logits import penalise_logits
 from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.sampling_noise import sampling_noise
-from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
+from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_packed
 from caw.triton_kernels.small_linear import product, small_linear
 from caw.triton_kernels.topk_softmax import topk_softmax
 from caw.triton_kernels.tournament import tournament
@@ -65,26 +66,23 @@ def empty(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
 
 
 def attention(
-    batch: int, heads: int, kv_heads: int, candidates: int, size: int, dim: int, dtype: torch.dtype, page: int = 0,
+    batch: int, heads: int, kv_heads: int, candidates: int, size: int, dim: int, dtype: torch.dtype, packed: int = 0,
     **options: Any,
 ) -> Configuration:  # fmt: skip
     """Attention as decoding calls it: query and own keys transposed from [B, C, H, D], store [L, 2, B, HK, S, D]."""
-    extras = " ".join(f"{name}={value}" for name, value in {"page": page, **options}.items() if value)
+    extras = " ".join(f"{name}={value}" for name, value in {"packed": packed, **options}.items() if value)
     if options.pop("sinks", False):
         options["sinks"] = empty(heads, dtype=dtype)
     q, k_own, v_own = (
-        empty(batch, candidates, h, dim, dtype=dtype).transpose(1, 2) for h in (heads, kv_heads, kv_heads)
+        empty(packed or batch, candidates, h, dim, dtype=dtype).transpose(1, 2) for h in (heads, kv_heads, kv_heads)
     )
     lengths = empty(batch, dtype=I64)
     name = f"attention b{batch} h{heads}/{kv_heads} c{candidates} s{size} d{dim} {str(dtype)[6:]} {extras}"
-    if page:
-        pages = [empty(batch * size // page, kv_heads, page, dim, dtype=dtype) for _ in range(2)]
-        table = empty(batch, size // page, dtype=torch.int32)
-        return Configuration(
-            name, lambda: sibling_attention_paged(q, *pages, table, k_own, v_own, lengths, 0.1, **options)
-        )
     store = empty(2, batch, kv_heads, size, dim, dtype=dtype)
     given = (q, store[0], store[1], k_own, v_own, lengths)
+    if packed:
+        rows = empty(packed, dtype=I64)
+        return Configuration(name, lambda: sibling_attention_packed(*given, rows, 0.1, **options))
     return Configuration(name, lambda: sibling_attention(*given, 0.1, **options))
 
 
@@ -115,8 +113,8 @@ def layer(
     lengths = empty(batch, dtype=I64)
 
     def call() -> None:
-        family_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, family, softcap,
-                     window, rows)  # fmt: skip
+        decoder_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, window, rows, family,
+                      softcap)  # fmt: skip
 
     return Configuration(name, call)
 
@@ -312,7 +310,7 @@ def checked() -> list[Configuration]:
         attention(64, 16, 8, 32, 4096, 256, BF16, softcap=50.0),  # one part, and a tile too large to finish
         attention(32, 32, 8, 16, 2048, 128, F16),
         attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
-        attention(1, 32, 8, 8, 2048, 128, BF16, page=16),
+        attention(4, 32, 8, 1, 2048, 128, BF16, packed=8),
         attention(1, 32, 8, 2, 2048, 128, F32),
         attention(32, 32, 8, 6, 2048, 128, F16, sinks=True),  # one part
         *layers(),
@@ -371,7 +369,7 @@ def shipped() -> Iterator[Configuration]:
                 for options in ({}, {"window": 4096}, capped, sunk):
                     yield attention(1, 8 * group, 8, candidates, 8192, dim, dtype, **options)
                 yield attention(64, 8 * group, 8, candidates, 8192, dim, dtype)
-                yield attention(1, 8 * group, 8, candidates, 8192, dim, dtype, page=16)
+                yield attention(4, 8 * group, 8, 1, 8192, dim, dtype, packed=candidates)
     for dtype in (BF16, F16, F32):
         for vocab_size in (500, 32000, 49152, 128256, 151936, 262144):
             for select in (False, True):

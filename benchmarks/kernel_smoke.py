@@ -17,7 +17,7 @@ from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.tournament import layered_table
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import (
@@ -33,7 +33,7 @@ from caw.triton_kernels.race_winner_ref import race_winner_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
-    sibling_attention_paged_ref,
+    sibling_attention_packed_ref,
     sibling_attention_ref,
 )
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
@@ -60,7 +60,7 @@ def flat(x: Any) -> torch.Tensor:
     return torch.cat(found)
 
 
-def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Made:
+def attention(dtype: torch.dtype, size: int, packed: bool, **options: Any) -> Made:
     batch, heads, kv_heads, slots, dim = 2, 4, 2, 3, 80
     q = torch.randn(batch, heads, slots, dim).to(dtype)
     kv, own = (torch.randn(2, batch, kv_heads, n, dim).to(dtype) for n in (size, slots))
@@ -70,11 +70,14 @@ def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Mad
     rest = [*own, lengths, 0.1, options.get("window"), options.get("softcap"), options.get("sinks")]
     name = f"{str(dtype).removeprefix('torch.')} T={size} {' '.join(options)}"
     row = f"attention/{str(dtype).removeprefix('torch.')}"
-    if not paged:
+    if not packed:
         return f"sibling_attention {name}", ops.sibling_attention, sibling_attention_ref, [q, *kv, *rest], row
-    pages, table = torch.randn(2, 2 * size, kv_heads, 4, dim).to(dtype), torch.randperm(2 * size).view(batch, size)
-    arguments = [q, *pages, table.int(), *rest]
-    return f"sibling_attention_paged {name}", ops.sibling_attention_paged, sibling_attention_paged_ref, arguments, row
+    rows = torch.tensor([0, 0, 0, 1, 1, 1])
+    flat_q, *flat_own = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, *own))
+    arguments = [flat_q, *kv, *flat_own, lengths, rows, *rest[3:]]
+    return (
+        f"sibling_attention_packed {name}", ops.sibling_attention_packed, sibling_attention_packed_ref, arguments, row,
+    )  # fmt: skip
 
 
 def layer(dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, window: int | None = None) -> Made:
@@ -105,17 +108,13 @@ def layer(dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, w
 
 def family_layer(dtype: torch.dtype, size: int, family: str, turned: int, head_norms: bool = False) -> Made:
     """As `layer`, of a family that does something otherwise; of a head's 80 dimensions `turned` are rotated."""
-    _, _, _, (x, cos, sin, *given, weights, biases, eps, scale, window, _), row = layer(dtype, size)
+    _, *made, (x, cos, sin, *given, weights, biases, eps, scale, window, _), row = layer(dtype, size)
     after = [torch.rand(x.shape[2]).to(dtype) for _ in range(2 if family == "gemma2" else 0)]
     weights = [*(weights if head_norms else weights[:9]), *after]
     rotated = [table[..., : turned // 2].repeat(1, 1, 2) for table in (cos, sin)]
-    arguments = [x, *rotated, *given, weights, biases, eps, scale, family, 3.0, window]
-
-    def changed(op: Any) -> Callable[..., Any]:
-        return lambda *given: [op(*given), given[5], given[6]]
-
-    name = f"family_layer {family} {str(dtype).removeprefix('torch.')} T={size} {turned} rotated"
-    return name, changed(ops.family_layer), changed(family_layer_ref), arguments, row
+    arguments = [x, *rotated, *given, weights, biases, eps, scale, window, None, family, 3.0]
+    name = f"decoder_layer {family} {str(dtype).removeprefix('torch.')} T={size} {turned} rotated"
+    return name, *made, arguments, row
 
 
 def norm(dtype: torch.dtype, width: int, offset: float) -> Made:

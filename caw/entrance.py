@@ -45,6 +45,7 @@ DEFAULT_BATCH = 8
 __all__ = ["GenerationOutput", "GenerationResult", "generate", "iter_generate", "stream_results"]
 
 
+# called with the fields of WatchedCall as keywords, which it gets as one object
 @takes_fields(WatchedCall)
 def generate(call: WatchedCall) -> GenerationOutput:
     """Generate (watermarked) continuations.
@@ -139,15 +140,9 @@ def stream_results(
         limits = limits_of(attempts.possible, facts.ends)
         batch = min(settings.batch_size or DEFAULT_BATCH, attempts.together)
         plan = make_plan(
-            facts,
-            mark.watermark,
-            attempts.policy,
-            settings,
-            limits,
-            batch,
-            kernels=kernels,
+            facts, mark.watermark, attempts.policy, settings, limits, batch, kernels=kernels,
             prompt_cache=attempts.prompts,
-        )
+        )  # fmt: skip
 
         # run: the decoder gets the first attempts, and more as texts are tested
         results = run_decoder(attempts.decoder(model, plan, report), accepted, attempts, stops, streamer)

@@ -24,11 +24,11 @@ from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.draw_scores_ref import draw_scores_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 from caw.ops_ref.permutation_ref import generator_words_ref, permutation_contains_ref, permutation_green_ref
-from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
+from caw.ops_ref.prefill_layer_ref import prefix_attention_ref
 from caw.text_scores import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
@@ -37,11 +37,7 @@ from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
-from caw.triton_kernels.sibling_attention_ref import (
-    sibling_attention_packed_ref,
-    sibling_attention_paged_ref,
-    sibling_attention_ref,
-)
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_packed_ref, sibling_attention_ref
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from caw.triton_kernels.tournament_ref import tournament_ref
@@ -104,22 +100,17 @@ sibling_attention = register(
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
     fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
-# packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
-#   own, tokens of prompts. CPU only, both
+# packed: of each sequence as many candidates as it has; prefix: each row with a length of its own, tokens of prompts,
+#   on a CPU only
 sibling_attention_packed = register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_packed_ref, fakes.attention_fake,
+    sibling_attention_packed_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 prefix_attention = register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     prefix_attention_ref, fakes.attention_fake,
-)  # fmt: skip
-sibling_attention_paged = register(
-    "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
-    "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_paged_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 
 # ---- commit_kv: the chosen sibling's keys and values become part of the cache, in place ------------------------------
@@ -342,19 +333,13 @@ quantized_linear = register(
     lambda x, packed, outputs, bias=None: x.new_empty((x.shape[0], outputs)),
 )  # fmt: skip
 
-# decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch
+# decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch. On a CPU for
+# comparison: there a layer is a stack of one
 decoder_layer = register(
     "decoder_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
-    "int? window=None, Tensor? rows=None) -> Tensor",
+    "int? window=None, Tensor? rows=None, str family='llama', float? softcap=None) -> Tensor",
     decoder_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
-)  # fmt: skip
-# family_layer: the same of families whose layers differ from Llama's, on a GPU; on a CPU for comparison
-family_layer = register(
-    "family_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
-    "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
-    "str family, float? softcap=None, int? window=None, Tensor? rows=None) -> Tensor",
-    family_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
 
 # rms_norm: rows over their root mean square, times weights and an offset. On a CPU for comparison
@@ -363,15 +348,8 @@ rms_norm = register(
     lambda x, *args, **kwargs: x.new_empty(x.shape), triton="rms_norm",
 )  # fmt: skip
 
-# prefill_layer: the same layer of tokens of prompts or drafts; keys and values join the cache. CPU only
-prefill_layer = register(
-    "prefill_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor rows, "
-    "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None, "
-    "Tensor? places=None) -> Tensor",
-    prefill_layer_ref,
-    lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
-)
-# decoder_stack: all layers in one call, of candidates or, with places, of tokens that join the store. CPU only
+# decoder_stack: all layers in one call, of candidates or, with places, of tokens of prompts or drafts, which join the
+# store. CPU only
 decoder_stack = register(
     "decoder_stack(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) store, Tensor(b!) scratch, int slot, "
     "Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int[] windows, Tensor? rows=None, "

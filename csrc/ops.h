@@ -86,16 +86,6 @@ Tensor unpack_rows(const Tensor& packed, const Tensor& rows, int64_t size);
 
 Tensor quantized_linear(const Tensor& x, const Tensor& packed, int64_t outputs, const std::optional<Tensor>& bias);
 
-Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
-    const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
-    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
-    std::optional<int64_t> window, const std::optional<Tensor>& rows);
-
-Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
-    const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
-    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window,
-    const std::optional<Tensor>& places);
-
 Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& store,
     const Tensor& scratch, int64_t slot, const Tensor& lengths, const std::vector<Tensor>& weights,
     const std::vector<std::optional<Tensor>>& biases, double eps, double scale, const std::vector<int64_t>& windows,

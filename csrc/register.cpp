@@ -30,7 +30,5 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("pack_blocks_into", TORCH_BOX(&caw::pack_blocks_into));
   m.impl("unpack_rows", TORCH_BOX(&caw::unpack_rows));
   m.impl("quantized_linear", TORCH_BOX(&caw::quantized_linear));
-  m.impl("decoder_layer", TORCH_BOX(&caw::decoder_layer));
-  m.impl("prefill_layer", TORCH_BOX(&caw::prefill_layer));
   m.impl("decoder_stack", TORCH_BOX(&caw::decoder_stack));
 }

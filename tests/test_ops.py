@@ -40,13 +40,6 @@ def prefix_inputs() -> list[Any]:
     return [*given, torch.tensor([S, 0, 3]), rows]
 
 
-def paged_inputs() -> list[Any]:
-    q, _, _, k_own, v_own, lengths, scale = attention_inputs()
-    pages = torch.randn(2, 6, HK, 4, D)
-    table = torch.randperm(6).view(B, 2).to(torch.int32)
-    return [q, pages[0], pages[1], table, k_own, v_own, lengths, scale]
-
-
 def commit_inputs() -> list[Any]:
     store, scratch = torch.randn(2, 2, B, HK, S, D), torch.randn(2, 2, B, C, HK, D)
     return [store, scratch, torch.tensor([1, 0, 1]), torch.tensor([2, 0, 6]), torch.tensor([True, False, True])]
@@ -88,14 +81,9 @@ def packed_weights() -> torch.Tensor:
     return ops.pack_blocks(torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6)
 
 
-def prefill_inputs(head_norms: bool) -> list[Any]:
-    hidden, cos, sin, k_cache, v_cache, *_, given, biases, eps, scale = layer_inputs(head_norms)
-    rows, positions = torch.tensor([2, 2, 0, 0, 1, 1]), torch.tensor([0, 1, 3, 4, 2, 3])
-    return [hidden, cos, sin, k_cache, v_cache, rows, positions, given, biases, eps, scale]
-
-
 def stack_inputs(places: bool = False) -> list[Any]:
-    hidden, cos, sin, _, _, rows, positions, given, biases, eps, scale = prefill_inputs(True)
+    hidden, cos, sin, *_, given, biases, eps, scale = layer_inputs(True)
+    rows, positions = torch.tensor([2, 2, 0, 0, 1, 1]), torch.tensor([0, 1, 3, 4, 2, 3])
     store, scratch = torch.randn(2, 2, B, HK, S, D - 1), torch.randn(2, 2, B, C + 1, HK, D - 1)
     lengths = positions if places else torch.tensor([S, 0, 3])
     step = [hidden, cos, sin, store, scratch, 1, lengths, given * 2, biases * 2, eps, scale, [0, 3]]
@@ -169,7 +157,6 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         [*packed_inputs(), 0.3], [*packed_inputs(), 0.3, 3, 2.0, torch.randn(H)],
     ],
     "prefix_attention": lambda: [[*prefix_inputs(), 0.3], [*prefix_inputs(), 0.3, 3, 2.0, torch.randn(H)]],
-    "sibling_attention_paged": lambda: [paged_inputs(), [*paged_inputs(), 3, 2.0, torch.randn(H)]],
     "commit_kv": lambda: [commit_inputs()],
     "commit_step": lambda: [step_inputs(), [*step_inputs(), torch.tensor([True, False, True])]],
     "evaluate_capacity": lambda: [[torch.randn(B, K), weights(K)], [torch.randn(0, K), weights(K)]],
@@ -224,12 +211,8 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "generator_words": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 700, 0])]],
     "decoder_layer": lambda: [
         layer_inputs(False), [*layer_inputs(True), 3],
-        [*layer_inputs(False, packed=True), None, torch.tensor([0, 2, 2])],
-    ],
-    "family_layer": lambda: [
-        [*layer_inputs(True), "llama", None],
-        [*after_norms(layer_inputs(False)), "gemma2", 2.0, 3],
-        [*layer_inputs(False, packed=True), "gemma", 1.5, None, torch.tensor([0, 2, 2])],
+        [*after_norms(layer_inputs(False)), 3, None, "gemma2", 2.0],
+        [*layer_inputs(False, packed=True), None, torch.tensor([0, 2, 2]), "gemma", 1.5],
     ],
     "rms_norm": lambda: [[torch.randn(B, C, D), torch.randn(D), 1e-5, *offset] for offset in ([], [1.0])],
     "pack_blocks": lambda: [[torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, fast] for fast in (False, True)],
@@ -242,7 +225,6 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         stack_inputs(), [*stack_inputs(places=True), torch.arange(6)], [*stack_inputs(), None, None, "gemma", 1.5],
         [*stack_inputs(), None, None, "llama", None, [], 0.5],
     ],
-    "prefill_layer": lambda: [prefill_inputs(False), [*prefill_inputs(True), 3, torch.arange(6)]],
     "packed_linear": lambda: [
         [torch.randn(2, 64), packed, bias] for packed in gpu_weights() for bias in (None, torch.randn(V))
     ],
@@ -293,7 +275,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (19, "af84166c5abe3962"), every
+    assert (_ext.SCHEMAS, found) == (20, "4f2469e99c5e4124"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

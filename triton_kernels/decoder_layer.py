@@ -143,7 +143,7 @@ def _layer_attention_kernel(
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
     low, high = prefix_bounds(length, i_s, splits, window, BLOCK_N)
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, cache, None, i_b, i_h, low, high, scale, softcap, D, 0, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
+        b_q, cache, i_b, i_h, low, high, scale, softcap, D, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
     )  # fmt: skip
 
     p_out = out_ptr + ((first + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
@@ -314,6 +314,8 @@ def decoder_layer(
     scale: float,
     window: int | None = None,
     rows: torch.Tensor | None = None,
+    family: str = LLAMA,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """One layer of C candidates of B sequences; arguments and result as in `decoder_layer_ref`.
 
@@ -325,32 +327,6 @@ def decoder_layer(
     Raises:
         TypeError, ValueError: naming the argument, before any launch.
     """
-    return family_layer(
-        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, eps, scale, LLAMA,
-        window=window, rows=rows,
-    )  # fmt: skip
-
-
-def family_layer(
-    hidden: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k_scratch: torch.Tensor,
-    v_scratch: torch.Tensor,
-    slot: int,
-    lengths: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
-    eps: float,
-    scale: float,
-    family: str,
-    softcap: float | None = None,
-    window: int | None = None,
-    rows: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`decoder_layer` of any of FAMILIES, as in `family_layer_ref`."""
     check(family in FAMILIES, f"family must be one of {', '.join(FAMILIES)}", family, "use the model's own layers")
     about, given = FAMILIES[family], (hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths)
     _check(*given, weights, biases, rows, about.after_norms)

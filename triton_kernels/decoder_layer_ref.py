@@ -60,60 +60,31 @@ def decoder_layer_ref(
     scale: float,
     window: int | None = None,
     rows: torch.Tensor | None = None,
+    family: str = LLAMA,
+    softcap: float | None = None,
+    multiplier: float = 1.0,
 ) -> torch.Tensor:
     """One layer of C candidates of B sequences.
 
     Args:
-        hidden: [B, C, E]. cos, sin: [B, C, D], both halves of D alike.
+        hidden: [B, C, E]. cos, sin: [B, C, R], both halves of R alike; a head's dimensions from R on are not rotated.
         k_cache, v_cache: [B, HK, S, D], see `sibling_attention_ref`.
         k_scratch, v_scratch: [B', slots, HK, D] with B' >= B, mutated: the candidates' keys and values are written to
             [:B, slot : slot + C].
         slot: of the first candidate of each sequence.
         lengths: int64 [B].
         weights: norm of the input [E], Wq [H*D, E], Wk, Wv [HK*D, E], Wo [E, H*D], norm before the MLP [E], Wg, Wu
-            [I, E], Wd [E, I], and optionally norms of queries and keys [D]. On a CPU matrices may be merged: rows of
-            Wq, Wk and Wv in one, of Wg and Wu in another.
+            [I, E], Wd [E, I], optionally norms of queries and keys [D], and of families with `after_norms` two more
+            norms [E]: of attention's output and of the MLP's. On a CPU matrices may be merged: rows of Wq, Wk and Wv
+            in one, of Wg and Wu in another.
         biases: of Wq, Wk, Wv, Wo, Wg, Wu, Wd, or None; with merged matrices of these.
-        eps: of all norms. scale, window: of the attention.
-        rows: int64 [N], ascending: the sequence of each candidate, then packed: hidden [N, 1, E], cos, sin [N, 1, D];
+        eps: of all norms. scale, window, softcap: of the attention.
+        rows: int64 [N], ascending: the sequence of each candidate, then packed: hidden [N, 1, E], cos, sin [N, 1, R];
             the candidates of a sequence go to its slots one after another. None = C of every sequence.
+        family: of FAMILIES. multiplier: of what attention and the MLP give.
 
     Returns:
         Shaped as hidden, in its dtype. Everything has one dtype; sums are float32.
-    """
-    return family_layer_ref(
-        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, eps, scale, LLAMA,
-        window=window, rows=rows,
-    )  # fmt: skip
-
-
-def family_layer_ref(
-    hidden: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k_scratch: torch.Tensor,
-    v_scratch: torch.Tensor,
-    slot: int,
-    lengths: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
-    eps: float,
-    scale: float,
-    family: str,
-    softcap: float | None = None,
-    window: int | None = None,
-    rows: torch.Tensor | None = None,
-    multiplier: float = 1.0,
-) -> torch.Tensor:
-    """One layer of a family, as `decoder_layer_ref`.
-
-    Args:
-        cos, sin: [B, C, R] with R <= D: the dimensions of a head from R on are not rotated.
-        weights: those of `decoder_layer_ref`, then of families with `after_norms` two more norms [E]: of attention's
-            output and of the MLP's.
-        family: of FAMILIES. softcap: of the attention's scores. multiplier: of what attention and the MLP give.
     """
     batch, count, _ = hidden.shape
 
@@ -140,8 +111,8 @@ def layer_around(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
     eps: float,
-    family: Family = FAMILIES[LLAMA],
-    multiplier: float = 1.0,
+    family: Family,
+    multiplier: float,
 ) -> torch.Tensor:
     """The layer with the attention `mix`: of queries [B, H, C, D], keys and values [B, HK, C, D], shaped as queries."""
     batch, candidates, _ = hidden.shape

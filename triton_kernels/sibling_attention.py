@@ -61,11 +61,11 @@ def prefix_bounds(length, i_s, splits, window, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def attend_prefix(
-    b_q, cache, p_table, i_b, i_h, low, high, scale, softcap, D: tl.constexpr, PAGE: tl.constexpr, UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    b_q, cache, i_b, i_h, low, high, scale, softcap, D: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Greatest base-2 score, sum of weights and weighted sum of values of queries b_q [BLOCK_M, BLOCK_D] over positions
-    low to high. i_b, i_h: int64. PAGE = 0: contiguous cache, else page size; p_table: the sequence's pages."""
+    low to high. i_b, i_h: int64."""
     stride_kb, stride_kh, stride_kn, stride_kd = cache.k_strides
     stride_vb, stride_vh, stride_vn, stride_vd = cache.v_strides
     o_n = tl.arange(0, BLOCK_N)
@@ -77,17 +77,10 @@ def attend_prefix(
     for start in range(low, high, BLOCK_N):
         m_n = start + o_n < high
         m_nd = m_n[:, None] & m_d[None, :]
-        if PAGE > 0:
-            position = start + o_n
-            page = tl.load(p_table + position // PAGE, mask=m_n, other=0).to(tl.int64)
-            place = position % PAGE
-            p_k = cache.k_ptr + (page * stride_kb + i_h * stride_kh + place * stride_kn)[:, None]
-            p_v = cache.v_ptr + (page * stride_vb + i_h * stride_vh + place * stride_vn)[:, None]
-        else:
-            # one 64-bit offset per block, 32-bit ones inside the tile
-            begin = start + (i_b * 0)
-            p_k = cache.k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
-            p_v = cache.v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
+        # one 64-bit offset per block, 32-bit ones inside the tile
+        begin = start + (i_b * 0)
+        p_k = cache.k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
+        p_v = cache.v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
         b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
         b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
         if UPCAST:
@@ -108,12 +101,12 @@ def attend_prefix(
 
 @triton.jit(do_not_specialize=["group", "candidates", "splits", "size", "window"])
 def _split_kernel(
-    q_ptr, q_strides, cache, table_ptr, stride_tb, own, lengths_ptr, sinks_ptr, out_ptr, out_strides, lse_ptr,
+    q_ptr, q_strides, cache, own, lengths_ptr, rows_ptr, sinks_ptr, out_ptr, out_strides, lse_ptr,
     kv_heads, group, candidates, splits, size, window, scale, softcap,
-    D: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr, UPCAST: tl.constexpr,
+    D: tl.constexpr, FUSED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One part of the prefix for BLOCK_M query rows of one KV head. PAGE = 0: contiguous cache, else page size.
+    """One part of the prefix for BLOCK_M query rows of one KV head. rows_ptr: whose prefix, None = each its own.
 
     Writes o_s float32 [splits, B * H * C, D] and e_s [splits, B * H * C], or if FUSED (one part) the output itself.
     """
@@ -140,11 +133,11 @@ def _split_kernel(
         b_q = b_q.to(tl.float32)
 
     # a length past the cache is clamped: wrong at worst, never a wild access
-    length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
+    i_t = i_b if rows_ptr is None else tl.load(rows_ptr + i_b)
+    length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_t), 0), size).to(tl.int32)
     low, high = prefix_bounds(length, i_s, splits, window, BLOCK_N)
-    p_table = None if table_ptr is None else table_ptr + i_b * stride_tb
     b_max, b_sum, b_acc = attend_prefix(
-        b_q, cache, p_table, i_b, i_h, low, high, scale, softcap, D, PAGE, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
+        b_q, cache, i_t, i_h, low, high, scale, softcap, D, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D
     )  # fmt: skip
 
     o_r = i_bh.to(tl.int64) * rows + o_m  # (b * H + h) * C + c: output rows of one KV head are neighbours
@@ -226,17 +219,20 @@ def _combine_kernel(
     tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_d)
 
 
-def _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, paged: bool) -> None:
+def _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, rows) -> None:
     """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
     check_tensor("q", q, FLOATS, (None, None, None, None))
     batch, heads, candidates, dim = q.shape
-    prefix = "pages" if paged else "cache"
-    check_tensor(f"k_{prefix}", k_cache, (q.dtype,), (None if paged else batch, None, None, dim), q)
+    texts = batch if rows is None else lengths.shape[0]
+    check_tensor("k_cache", k_cache, (q.dtype,), (texts, None, None, dim), q)
     kv_heads = k_cache.shape[1]
-    check_tensor(f"v_{prefix}", v_cache, (q.dtype,), tuple(k_cache.shape), q)
+    check_tensor("v_cache", v_cache, (q.dtype,), tuple(k_cache.shape), q)
     check_tensor("k_own", k_own, (q.dtype,), (batch, kv_heads, candidates, dim), q)
     check_tensor("v_own", v_own, (q.dtype,), (batch, kv_heads, candidates, dim), q)
-    check_tensor("lengths", lengths, (torch.int64,), (batch,), q)
+    if rows is not None:
+        check_tensor("rows", rows, (torch.int64,), (batch,), q)
+        check(rows.is_contiguous(), "rows must be contiguous", f"stride {rows.stride()}", "call .contiguous()")
+    check_tensor("lengths", lengths, (torch.int64,), (texts,), q)
     check(lengths.is_contiguous(), "lengths must be contiguous", f"stride {lengths.stride()}", "call .contiguous()")
     check(1 <= candidates <= MAX_CANDIDATES, f"q must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer")
     check(1 <= dim <= MAX_DIM, f"q must have a head dim of 1 to {MAX_DIM}", dim, "use the reference")
@@ -247,12 +243,14 @@ def _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, p
     if sinks is not None:
         check_tensor("sinks", sinks, FLOATS, (heads,), q)
         check(sinks.is_contiguous(), "sinks must be contiguous", f"stride {sinks.stride()}", "call .contiguous()")
+    check_lengths(lengths, k_cache.shape[2])
 
 
-def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale, window, softcap, sinks):
+def _launch(q, k_cache, v_cache, k_own, v_own, lengths, scale, window, softcap, sinks, rows):
     """Start the split kernel and, with more than one part, the combine kernel; returns the output."""
+    _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, rows)
     batch, heads, candidates, dim = q.shape
-    kv_heads = k_cache.shape[1]
+    _, kv_heads, size, _ = k_cache.shape
     group = heads // kv_heads
     blocks = attention_blocks(group * candidates, dim, q.dtype)
     m_blocks = cdiv(group * candidates, blocks.block_m)
@@ -273,9 +271,8 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
         (m_blocks, batch * kv_heads, splits),
         {
             **shared, "cache": KeysValues(k_cache, v_cache, k_cache.stride(), v_cache.stride()),
-            "table_ptr": table, "stride_tb": 0 if table is None else table.stride(0), "lengths_ptr": lengths,
-            "out_ptr": part, "kv_heads": kv_heads, "size": size, "window": window,
-            "FUSED": fused, "PAGE": page, "UPCAST": INTERPRETED,
+            "rows_ptr": rows, "lengths_ptr": lengths, "out_ptr": part, "kv_heads": kv_heads, "size": size,
+            "window": window, "FUSED": fused, "UPCAST": INTERPRETED,
             "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n,
         },
         num_warps=blocks.num_warps,
@@ -315,35 +312,24 @@ def sibling_attention(
         TypeError, ValueError: naming the argument, before any launch. Lengths past the cache are found on a GPU only
             with TRITON_DEBUG=1 (finding them has to wait for the device); without it they are clamped.
     """
-    _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, paged=False)
-    size = k_cache.shape[2]
-    check_lengths(lengths, size)
-    return _launch(q, k_cache, v_cache, None, size, 0, k_own, v_own, lengths, scale, window, softcap, sinks)
+    return _launch(q, k_cache, v_cache, k_own, v_own, lengths, scale, window, softcap, sinks, None)
 
 
-def sibling_attention_paged(
+def sibling_attention_packed(
     q: torch.Tensor,
-    k_pages: torch.Tensor,
-    v_pages: torch.Tensor,
-    block_table: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
     k_own: torch.Tensor,
     v_own: torch.Tensor,
     lengths: torch.Tensor,
+    rows: torch.Tensor,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The same over pages [N, HK, P, D] (any P >= 1) that block_table int32 [B, X] lists; S = X * P.
+    """The same of candidates of one row each; arguments and result as in `sibling_attention_packed_ref`.
 
-    Page numbers are not checked against N: that would have to wait for the device.
+    `rows` is not checked against B: that would have to wait for the device.
     """
-    _check(q, k_pages, v_pages, k_own, v_own, lengths, window, softcap, sinks, paged=True)
-    check_tensor("block_table", block_table, (torch.int32,), (q.shape[0], None), q)
-    check(block_table.stride(-1) == 1 or block_table.shape[1] <= 1, "block_table must have contiguous rows",
-          f"stride {block_table.stride()}", "call .contiguous()")  # fmt: skip
-    page = k_pages.shape[2]
-    check(page >= 1, "k_pages must hold at least 1 position a page", page, "allocate larger pages")
-    size = page * block_table.shape[1]
-    check_lengths(lengths, size)
-    return _launch(q, k_pages, v_pages, block_table, size, page, k_own, v_own, lengths, scale, window, softcap, sinks)
+    return _launch(q, k_cache, v_cache, k_own, v_own, lengths, scale, window, softcap, sinks, rows)

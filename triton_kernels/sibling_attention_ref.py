@@ -6,10 +6,8 @@ Siblings share the prefix and are blind to each other, so no tree mask is needed
 (The paper's mask, read literally, hides a candidate from itself too; it must see itself.) Paper, appendix
 "Explanations on Multi-branch Pre-generation Mechanism".
 
-The same attention in two more layouts:
-- packed: as many candidates of each sequence as it has, one row each. The rectangle carries C candidates of every
-  sequence even where one strength alone is possible; packed, a sequence with one candidate costs one row.
-- paged: over a prefix that lies in pages of P positions, K[b, h, n] = k_pages[block_table[b, n // P], h, n % P].
+The same packed: as many candidates of each sequence as it has, one row each. The rectangle carries C candidates of
+every sequence even where one strength alone is possible; packed, a sequence with one candidate costs one row.
 """
 
 import torch
@@ -92,35 +90,3 @@ def sibling_attention_packed_ref(
     """
     own = (q, k_cache[rows], v_cache[rows], k_own, v_own, lengths[rows])
     return sibling_attention_ref(*own, scale, window, softcap, sinks)
-
-
-def gather_pages(pages: torch.Tensor, block_table: torch.Tensor) -> torch.Tensor:
-    """Pages [N, HK, P, D] in the order of block_table [B, X] -> [B, HK, X * P, D]; unused entries may be anything."""
-    picked = pages[block_table.long().clamp(0, pages.shape[0] - 1)]  # [B, X, HK, P, D]
-    return picked.transpose(1, 2).flatten(2, 3)
-
-
-def sibling_attention_paged_ref(
-    q: torch.Tensor,
-    k_pages: torch.Tensor,
-    v_pages: torch.Tensor,
-    block_table: torch.Tensor,
-    k_own: torch.Tensor,
-    v_own: torch.Tensor,
-    lengths: torch.Tensor,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Attention of sibling candidates over a paged prefix.
-
-    Args:
-        k_pages, v_pages: [N, HK, P, D]. block_table: int32 [B, X], page numbers of each sequence in order; entries
-            beyond its length are not used. The rest as in `sibling_attention_ref`, with S = X * P.
-
-    Returns:
-        [B, H, C, D] in q's dtype; computed in float32.
-    """
-    k_cache, v_cache = gather_pages(k_pages, block_table), gather_pages(v_pages, block_table)
-    return sibling_attention_ref(q, k_cache, v_cache, k_own, v_own, lengths, scale, window, softcap, sinks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from caw.cli.options import panel
 from caw.flags import RUNNING, flag
 from caw.models.device import DTYPES, resolve_device
 from caw.models.quantization import FILE_WEIGHTS, GPU_WEIGHTS, check_quantization, usual_device
@@ -41,9 +40,9 @@ class Place:
 
     def load(self, model: str, device: str) -> tuple[Any, Any]:
         """Return model and tokenizer."""
-        from caw.models import load_model
+        from caw.models.load import load_for_command
 
-        return load_model(model, device=device, dtype=self.dtype, quantization=self.quantization)
+        return load_for_command(model, device=device, dtype=self.dtype, quantization=self.quantization)
 
 
 def set_threads(threads: int | None) -> None:
@@ -52,24 +51,3 @@ def set_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
-
-
-def second_option(model: str, name: str, title: str = RUNNING) -> Any:
-    """Return the option for a command's second model, which `model` names."""
-    text = f"Weights of fewer bits, as of other commands' --quantization, for the model that {model} names."
-    return panel(title, text, name, metavar=CHOICES)
-
-
-def check_second(model: str | None, device: str, dtype: str, quantization: str | None, name: str, names: str) -> None:
-    """Raise as `Place.prepare` does, for a second model on the first one's device. ValueError if there is no second
-    model.
-
-    name: of its --quantization. names: the option that names the model.
-    """
-    if quantization is None:
-        return
-    if model is None:
-        raise ValueError(f"{name} is for the model given by {names}, got none; leave it out")
-    import torch
-
-    check_quantization(quantization, file_or_folder(model), torch.device(device), dtype, name)

@@ -123,11 +123,13 @@ class Choosing:
     def ladder(self, state: DecodeState) -> Ladder:
         """Build the candidates of the next position: what it is chosen from, what the mark makes of it, its bounds."""
         plan, texts = self.plan, self.texts
+        # who races, and the record of what is chosen from, the sampler's noise included
         context = texts.contexts()
         repeats = None if self.watermark is None else texts.repeats(self.watermark, context)
         race = self.full_race(state, context, repeats)
         record, scores, warped = self.drawn(state, race)
         self.note_draws(record, warped, state.current if warped is state.logits else None, race)
+        # what the mark makes of it, within what each text allows
         if self.watermark is None:
             ladder = original_only(record.ids[:, 0], 1, "reweight", 0.0)
         else:

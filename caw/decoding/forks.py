@@ -186,11 +186,8 @@ class ForkDecoder(Decoder):
         for number, sequence in enumerate(rows):
             if sequence is None or sequence.finish_reason or not emitted[number]:
                 continue
-            if (
-                isinstance(sequence.request, Fork)
-                and (records := sequence.request.stem.records)
-                and sequence.request.saves
-            ):
+            request = sequence.request
+            if isinstance(request, Fork) and request.saves and (records := request.stem.records):
                 records.append(self.state.current.take(torch.tensor([number], device=result.tokens.device)))
         return super()._collect(result, rows, on_token)
 

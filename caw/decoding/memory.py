@@ -126,9 +126,8 @@ def decoding_needs(
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     activations = tokens * size * (6 * config.hidden_size + 3 * inner)
     places = max(tokens, MAX_TOKENS // CHUNK * capacity if capacity > CHUNK else 0)  # rows times positions of a prefill
-    if (
-        by_scores(config, capacity) and not compiled
-    ):  # keys and values in float32 for each query head; scores, three more made of them
+    if by_scores(config, capacity) and not compiled:
+        # keys and values in float32 for each query head; scores, three more made of them
         activations += places * heads * FLOAT * (2 * dim + 4 * EAGER_BLOCK)
     # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
     logit_rows = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)

@@ -254,15 +254,8 @@ def _numbers(request: Request, ends: Sequence[int], mark: Watermark | None, widt
         "margins": row.margin,
         "keys": 0 if native is None else native.signed_key,
     }
-    if not row.do_sample:
-        return numbers
-    cuts = dict(zip(("temperatures", "top_ks", "tails", "floors"), Drawn.of(row).cuts, strict=True))
-    return (
-        numbers
-        | cuts
-        | {
-            "sampled": True,
-            "noise_keys": noise_key(row.known_seed),
-            "beginnings": mark.beginning if mark and row.begins else 0.0,
-        }
-    )
+    if row.do_sample:
+        numbers |= zip(("temperatures", "top_ks", "tails", "floors"), Drawn.of(row).cuts, strict=True)
+        beginning = mark.beginning if mark and row.begins else 0.0
+        numbers |= {"sampled": True, "noise_keys": noise_key(row.known_seed), "beginnings": beginning}
+    return numbers

@@ -49,11 +49,8 @@ class UndetectedError(ValueError):
         """Return the message, with the owner's name of the text."""
         count, what, remedy = self.receipt.attempts, "attempt", "allow more tokens or attempts"
         if self.receipt.rollouts is not None:
-            count, what, remedy = (
-                self.receipt.rollouts,
-                "rollout",
-                "allow more tokens or rollouts, let the guard keep less",
-            )
+            count, what = self.receipt.rollouts, "rollout"
+            remedy = "allow more tokens or rollouts, let the guard keep less"
         return (
             f"every text must be detectable at {self.receipt.level:g}, {text} is not after {count} {what}"
             f"{'s' * (count != 1)} ({self.receipt.reason}); {remedy}, or use on_undetected='keep'"

@@ -104,11 +104,7 @@ class Receipt:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the receipt for JSON."""
-        return {
-            f.name: dict(value) if isinstance(value, Mapping) else value
-            for f in dataclasses.fields(self)
-            for value in (getattr(self, f.name),)
-        }
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_dict(cls, value: Any) -> Receipt:

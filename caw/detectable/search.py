@@ -38,11 +38,8 @@ from caw.watermarks import Watermark
 
 NORMAL = NormalDist()
 ROLLOUT = 3.0  # nats that a rollout counts as
-SURE, DOUBT, UNSURE = (
-    0.7,
-    0.15,
-    3.0,
-)  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
+# chance that a change rejoins, what entropy takes from it, per nat, and up to how many
+SURE, DOUBT, UNSURE = 0.7, 0.15, 3.0
 LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
 
 # A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)

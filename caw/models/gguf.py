@@ -11,7 +11,7 @@ from caw.models.ends import end_token_ids
 from caw.models.messages import one_sentence, quiet
 from caw.requirements import require, there
 
-CACHE_VERSION, SETTINGS_VERSION = 3, 4
+CACHE_VERSION, SETTINGS_VERSION = 3, 5
 
 
 def is_gguf(place: Path) -> bool:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from caw.ops_ref.prefill_layer_ref import prefill_family_ref
-from caw.triton_kernels.decoder_layer_ref import LLAMA, family_layer_ref
+from caw.ops_ref.prefill_layer_ref import prefill_layer_ref
+from caw.triton_kernels.decoder_layer_ref import LLAMA, decoder_layer_ref
 
 
 def decoder_stack_ref(
@@ -28,7 +28,7 @@ def decoder_stack_ref(
     rotations: Sequence[int] = (),
     multiplier: float = 1.0,
 ) -> torch.Tensor:
-    """L layers of the same rows: `family_layer_ref`, or with places `prefill_family_ref`, layer by layer.
+    """L layers of the same rows: `decoder_layer_ref`, or with places `prefill_layer_ref`, layer by layer.
 
     Args:
         hidden: [B, C, E], or packed [N, 1, E]. cos, sin: [B, C, R], or [N, 1, R]; with rotations one more dimension
@@ -38,11 +38,11 @@ def decoder_stack_ref(
         slot: of the first candidate of each sequence.
         lengths: int64 [B]; with places int64 [N], the position of each row.
         weights: of each layer 9 to 13, or with merged matrices 6 to 10, one layer after another, as in
-            `family_layer_ref`.
+            `decoder_layer_ref`.
         biases: of each layer one for each of its matrices, or none at all. eps, scale: of all layers.
         windows: L sliding windows, 0 = none.
         rows: int64 [N], the sequence of each row; needed with places. places: int64 [N], as in `prefill_layer_ref`.
-        family, softcap, multiplier: as in `family_layer_ref`.
+        family, softcap, multiplier: as in `decoder_layer_ref`.
         rotations: L indices, which cos and sin; none = all share one.
 
     Returns:
@@ -53,16 +53,17 @@ def decoder_stack_ref(
         own = weights[i * count : (i + 1) * count]
         bias = biases[i * matrices : (i + 1) * matrices] or [None] * 7
         turned = (cos[rotations[i]], sin[rotations[i]]) if rotations else (cos, sin)
+        around = window or None
         if places is not None:
             assert rows is not None
-            given = hidden, *turned, store[i, 0], store[i, 1], rows, lengths, own, bias, eps, scale
-            hidden = prefill_family_ref(
-                *given, family=family, softcap=softcap, window=window or None, places=places, multiplier=multiplier
-            )
+            hidden = prefill_layer_ref(
+                hidden, *turned, store[i, 0], store[i, 1], rows, lengths, places, own, bias, eps, scale, around,
+                family, softcap, multiplier,
+            )  # fmt: skip
             continue
         keys, values = store[i, :, : lengths.shape[0]]
-        hidden = family_layer_ref(
-            hidden, turned[0], turned[1], keys, values, scratch[i][0], scratch[i][1], slot, lengths, own, bias, eps,
-            scale, family, softcap, window=window or None, rows=rows, multiplier=multiplier,
+        hidden = decoder_layer_ref(
+            hidden, *turned, keys, values, *scratch[i], slot, lengths, own, bias, eps, scale, around, rows, family,
+            softcap, multiplier,
         )  # fmt: skip
     return hidden

@@ -1,10 +1,10 @@
-"""References of `prefix_attention` and `prefill_layer`: rows with a length of their own each, as a prompt's."""
+"""References of `prefix_attention` and of a layer around it: rows with a length of their own each, as a prompt's."""
 
 from collections.abc import Sequence
 
 import torch
 
-from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA, layer_around
+from caw.triton_kernels.decoder_layer_ref import FAMILIES, layer_around
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 
 
@@ -44,55 +44,31 @@ def prefill_layer_ref(
     v_cache: torch.Tensor,
     rows: torch.Tensor,
     positions: torch.Tensor,
+    places: torch.Tensor,
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
     eps: float,
     scale: float,
-    window: int | None = None,
-    places: torch.Tensor | None = None,
+    window: int | None,
+    family: str,
+    softcap: float | None,
+    multiplier: float,
 ) -> torch.Tensor:
-    """One layer of tokens of prompts: `decoder_layer_ref`, whose rows are positions that join the cache.
+    """One layer of tokens of prompts or drafts: `decoder_layer_ref`, whose rows are positions that join the cache.
 
     Args:
         hidden: [R, T, E]. cos, sin: [R, T, D].
         k_cache, v_cache: [B, HK, S, D], mutated: keys and values of row n, in the order of hidden, are written to
-            [rows[n], :, positions[n]]. What lies before is there already or comes in this call.
-        rows, positions: int64 [R * T]. weights, biases, eps, scale, window: as in `decoder_layer_ref`.
-        places: int64 [R * T], where keys and values are written instead of at positions; row n reads what lies before
-            positions[n] all the same.
+            [rows[n], :, places[n]]. What lies before positions[n] is there already or comes in this call.
+        rows, positions, places: int64 [R * T]. The rest as in `decoder_layer_ref`.
 
     Returns:
         Shaped as hidden, in its dtype.
     """
-    return prefill_family_ref(
-        hidden, cos, sin, k_cache, v_cache, rows, positions, weights, biases, eps, scale, LLAMA, None, window, places
-    )
-
-
-def prefill_family_ref(
-    hidden: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    rows: torch.Tensor,
-    positions: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
-    eps: float,
-    scale: float,
-    family: str,
-    softcap: float | None = None,
-    window: int | None = None,
-    places: torch.Tensor | None = None,
-    multiplier: float = 1.0,
-) -> torch.Tensor:
-    """The same of a family, whose weights, cos, sin, softcap and multiplier are those of `family_layer_ref`."""
 
     def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))  # [R * T, heads, 1, D]
-        own = positions if places is None else places
-        k_cache[rows, :, own], v_cache[rows, :, own] = k[:, :, 0], v[:, :, 0]
+        k_cache[rows, :, places], v_cache[rows, :, places] = k[:, :, 0], v[:, :, 0]
         mixed = prefix_attention_ref(q, k_cache, v_cache, k, v, positions, rows, scale, window, softcap)
         return mixed[:, :, 0].unflatten(0, hidden.shape[:2]).transpose(1, 2)
 

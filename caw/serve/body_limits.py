@@ -70,7 +70,7 @@ class BodyLimits:
         if not announced.isdigit() or int(announced[:20]) > DRAINED * self.most:
             raise too_long
         parts: list[bytes] = []
-        size = kept = 0
+        size = waiting = 0
         try:
             while True:
                 message = await receive()
@@ -87,11 +87,11 @@ class BodyLimits:
                 parts.append(part)
                 if whole:
                     return b"".join(parts)
-                self.held, kept = self.held + len(part), kept + len(part)
+                self.held, waiting = self.held + len(part), waiting + len(part)
                 if self.held > HELD and size > SMALL:
                     raise ApiError(503, "too many large requests at once; try again later", code="queue_full")
         finally:
-            self.held -= kept
+            self.held -= waiting
 
 
 async def _refuse(send: Send, error: ApiError) -> None:

@@ -72,15 +72,13 @@ class Engine:
         self, model: Any, plan: Plan, most: int, *, shared: bool = False, kind: type[Decoder] = Decoder
     ) -> None:
         self.kind = kind
-        self.model, self.plan = (
-            model,
-            dataclasses.replace(plan, keep_rows=True, portioned=may_portion(plan) and exact_rows(model)),
-        )
+        portioned = may_portion(plan) and exact_rows(model)
+        self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True, portioned=portioned)
         if not plan.captured:  # a captured step cannot ask what a text may go on with
-            own = plan.warper
-            if isinstance(own, Warping):
-                own = dataclasses.replace(own, sparse=True, native=plan.kernels.native)
-            self.plan = dataclasses.replace(self.plan, warper=RowMasks(own, self._grammar))
+            warper = plan.warper
+            if isinstance(warper, Warping):
+                warper = dataclasses.replace(warper, sparse=True, native=plan.kernels.native)
+            self.plan = dataclasses.replace(self.plan, warper=RowMasks(warper, self._grammar))
         self.inbox, self.tokens, self.failed = Inbox(most, plan.batch, shared=shared), 0, ""
         self._making: dict[int, _Making] = {}
         self._outbox: list[tuple[Job, News]] = []
@@ -225,8 +223,8 @@ class Engine:
         if job.cancelled or job.over or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
         if job.streams:
-            said = sequence.log_probs[-1] if sequence.log_probs else None
-            self._tell(job, Token(sequence.tokens[-1], said))
+            log_probs = sequence.log_probs[-1] if sequence.log_probs else None
+            self._tell(job, Token(sequence.tokens[-1], log_probs))
         ended = making.attempts is not None and making.attempts.ended(sequence)
         return ended or job.stops.reached(sequence.tokens)
 
@@ -264,7 +262,7 @@ class Engine:
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))
-        elif job.cancelled or attempts is None:
+        elif job.cancelled or attempts is None or (job.exempt is not None and job.exempt(sequence)):
             self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, None))
         else:
             self._test(job, attempts, making.place, sequence)

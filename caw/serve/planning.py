@@ -85,11 +85,11 @@ class Planned:
             logit_bias=True, counts_open=True,
         )  # fmt: skip
         # how fast one tenant's text is made must not say what is in another's
-        own = Settings(
+        settings = Settings(
             max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile,
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
-        return make_plan(self.facts, *self.marks.main, own, limits, self.settings.batch, race=self.marks.race)
+        return make_plan(self.facts, *self.marks.main, settings, limits, self.settings.batch, race=self.marks.race)
 
     def mark_of(self, key: MarkKey) -> Signature:
         """Return the watermark of a key, whether or not this server marks with it."""

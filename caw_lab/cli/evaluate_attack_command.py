@@ -10,7 +10,9 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, kept_on_interrupt, user_errors
-from caw.cli.place import check_second, second_option, set_threads
+from caw.cli.place import CHOICES, set_threads
+from caw.models.quantization import check_quantization, usual_device
+from caw.models.sources import file_or_folder
 from caw.requirements import require
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 RESOURCES, ENDPOINT, RUNNING = "What attacks need", "Paraphrase", "Running"
 CAUSAL, RANKER_FLAG = "--ranker causal:MODEL", "--ranker-quantization"
+RANKER_HELP = f"Weights of fewer bits, as of other commands' --quantization, for the model that {CAUSAL} names."
 
 
 def evaluate_attack_command(
@@ -39,7 +42,7 @@ def evaluate_attack_command(
     device: Annotated[
         str | None, opt.panel(RESOURCES, "Device of the ranker: cpu or cuda [cuda if available].")
     ] = None,
-    ranker_quantized: Annotated[str | None, second_option(CAUSAL, RANKER_FLAG, RESOURCES)] = None,
+    ranker_quantized: Annotated[str | None, opt.panel(RESOURCES, RANKER_HELP, RANKER_FLAG, metavar=CHOICES)] = None,
     paraphrase_model: Annotated[str | None, opt.panel(ENDPOINT, "Model name at the endpoint.")] = None,
     base_url: Annotated[str | None, opt.panel(ENDPOINT, "Base URL of an OpenAI-compatible endpoint.")] = None,
     key_env: Annotated[
@@ -105,12 +108,15 @@ def _ranker_place(ranker: str | None, device: str | None, quantization: str | No
     """Return the ranker's device; reject unsupported weights before any text is attacked."""
     if quantization is None:
         return device
+    import torch
+
     from caw.models.device import resolve_device
-    from caw.models.quantization import usual_device
 
     place = str(resolve_device(usual_device(quantization, device)))
     kind, _, model = (ranker or "").partition(":")
-    check_second(model if kind == "causal" else None, place, "auto", quantization, RANKER_FLAG, CAUSAL)
+    if kind != "causal":
+        raise ValueError(f"{RANKER_FLAG} is for the model given by {CAUSAL}, got none; leave it out")
+    check_quantization(quantization, file_or_folder(model), torch.device(place), "auto", RANKER_FLAG)
     return place
 
 

@@ -3,7 +3,7 @@
     python tests/csrc/fuzz.py [seconds] [seed]
 
 Every call is one of test_ops.py, of other sizes, some of whose arguments are changed; it returns or raises
-RuntimeError, TypeError or NotImplementedError. Run it under the sanitizers with `python csrc/sanitize.py fuzz`.
+RuntimeError, TypeError or NotImplementedError. Run it under the sanitizers with `python tests/csrc/sanitize.py fuzz`.
 """
 
 import collections

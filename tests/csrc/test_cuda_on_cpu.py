@@ -60,7 +60,7 @@ def test_a_launch_that_cannot_be_translated_is_refused() -> None:
 
 def run(library: Path, *arguments: int, watched: bool = True) -> subprocess.CompletedProcess[str]:
     """The calls in a process of their own; watched: with the sanitizer's library first."""
-    environment = runpy.run_path(str(ROOT / "csrc" / "sanitize.py"))["environment"](ROOT) if watched else None
+    environment = runpy.run_path(str(ROOT / "tests" / "csrc" / "sanitize.py"))["environment"](ROOT) if watched else None
     command = [sys.executable, str(HERE / "cuda_on_cpu.py"), str(library), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 

@@ -1,4 +1,4 @@
-"""decoder_layer: equal to its reference, rows independent of each other, bad input named."""
+"""A stack of one layer: equal to its reference, rows independent of each other, bad input named."""
 
 from typing import Any
 
@@ -54,6 +54,20 @@ def arguments(
     }  # fmt: skip
 
 
+def layer(
+    hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
+    k_scratch: torch.Tensor, v_scratch: torch.Tensor, slot: int, lengths: torch.Tensor, weights: list[Any],
+    biases: list[Any], eps: float, scale: float, window: int | None = None, rows: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """`decoder_layer` by the operator of a CPU."""
+    store, scratch = torch.stack([k_cache, v_cache])[None], torch.stack([k_scratch, v_scratch])[None]
+    given = hidden, cos, sin, store, scratch, slot, lengths, weights, biases, eps, scale, [window or 0], rows
+    out = ops.decoder_stack(*given)
+    k_scratch.copy_(scratch[0, 0])
+    v_scratch.copy_(scratch[0, 1])
+    return out
+
+
 def one_each() -> dict[str, Any]:
     return {k: torch.zeros(2, 1, n) for k, n in (("hidden", 24), ("cos", 6), ("sin", 6))}
 
@@ -68,7 +82,7 @@ def both(given: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]
         else value
         for name, value in given.items()
     }
-    found = ops.decoder_layer(**given)
+    found = layer(**given)
     expected = decoder_layer_ref(**wide)
     return [found, given["k_scratch"], given["v_scratch"]], [expected, wide["k_scratch"], wide["v_scratch"]]
 
@@ -107,22 +121,22 @@ def test_bfloat16() -> None:
 def test_rows_do_not_depend_on_their_neighbours(candidates: int, options: dict[str, Any], dtype: torch.dtype) -> None:
     batch = 96 // candidates
     given = arguments(batch=batch, candidates=candidates, width=40, wide=72, size=70, dtype=dtype, **options)
-    together = ops.decoder_layer(**given)
+    together = layer(**given)
     for count in SEQUENCES[candidates]:
         for part in (slice(0, count), slice(batch - count, batch)):
             some = {k: v[part] if k in ("hidden", "cos", "sin", "k_cache", "v_cache", "lengths") else v
                     for k, v in given.items()}  # fmt: skip
-            assert torch.equal(ops.decoder_layer(**some), together[part]), count
+            assert torch.equal(layer(**some), together[part]), count
     fewer = {k: given[k][:, : (candidates + 1) // 2] for k in ("hidden", "cos", "sin")}
-    assert torch.equal(ops.decoder_layer(**given | fewer), together[:, : (candidates + 1) // 2])
+    assert torch.equal(layer(**given | fewer), together[:, : (candidates + 1) // 2])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_matrices_of_16_bits_give_the_bits_of_the_same_in_float32(dtype: torch.dtype) -> None:
     given = arguments(width=40, wide=72, head_norms=True, biases=True)
     kept = [w.to(dtype) if w.dim() == 2 else w for w in given["weights"]]
-    found = ops.decoder_layer(**{**given, "weights": kept})
-    assert torch.equal(found, ops.decoder_layer(**{**given, "weights": [w.float() for w in kept]}))
+    found = layer(**{**given, "weights": kept})
+    assert torch.equal(found, layer(**{**given, "weights": [w.float() for w in kept]}))
 
 
 def packed(given: dict[str, Any], counts: tuple[int, ...]) -> dict[str, Any]:
@@ -139,22 +153,22 @@ def test_packed_candidates(counts: tuple[int, ...]) -> None:
     found, expected = both(packed(given, counts))
     for a, b in zip(found, expected, strict=True):
         assert_close(a, b.float(), "float32")
-    rectangle = ops.decoder_layer(**given)
+    rectangle = layer(**given)
     same = torch.cat([rectangle[b, :count] for b, count in enumerate(counts)])
     assert_close(found[0][:, 0], same, "float32")
 
 
 def test_packed_rows_do_not_depend_on_their_neighbours() -> None:
     given = arguments(batch=3, candidates=3, size=600)
-    together = ops.decoder_layer(**packed(given, (2, 3, 1)))
-    assert torch.equal(ops.decoder_layer(**packed(given, (2, 0, 0))), together[:2])
-    assert torch.equal(ops.decoder_layer(**packed(given, (0, 3, 1))), together[2:])
+    together = layer(**packed(given, (2, 3, 1)))
+    assert torch.equal(layer(**packed(given, (2, 0, 0))), together[:2])
+    assert torch.equal(layer(**packed(given, (0, 3, 1))), together[2:])
 
 
 def test_only_the_named_slots_of_scratch_are_written() -> None:
     given = arguments()
     given["k_scratch"][:], given["v_scratch"][:] = 7.0, 7.0
-    ops.decoder_layer(**given)
+    layer(**given)
     for scratch in (given["k_scratch"], given["v_scratch"]):
         assert bool((scratch[:, 0] == 7).all()) and bool((scratch[2:] == 7).all())
         assert bool((scratch[:2, 1:] != 7).any(dim=-1).all())
@@ -162,11 +176,10 @@ def test_only_the_named_slots_of_scratch_are_written() -> None:
 
 def test_strided_inputs() -> None:
     given = arguments()
-    expected = ops.decoder_layer(**given)
+    expected = layer(**given)
     given["hidden"] = given["hidden"].transpose(0, 1).contiguous().transpose(0, 1)
-    given["k_cache"] = given["k_cache"].transpose(1, 2).contiguous().transpose(1, 2)
     given["cos"] = torch.stack([given["cos"]] * 2, dim=-1)[..., 0]
-    assert torch.equal(ops.decoder_layer(**given), expected)
+    assert torch.equal(layer(**given), expected)
 
 
 def test_large_gates_do_not_overflow() -> None:
@@ -180,15 +193,15 @@ def test_large_gates_do_not_overflow() -> None:
 def test_no_rows() -> None:
     given = arguments(batch=1)
     given.update({k: given[k][:0] for k in ("hidden", "cos", "sin", "k_cache", "v_cache", "lengths")})
-    assert ops.decoder_layer(**given).shape == (0, 2, 24)
+    assert layer(**given).shape == (0, 2, 24)
 
 
 @pytest.mark.parametrize(
     "change,names",
     [
         ({"hidden": torch.zeros(2, 24)}, "hidden"),
-        ({"hidden": torch.zeros(2, 2, 24).half()}, "hidden"),
-        ({"hidden": torch.zeros(2, 2, 24).bfloat16()}, "cos and sin"),
+        ({"hidden": torch.zeros(2, 2, 24).bfloat16()}, "store and scratch"),
+        ({"cos": torch.zeros(2, 2, 6).bfloat16()}, "cos and sin"),
         ({"cos": torch.zeros(2, 2, 5)}, "cos"),
         ({"slot": 2}, "slot"),
         ({"slot": -1}, "slot"),
@@ -197,7 +210,7 @@ def test_no_rows() -> None:
         ({"rows": torch.tensor([0, 2]), **one_each()}, "rows"),
         ({"rows": torch.tensor([1, 0]), **one_each()}, "rows"),
         ({"rows": torch.tensor([0, 1]).int(), **one_each()}, "rows"),
-        ({"k_scratch": torch.zeros(1, 3, 2, 6)}, "k_scratch"),
+        ({name: torch.zeros(1, 3, 2, 6) for name in ("k_scratch", "v_scratch")}, "scratch"),
         ({"lengths": torch.tensor([1, 10])}, "lengths"),
         ({"biases": [None] * 3}, "biases"),
         ({"weights": [torch.zeros(24)] * 3}, "weights"),
@@ -205,7 +218,7 @@ def test_no_rows() -> None:
 )
 def test_bad_input_names_the_argument(change: dict[str, Any], names: str) -> None:
     with pytest.raises(RuntimeError, match=f"^{names} must"):
-        ops.decoder_layer(**{**arguments(), **change})
+        layer(**{**arguments(), **change})
 
 
 def test_bad_weights_name_the_argument() -> None:
@@ -213,4 +226,4 @@ def test_bad_weights_name_the_argument() -> None:
         given = arguments()
         given["weights"][index] = bad
         with pytest.raises(RuntimeError, match=rf"^weights\[{index}\] must"):
-            ops.decoder_layer(**given)
+            layer(**given)

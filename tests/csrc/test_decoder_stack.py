@@ -87,29 +87,15 @@ def copied(given: dict[str, Any]) -> dict[str, Any]:
 def layer_by_layer(given: dict[str, Any]) -> list[torch.Tensor]:
     """What the layers give in calls of their own: (hidden, store, scratch)."""
     given = copied(given)
-    hidden, count, batch = given["hidden"], len(given["weights"]) // L, given["lengths"].shape[0]
-    if given.keys() & {"family", "rotations", "multiplier"} or count < 9:
-        for i in range(L):
-            own = slice(i, i + 1)
-            parts = {name: given[name][own] for name in ("store", "scratch", "windows")}
-            parts |= {"weights": given["weights"][i * count : (i + 1) * count], "hidden": hidden}
-            matrices = len(given["biases"]) // L
-            parts["biases"] = given["biases"][i * matrices : (i + 1) * matrices]
-            if "rotations" in given:
-                which = given["rotations"][i]
-                parts |= {name: given[name][which] for name in ("cos", "sin")} | {"rotations": []}
-            hidden = ops.decoder_stack(**{**given, **parts})
-        return [hidden, given["store"], given["scratch"]]
-    for i, window in enumerate(given["windows"]):
-        weights = given["weights"][i * count : (i + 1) * count]
-        rest = weights, given["biases"][i * 7 : (i + 1) * 7] or [None] * 7, 1e-5, given["scale"], window or None
-        rotary = given["cos"], given["sin"]
-        if "places" in given:
-            at = given["rows"], given["lengths"]
-            hidden = ops.prefill_layer(hidden, *rotary, *given["store"][i], *at, *rest, given["places"])
-            continue
-        prefix, at = given["store"][i, :, :batch], (given["slot"], given["lengths"])
-        hidden = ops.decoder_layer(hidden, *rotary, *prefix, *given["scratch"][i], *at, *rest, given.get("rows"))
+    hidden, count, matrices = given["hidden"], len(given["weights"]) // L, len(given["biases"]) // L
+    for i in range(L):
+        parts = {name: given[name][i : i + 1] for name in ("store", "scratch", "windows")}
+        parts |= {"weights": given["weights"][i * count : (i + 1) * count], "hidden": hidden}
+        parts["biases"] = given["biases"][i * matrices : (i + 1) * matrices]
+        if "rotations" in given:
+            which = given["rotations"][i]
+            parts |= {name: given[name][which] for name in ("cos", "sin")} | {"rotations": []}
+        hidden = ops.decoder_stack(**{**given, **parts})
     return [hidden, given["store"], given["scratch"]]
 
 

@@ -1,4 +1,4 @@
-"""prefix_attention and prefill_layer: equal to their references, and bit for bit what steps would have computed."""
+"""prefix_attention and layers of prompts: as their references, and bit for bit what steps would have computed."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from pairwise import pairwise
 from caw import ops
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.testing import assert_close
-from tests.csrc.test_decoder_layer import ROWS, SEQUENCES, arguments
+from caw.triton_kernels.decoder_layer_ref import LLAMA
+from tests.csrc.test_decoder_layer import ROWS, SEQUENCES, arguments, layer
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 HEADS, KV_HEADS, DIM = 6, 2, 24
@@ -118,6 +119,21 @@ def prompt(count: int, rows: int = 1, **options: Any) -> dict[str, Any]:
     return {**given, "rows": places[0], "positions": places[1]}
 
 
+def prefill(
+    hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
+    rows: torch.Tensor, positions: torch.Tensor, weights: list[Any], biases: list[Any], eps: float, scale: float,
+    window: int | None = None, places: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """One layer, whose keys and values are kept at `places`, or at positions."""
+    store = torch.stack([k_cache, v_cache])[None]
+    places = positions if places is None else places
+    given = 0, positions, weights, biases, eps, scale, [window or 0], rows, places
+    out = ops.decoder_stack(hidden, cos, sin, store, torch.zeros_like(store), *given)
+    k_cache.copy_(store[0, 0])
+    v_cache.copy_(store[0, 1])
+    return out
+
+
 @pytest.mark.parametrize("options", [{}, {"head_norms": True, "biases": True}, {"window": 4}], ids=str)
 def test_layer_equals_its_reference(options: dict[str, Any]) -> None:
     given = prompt(11, rows=2, **options)
@@ -126,8 +142,12 @@ def test_layer_equals_its_reference(options: dict[str, Any]) -> None:
         else [None if x is None else x.double() for x in value] if isinstance(value, list) else value
         for name, value in given.items()
     }  # fmt: skip
-    found = ops.prefill_layer(**given)
-    assert_close(found, prefill_layer_ref(**wide).float(), "float32")
+    found = prefill(**given)
+    window = wide.pop("window", None)
+    expected = prefill_layer_ref(
+        **wide, places=wide["positions"], window=window, family=LLAMA, softcap=None, multiplier=1.0
+    )
+    assert_close(found, expected.float(), "float32")
     for name in ("k_cache", "v_cache"):
         assert_close(given[name][:, :, :11], wide[name][:, :, :11].float(), "float32")
         assert given[name][:, :, 11:].isnan().all(), "nothing beyond the tokens is written"
@@ -136,12 +156,12 @@ def test_layer_equals_its_reference(options: dict[str, Any]) -> None:
 @DTYPES
 def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> None:
     given = prompt(70, rows=3, dtype=dtype, head_norms=True, width=40, wide=72)
-    whole = ops.prefill_layer(**given)
+    whole = prefill(**given)
     again = {**given, "k_cache": torch.zeros_like(given["k_cache"]), "v_cache": torch.zeros_like(given["v_cache"])}
     for begin, end in ((0, 17), (17, 18), (18, 67)):
         piece = {name: again[name][2:, begin:end] for name in ("hidden", "cos", "sin")}
         positions = torch.arange(begin, end)
-        found = ops.prefill_layer(**{**again, **piece, "rows": torch.full_like(positions, 1), "positions": positions})
+        found = prefill(**{**again, **piece, "rows": torch.full_like(positions, 1), "positions": positions})
         assert torch.equal(found[0], whole[2, begin:end])
     for name in ("k_cache", "v_cache"):
         assert torch.equal(again[name][1, :, :67], given[name][2, :, :67])
@@ -151,7 +171,7 @@ def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> 
         both["hidden"][:, 1] += 1  # a sibling
         cache = {name: again[name][1:2] for name in ("k_cache", "v_cache")}
         step = {name: given[name] for name in ("weights", "biases", "eps", "scale")}
-        found = ops.decoder_layer(
+        found = layer(
             **both, **cache, k_scratch=scratch[0], v_scratch=scratch[1], slot=0, lengths=torch.tensor([at]), **step
         )
         assert torch.equal(found[0, 0], whole[2, at])
@@ -163,14 +183,14 @@ def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> 
 @pytest.mark.parametrize("options", [{}, {"window": 20}], ids=str)
 def test_any_number_of_rows_behind_one_another(options: dict[str, Any], dtype: torch.dtype) -> None:
     given = prompt(97, dtype=dtype, head_norms=True, width=40, wide=72, **options)
-    whole = ops.prefill_layer(**given)
+    whole = prefill(**given)
     written = [given[name].clone() for name in ("k_cache", "v_cache")]
     for count in ROWS:
         last = {name: given[name][:, -count:] for name in ("hidden", "cos", "sin")}
         last |= {name: given[name][-count:] for name in ("rows", "positions")}
         for name in ("k_cache", "v_cache"):
             given[name][:, :, 97 - count :] = torch.nan
-        assert torch.equal(ops.prefill_layer(**{**given, **last}), whole[:, -count:]), count
+        assert torch.equal(prefill(**{**given, **last}), whole[:, -count:]), count
         for name, before in zip(("k_cache", "v_cache"), written, strict=True):
             torch.testing.assert_close(given[name], before, rtol=0, atol=0, equal_nan=True)
 
@@ -180,30 +200,29 @@ def test_any_number_of_rows_behind_one_another(options: dict[str, Any], dtype: t
     [
         ("rows", torch.tensor([0, 2])),
         ("rows", torch.tensor([0])),
-        ("positions", torch.tensor([0, 5])),
         ("places", torch.tensor([0, 5])),
         ("places", torch.tensor([0])),
     ],
 )
 def test_bad_input_names_the_argument(name: str, value: torch.Tensor) -> None:
-    with pytest.raises(RuntimeError, match=f"^(rows and )?{name} (and positions )?must"):
-        ops.prefill_layer(**{**prompt(2), name: value})
+    with pytest.raises(RuntimeError, match=f"^(rows and )?{name} (and places )?must"):
+        prefill(**{**prompt(2), name: value})
 
 
 @DTYPES
 def test_a_candidate_beside_the_drafts_is_the_same_as_without_them(dtype: torch.dtype) -> None:
     """Positions 5, 5, 6: a candidate that the draft follows, one beside it that is kept behind, and the draft."""
     given = prompt(8, dtype=dtype, head_norms=True)
-    ops.prefill_layer(**given)
+    prefill(**given)
     own = {name: given[name][:, [5, 4, 6]] for name in ("hidden", "cos", "sin")}
     own["cos"][:, 1], own["sin"][:, 1] = own["cos"][:, 0], own["sin"][:, 0]
     rows, positions, places = torch.zeros(3, dtype=torch.int64), torch.tensor([5, 5, 6]), torch.tensor([5, 7, 6])
     drafted = {**given, **own, "rows": rows, "positions": positions}
     cache = {name: given[name].clone() for name in ("k_cache", "v_cache")}
-    found = ops.prefill_layer(**{**drafted, **cache}, places=places)
+    found = prefill(**{**drafted, **cache}, places=places)
     alone = {name: own[name][:, 1:2] for name in own}
     moved = {name: given[name].clone() for name in cache}
-    one = ops.prefill_layer(**{**given, **alone, **moved, "rows": rows[:1], "positions": positions[1:2]})
+    one = prefill(**{**given, **alone, **moved, "rows": rows[:1], "positions": positions[1:2]})
     assert torch.equal(found[:, 1:2], one)
     for name in cache:
         assert torch.equal(cache[name][:, :, 7], moved[name][:, :, 5])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "csrc" / "sanitize.py"
+SCRIPT = Path(__file__).with_name("sanitize.py")
 
 
 def sanitized(*arguments: str) -> None:

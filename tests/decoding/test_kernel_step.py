@@ -36,16 +36,13 @@ POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrengt
 
 
 def launchers() -> ops.Ops:
-    """Every op by its Triton launcher; rows are packed on a CPU alone, so that op has none."""
+    """Every op by its Triton launcher."""
     from caw.triton_kernels import commit_kv, evaluator_step, sibling_attention, topk_softmax
-
-    def packed(*args: Any) -> torch.Tensor:
-        pytest.fail("expected no packed rows in a step of the GPU")
 
     return ops.Ops(
         topk_softmax=topk_softmax.topk_softmax,
         sibling_attention=sibling_attention.sibling_attention,
-        sibling_attention_packed=packed,
+        sibling_attention_packed=sibling_attention.sibling_attention_packed,
         commit_kv=commit_kv.commit_kv,
         commit_step=commit_kv.commit_step,
         select_candidate=evaluator_step.select_candidate,
@@ -64,8 +61,7 @@ KERNELS = {
     "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"], "warp_logits": ["warp_logits"],
     "decision_step": ["decision_step"], "sampling_noise": ["sampling_noise"], "tournament": ["tournament"],
     "penalise_logits": ["penalise_logits"], "small_linear": ["small_linear", "packed_linear"],
-    "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer", "family_layer"],
-    "rms_norm": ["rms_norm"],
+    "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer"], "rms_norm": ["rms_norm"],
 }  # fmt: skip
 
 
@@ -231,10 +227,10 @@ def test_tokens_of_penalties_in_the_interpreter(by_kernels: ops.Ops, watermark: 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, families: set[str]) -> None:
     """Layers run whole from now on; families of those that have run so."""
-    whole = ops.family_layer
+    whole = ops.decoder_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
-    monkeypatch.setattr(ops, "family_layer", lambda *given: families.add(given[13]) or whole(*given))
+    monkeypatch.setattr(ops, "decoder_layer", lambda *given: families.add(given[15]) or whole(*given))
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import torch
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close
-from caw.triton_kernels.decoder_layer import LayerAttention, decoder_layer, family_layer
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, family_layer_ref
+from caw.triton_kernels.decoder_layer import LayerAttention, decoder_layer
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.launching import INTERPRETED, recorded
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "layer/bfloat16", torch.float16: "layer/bfloat16"}
@@ -129,9 +129,9 @@ def test_families(device, case):
     """At most eight launches, and the reference's numbers."""
     torch.manual_seed(11)
     given = of_family(**FAMILIES[case])
-    assert_as_reference(family_layer, family_layer_ref, given, device)
+    assert_as_reference(decoder_layer, decoder_layer_ref, given, device)
     with recorded() as launches:
-        family_layer(**on(given, torch.device("meta")))
+        decoder_layer(**on(given, torch.device("meta")))
     assert len(launches) == (8 if given["family"] == "gemma2" else 7)
 
 

@@ -5,8 +5,8 @@ import torch
 
 from caw.testing import assert_close
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
-from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
+from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_packed
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_packed_ref, sibling_attention_ref
 
 ROWS = {torch.float32: "attention/float32", torch.float16: "attention/float16", torch.bfloat16: "attention/bfloat16"}
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -119,19 +119,14 @@ def test_siblings_are_blind_to_each_other(device):
     assert torch.equal(before[:, :, [0, 2]], after[:, :, [0, 2]]) and not torch.equal(before[:, :, 1], after[:, :, 1])
 
 
-@pytest.mark.parametrize("page, dtype", [(1, F32), (5, F32), (16, BF16), (64, F16)])
-def test_pages(device, page, dtype):
-    tables = 9 if page == 1 else 200 // page
-    size = tables * page
-    q, _, _, k_own, v_own, lengths = inputs(device, 3, 4, 2, 3, size, 32, dtype)
-    k_pages, v_pages = torch.randn(2, 3 * tables + 2, 2, page, 32).to(device, dtype)
-    k_pages[-1], v_pages[-1] = torch.nan, torch.nan
-    table = torch.randperm(3 * tables).view(3, tables).to(device, torch.int32)
-    unused = torch.arange(tables, device=device)[None] * page >= lengths[:, None]
-    table[unused] = 3 * tables + 1  # a page of NaN: what lies beyond a length is not read into the result
-    options = {"window": size // 2, "softcap": 3.0}
-    actual = sibling_attention_paged(q, k_pages, v_pages, table, k_own, v_own, lengths, 0.2, **options)
-    expected = sibling_attention_paged_ref(q, k_pages, v_pages, table, k_own, v_own, lengths, 0.2, **options)
+@pytest.mark.parametrize("size, dtype", [(9, F32), (200, F32), (200, BF16), (192, F16)])
+def test_packed(device, size, dtype):
+    """Rows of three texts, one of which has none; what lies beyond a length is not read into the result."""
+    _, k, v, _, _, lengths = inputs(device, 3, 4, 2, 1, size, 32, dtype)
+    q, _, _, k_own, v_own, _ = inputs(device, 5, 4, 2, 1, 1, 32, dtype)
+    rows = torch.tensor([0, 0, 2, 2, 2], device=device)
+    given, options = (q, k, v, k_own, v_own, lengths, rows, 0.2), {"window": size // 2, "softcap": 3.0}
+    actual, expected = sibling_attention_packed(*given, **options), sibling_attention_packed_ref(*given, **options)
     assert_close(actual, expected, ROWS[dtype])
 
 

@@ -163,14 +163,10 @@ class RunAhead:
     def keep(self) -> None:
         """Leave graph and memory to later calls, if there is a graph of the whole batch; all texts have ended."""
         plan, cache, graph = self.fixed_step.plan, self.cache, self.captured and self.captured.graph
-        if (
-            graph is None
-            or cache.store is None
-            or cache.scratch is None
-            or not self.batch == self.state.batch == plan.batch
-        ):
+        if graph is None or cache.store is None or cache.scratch is None:
             return
-        if self.about is not None and self.about == about_of(self.fixed_step.model, plan):
+        whole = self.batch == self.state.batch == plan.batch
+        if whole and self.about is not None and self.about == about_of(self.fixed_step.model, plan):
             choosing = self.fixed_step.choosing
             memory = GraphMemory(
                 self.about, choosing.evaluator, cache.store, cache.scratch, cache.lengths, choosing.texts, self.state,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
 
 from caw import ops
 from caw.decoding.forward.prefill_attention import causal_attention, compiled_prefill
 from caw.decoding.forward.sibling_cache import SiblingCache, SpreadCache
 from caw.models.branchable import refusal
+from caw.models.llamas import LanguageModel
 
 NAME = "caw"
 MAX_DIM = 512  # the head dimension that compiled attention takes
@@ -41,6 +41,12 @@ class Layout:
     start: int = 0
     rows: torch.Tensor | None = None
     places: torch.Tensor | None = None
+
+    def attend(
+        self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Return `attention` of a module of our own."""
+        return attention(module, query, key, value, None, scaling, caw_layout=self)[0]
 
 
 def attention(
@@ -70,20 +76,11 @@ def attention(
         given = (query, prefix[0], prefix[1], key, value, lengths)
         if caw_layout.rows is None:
             out = kernels.sibling_attention(*given, scale, sliding_window, softcap, s_aux)
-        elif kernels.native and not query.is_cpu:
-            out = _as_pages(given, caw_layout.rows, scale, sliding_window, softcap, s_aux)
         else:
             out = kernels.sibling_attention_packed(*given, caw_layout.rows, scale, sliding_window, softcap, s_aux)
     layer.attended = True
     # contiguous, as transformers' own functions return it: some models take a view of it
     return out.transpose(1, 2).contiguous(), None
-
-
-def _as_pages(given: tuple[torch.Tensor, ...], rows: torch.Tensor, *options: Any) -> torch.Tensor:
-    """Attention of packed rows as if each sequence of the cache were a page, for a layer that is no operator."""
-    query, keys, values, key, value, lengths = given
-    table = rows[:, None].to(torch.int32)
-    return ops.sibling_attention_paged(query, keys, values, table, key, value, lengths[rows], *options)
 
 
 def _has_kernel(cache: SiblingCache | SpreadCache, query: torch.Tensor) -> bool:
@@ -145,11 +142,17 @@ class caw_attention:
     """
 
     def __init__(self, model: Any, below: Sequence[torch.nn.Module] | None = None) -> None:
+        self._configs: list[Any] = []
+        self._before: list[str | None] = []
+        if isinstance(model, LanguageModel):
+            return  # asks the layout, and nobody waits for transformers' base
+        from transformers import AttentionInterface, PreTrainedModel
+
+        AttentionInterface.register(NAME, attention)
         modules = model.modules() if below is None else (model, *below)
         owners = [model.config, *(m.config for m in modules if isinstance(m, PreTrainedModel))]
         configs = [config for owner in owners for config in _with_sub_configs(owner)]
         self._configs = list({id(config): config for config in configs}.values())
-        self._before: list[str | None] = []
 
     def __enter__(self) -> None:
         self._before = [config._attn_implementation for config in self._configs]
@@ -167,6 +170,3 @@ def _with_sub_configs(config: Any) -> Iterator[Any]:
     for name in getattr(config, "sub_configs", {}):
         if getattr(config, name, None) is not None:
             yield from _with_sub_configs(getattr(config, name))
-
-
-AttentionInterface.register(NAME, attention)

@@ -2,8 +2,8 @@
 
 A layer of transformers is some 60 small operators, and launching them costs a step more than their arithmetic does.
 The layers of several architectures (`layer_kinds`) are one formula and run as one operator: on a CPU in C++, on a GPU
-in seven or eight launches. On a CPU so do those of prompts, `prefill_layer`, whose arithmetic is the step's: a token's
-keys and values are the same bits whether it was prompted, alone or among others, in however many pieces, or decoded.
+in seven or eight launches. On a CPU so do those of prompts, whose arithmetic is the step's: a token's keys and values
+are the same bits whether it was prompted, alone or among others, in however many pieces, or decoded.
 """
 
 from operator import is_
@@ -152,7 +152,9 @@ class FusedLayer:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         assert layout is not None and rotary is not None
         if layout.places is not None:
-            return self._drafted(hidden_states, rotary, layout)
+            assert layout.lengths is not None
+            owner = layout.cache.layers[self.index].owner
+            return self._as_stack(hidden_states, rotary, owner, layout.lengths, layout.rows, layout.places)
         on_cpu = not on_gpu(hidden_states)
         if layout.lengths is not None and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
@@ -167,39 +169,32 @@ class FusedLayer:
         return self.layer.training or any(self.hooks) or global_hooks() or other
 
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
-        cache, i = layout.cache, self.index
+        cache, i, kind = layout.cache, self.index, self.kind
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
-        if not self.kind.as_llama and not on_gpu(hidden):
+        if not on_gpu(hidden):
             return self._as_stack(hidden, rotary, cache, layout.lengths, layout.rows)
         prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
-        given = (hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1])
-        if not self.kind.as_llama:
-            return self._of_family(given, cache.slot, layout)
+        weights = self._weights
+        if not kind.as_llama:
+            named = dict(zip(kind.order, weights, strict=True))
+            matrices = split(self.layer, kind, [named[name] for name in kind.matrices])
+            before, between = (named[name] for name in kind.norms)
+            weights = [before, *matrices[:4], between, *matrices[4:], *weights[len(kind.matrices) + 2 :]]
         return ops.decoder_layer(
-            *given, cache.slot, layout.lengths, self._weights, self.biases(), self.eps, self.scale, self.window,
-            layout.rows,
+            hidden, *rotary, *prefix, *scratch, cache.slot, layout.lengths, weights, self.biases(), self.eps,
+            self.scale, self.window, layout.rows, kind.family, self.softcap,
         )  # fmt: skip
 
     def _as_stack(
         self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, ...], cache: Any, lengths: torch.Tensor,
         rows: torch.Tensor | None, places: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """The layer as a stack of one: on a CPU only that operator knows families."""
+        """The layer as a stack of one: a CPU has no operator for a layer alone."""
         layer = slice(self.index, self.index + 1)
         return ops.decoder_stack(
             hidden, *rotary, cache.store[layer], cache.scratch[layer], cache.slot, lengths, self._weights,
             [source["bias"] for source in self.bias_sources], self.eps, self.scale, [self.window or 0], rows, places,
             self.kind.family, self.softcap, [], self.multiplier,
-        )  # fmt: skip
-
-    def _of_family(self, given: tuple[torch.Tensor, ...], slot: int, layout: Layout) -> torch.Tensor:
-        kind, named = self.kind, dict(zip(self.kind.order, self._weights, strict=True))
-        matrices = split(self.layer, kind, [named[name] for name in kind.matrices])
-        before, between = (named[name] for name in kind.norms)
-        weights = [before, *matrices[:4], between, *matrices[4:], *self._weights[len(kind.matrices) + 2 :]]
-        return ops.family_layer(
-            *given, slot, layout.lengths, weights, self.biases(), self.eps, self.scale, kind.family, self.softcap,
-            self.window, layout.rows,
         )  # fmt: skip
 
     def _prefill(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], cache: Any) -> torch.Tensor:
@@ -211,24 +206,7 @@ class FusedLayer:
         # the rotation is one for all rows, so it comes once
         turned = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)
         rows, positions = layer.owner.prefill_places(hidden.shape[1])
-        if not self.kind.as_llama:
-            return self._as_stack(hidden, turned, layer.owner, positions, rows, positions)
-        keys, values = layer.owner.store[layer.index]
-        return ops.prefill_layer(
-            hidden, *turned, keys, values, rows, positions, self._weights, self.biases(), self.eps, self.scale,
-            self.window,
-        )  # fmt: skip
-
-    def _drafted(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
-        assert layout.lengths is not None
-        owner = layout.cache.layers[self.index].owner
-        if not self.kind.as_llama:
-            return self._as_stack(hidden, rotary, owner, layout.lengths, layout.rows, layout.places)
-        keys, values = owner.store[self.index]
-        return ops.prefill_layer(
-            hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self.biases(), self.eps,
-            self.scale, self.window, layout.places,
-        )  # fmt: skip
+        return self._as_stack(hidden, turned, layer.owner, positions, rows, positions)
 
 
 def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 
 from caw import ops
 from caw.io.show import shown
@@ -40,7 +39,11 @@ def causal_attention(
         return _flash(query, key, value, scale, window, softcap)
     if how == "sdpa" and softcap is None and sinks is None and (window is None or size <= window):
         # a lone query sees everything; torch's own causal mask is meant for as many keys as queries
-        mask = causal_lower_right(tokens, size) if 1 < tokens < size else None
+        mask = None
+        if 1 < tokens < size:
+            from torch.nn.attention.bias import causal_lower_right  # brings torch's compiler: half a second
+
+            mask = causal_lower_right(tokens, size)
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=1 < tokens == size, scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],

@@ -82,6 +82,7 @@ def test_whole_layers_read_nothing_back(llama: Any, monkeypatch: pytest.MonkeyPa
     decoder, step = started(llama, PROMPTS, kept("lefthash"), capacity_policy(llama))
     mode = FakeTensorMode()
     fake = fake_step(decoder, step, mode)
+    monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
     with mode, HostData() as watched, decoder.attention, FusedForwards(step.step.model, enabled=True):
         fake()
         fake()

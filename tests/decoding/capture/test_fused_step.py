@@ -9,11 +9,8 @@ from decoding.capturing import replays_go_on_as, seen_by_fakes, started
 from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 
-from caw import ops
 from caw.decoding.capture import fused_step
 from caw.decoding.capture.fused_step import FusedStep, pack, row_budget
-from caw.decoding.forward.attention import _as_pages
-from caw.testing import assert_close
 
 
 @pytest.mark.parametrize("budget", [5, 6, 9, 13, 20])
@@ -72,12 +69,3 @@ def test_packing_reads_nothing_back_and_replays(llama: Any, monkeypatch: pytest.
     assert isinstance(plain.step, FusedStep) and plain.step.packs
     replays_go_on_as(made[:2])
     seen_by_fakes(third, faked)
-
-
-def test_a_sequence_may_be_read_as_a_page() -> None:
-    torch.manual_seed(1)
-    rows = torch.tensor([0, 0, 2, 2, 2])
-    given = (torch.randn(5, 4, 1, 8), *torch.randn(2, 3, 2, 11, 8), *torch.randn(2, 5, 2, 1, 8),
-             torch.tensor([3, 0, 11]))  # fmt: skip
-    expected = ops.sibling_attention_packed(*given, rows, 0.3, 5, None, None)
-    assert_close(_as_pages(given, rows, 0.3, 5, None, None), expected, "attention/float32")

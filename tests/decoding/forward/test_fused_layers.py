@@ -35,12 +35,12 @@ PART = ("phi3", {**CONFIGS["phi3"][1], "rope_parameters": {
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "phi3", "phi3, a part of each head"])
 def test_families_of_a_gpu_equal_the_models_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`family_layer` by its reference, as each layer describes itself: siblings, windows, caps, norms, activations."""
+    """`decoder_layer` by its reference, as each layer describes itself: siblings, windows, caps, norms, activations."""
     model = build(name) if name in CONFIGS else from_config(*PART, seed=1)
-    calls, own = [], ops.family_layer
+    calls, own = [], ops.decoder_layer
     monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)  # all layers as one are a CPU's
-    monkeypatch.setattr(ops, "family_layer", lambda *given: calls.append(given[1].shape[2]) or own(*given))
+    monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(given[1].shape[2]) or own(*given))
     with FusedForwards(model, enabled=True):
         compare_with_plain_forwards(model, "tree")
     dim = model.model.layers[0].self_attn.head_dim
@@ -56,20 +56,16 @@ def test_a_gpu_does_not_know_multipliers(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of each layer of a step that ran fused, in which operator; of prompts none."""
+    """Of each layer of a step that ran fused, whether alone or in a stack; of prompts none."""
     calls: list[str] = []
-
-    def layer(*given: object) -> torch.Tensor:
-        calls.append("layer")
-        return originals[0](*given)
 
     def stack(*given: object) -> torch.Tensor:
         windows, places = given[11], given[13]
-        calls.extend(["stack"] * len(windows) if places is None else [])  # type: ignore[arg-type]
-        return originals[1](*given)
+        if places is None:
+            calls.extend(["layer"] if len(windows) == 1 else ["stack"] * len(windows))  # type: ignore[arg-type]
+        return original(*given)
 
-    originals = ops.decoder_layer, ops.decoder_stack
-    monkeypatch.setattr(ops, "decoder_layer", layer)
+    original = ops.decoder_stack
     monkeypatch.setattr(ops, "decoder_stack", stack)
     return calls
 

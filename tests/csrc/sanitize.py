@@ -1,7 +1,7 @@
 """Build the CPU extension with AddressSanitizer and UndefinedBehaviorSanitizer and run the tests, or a fuzzer, on it.
 
-    python csrc/sanitize.py test            # the fast tests of tests/csrc
-    python csrc/sanitize.py fuzz --seconds 60
+    python tests/csrc/sanitize.py test            # the fast tests of tests/csrc
+    python tests/csrc/sanitize.py fuzz --seconds 60
 
 The build lies in build/sanitize and never in the package. Needs g++ with libasan and libubsan.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch.utils.cpp_extension import include_paths
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FLAGS = runpy.run_path(str(ROOT / "csrc" / "build_flags.py"))["CXX_FLAGS"]
 SANITIZE = [
     "-O1",

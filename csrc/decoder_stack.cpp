@@ -1,5 +1,4 @@
-// decoder_layer, prefill_layer and decoder_stack on the CPU: one layer or all layers of a decoding step, or of prompts and
-// drafts, in one call. Formula and arguments: triton_kernels/decoder_layer_ref.py and caw/ops_ref; arithmetic: layers.cpp.
+// decoder_stack on the CPU: one layer or all layers of a decoding step, or of prompts and drafts, in one call. Formula and arguments: triton_kernels/decoder_layer_ref.py and caw/ops_ref; arithmetic: layers.cpp.
 //
 // Launching 60 small operators a layer from Python costs a 30-layer model 8 ms a step, and one operator a layer still 3.
 // What is checked here is checked once a call, so layers.cpp reads without further checks.
@@ -191,7 +190,7 @@ Family family_of(const std::string& name) {
 // What the layers share, but for where the rows are. several: whether there are rotations of several kinds of layers.
 Pass pass_of(const Tensor& hidden, const Tensor& cos, const Tensor& sin, int64_t kv_heads, int64_t dim,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, size_t layers, double eps,
-    double scale, const Family& family = {}, double softcap = 0, double multiplier = 1, bool several = false) {
+    double scale, const Family& family, double softcap, double multiplier, bool several) {
   require(hidden.dim() == 3, [&] { return "hidden must have shape [B, C, E], got " + shape_of(hidden); });
   require(layers > 0 && weights.size() % layers == 0, [&] {
     return "weights must be as many tensors for each of " + std::to_string(layers) + " layers, got " +
@@ -240,56 +239,26 @@ void place_candidates(Pass& pass, const Tensor& hidden, int64_t batch, int64_t s
   }
 }
 
-// Whose tokens the rows are, each with a position of its own, and where their keys and values go.
-void place_tokens(Pass& pass, const char* positions_name, const Tensor& rows, const Tensor& positions,
-    const std::optional<Tensor>& places, int64_t batch, int64_t size) {
-  const char* slot_name = places ? "places" : positions_name;
+// Whose tokens the rows are: row n is the token at lengths[n] of the text in row rows[n] of the store, which holds all
+// tokens before it or gets them in this call. Its own key and value are kept at places[n]: a candidate beside the one that
+// a draft follows stays out of the way of both.
+void place_tokens(
+    Pass& pass, const Tensor& rows, const Tensor& lengths, const Tensor& places, int64_t batch, int64_t size) {
   pass.sequence = integers("rows", rows);
-  pass.slot = integers(slot_name, places ? *places : positions);
-  require_shape(positions_name, positions, {pass.rows});
+  pass.slot = integers("places", places);
+  require_shape("lengths", lengths, {pass.rows});
   require(pass.rows == int64_t(pass.sequence.size()) && pass.rows == int64_t(pass.slot.size()), [&] {
-    return "rows and " + std::string(slot_name) + " must have an entry for each of hidden's " + std::to_string(pass.rows) +
-        " rows, got " + shape_of(rows) + " and " + shape_of(places ? *places : positions);
+    return "rows and places must have an entry for each of hidden's " + std::to_string(pass.rows) + " rows, got " +
+        shape_of(rows) + " and " + shape_of(places);
   });
   for (size_t r = 0; r < pass.sequence.size(); ++r) {
     const int64_t b = pass.sequence[r], slot = pass.slot[r];
     require(b >= 0 && b < batch, [&] { return "rows must be in [0, B), got " + std::to_string(b); });
-    require(slot >= 0 && slot < size,
-        [&] { return std::string(slot_name) + " must be in [0, S), got " + std::to_string(slot); });
+    require(slot >= 0 && slot < size, [&] { return "places must be in [0, S), got " + std::to_string(slot); });
   }
 }
 
-void check_slots(const char* name, const Pass& pass, int64_t slots) {
-  for (const int64_t slot : pass.slot)
-    require(slot < slots, [&] {
-      return "slot must leave room for the candidates in " + std::string(name) + ", got " + std::to_string(slot);
-    });
-}
-
 char* address(const Tensor& t) { return static_cast<char*>(const_cast<void*>(t.const_data_ptr())); }
-
-// Scratch [B', slots, HK, D] of one layer.
-Kept scratch_of(const char* name, const Tensor& t, const Tensor& hidden, int64_t batch, const Pass& pass) {
-  require(t.dim() == 4 && t.size(0) >= batch && t.size(2) == pass.kv_heads && t.size(3) == pass.dim,
-      [&] { return std::string(name) + " must have shape [B, slots, HK, D], got " + shape_of(t); });
-  check_slots(name, pass, t.size(1));
-  require(t.scalar_type() == hidden.scalar_type() && t.stride(3) == 1,
-      [&] { return std::string(name) + " must have hidden's dtype and be dense in its last dimension"; });
-  return {address(t), t.stride(0), t.stride(2), t.stride(1)};
-}
-
-// A cache [B, HK, S, D] of one layer, of the shape of `like`.
-Kept cache_of(const Tensor& t, const Tensor& like, const Tensor& hidden) {
-  require(t.dim() == 4 && t.size(0) == like.size(0) && t.size(1) == like.size(1) && t.size(2) == like.size(2) &&
-          t.size(3) == like.size(3) && t.scalar_type() == hidden.scalar_type() && t.stride(3) == 1,
-      "k_cache and v_cache must have one shape [B, HK, S, D] and hidden's dtype and be dense in their last dimension");
-  return {address(t), t.stride(0), t.stride(1), t.stride(2)};
-}
-
-void check_cache(const Tensor& k_cache) {
-  require(k_cache.dim() == 4 && k_cache.size(1) > 0,
-      [&] { return "k_cache must have shape [B, HK, S, D], got " + shape_of(k_cache); });
-}
 
 Tensor run(const Pass& pass, const std::vector<Layer>& layers, const Tensor& hidden) {
   const Tensor input = dense(hidden);
@@ -299,46 +268,6 @@ Tensor run(const Pass& pass, const std::vector<Layer>& layers, const Tensor& hid
 }
 
 }  // namespace
-
-Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
-    const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
-    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
-    std::optional<int64_t> window, const std::optional<Tensor>& rows) {
-  check_cache(k_cache);
-  const int64_t batch = k_cache.size(0);
-  Pass pass = pass_of(hidden, cos, sin, k_cache.size(1), k_cache.size(3), weights, biases, 1, eps, scale);
-  place_candidates(pass, hidden, batch, slot, rows);
-  std::vector<Layer> layers = layers_of(weights, biases, 1, pass);
-  Layer& layer = layers[0];
-  layer.k_own = scratch_of("k_scratch", k_scratch, hidden, batch, pass);
-  layer.v_own = scratch_of("v_scratch", v_scratch, hidden, batch, pass);
-  layer.k_cache = cache_of(k_cache, k_cache, hidden), layer.v_cache = cache_of(v_cache, k_cache, hidden);
-  require_shape("lengths", lengths, {batch});
-  const Attention attention = Attention::packed({pass.heads, pass.kv_heads, pass.dim, k_cache.size(2), pass.type},
-      integers("lengths", lengths), pass.sequence, window);
-  layer.attention = &attention;
-  return run(pass, layers, hidden);
-}
-
-// Row n is the token at positions[n] of the text in row rows[n] of the cache, which holds all tokens before it or gets
-// them in this call. Its own key and value are kept at places[n]: a candidate beside the one that a draft follows stays out
-// of the way of both.
-Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
-    const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
-    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window,
-    const std::optional<Tensor>& places) {
-  check_cache(k_cache);
-  Pass pass = pass_of(hidden, cos, sin, k_cache.size(1), k_cache.size(3), weights, biases, 1, eps, scale);
-  place_tokens(pass, "positions", rows, positions, places, k_cache.size(0), k_cache.size(2));
-  std::vector<Layer> layers = layers_of(weights, biases, 1, pass);
-  Layer& layer = layers[0];
-  layer.k_cache = layer.k_own = cache_of(k_cache, k_cache, hidden);
-  layer.v_cache = layer.v_own = cache_of(v_cache, k_cache, hidden);
-  const Attention attention = Attention::each({pass.heads, pass.kv_heads, pass.dim, k_cache.size(2), pass.type},
-      integers("positions", positions), pass.sequence, k_cache.size(0), window);
-  layer.attention = &attention;
-  return run(pass, layers, hidden);
-}
 
 // All layers of a model: of candidates, whose keys and values go to scratch, or, with `places`, of tokens of prompts or
 // drafts, each of which has a length of its own and joins the store.
@@ -363,14 +292,16 @@ Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   const int64_t batch = places ? store.size(2) : lengths.size(0);
   if (places) {
     require(rows.has_value(), "rows must say whose tokens the rows are where places are given; pass both or neither");
-    place_tokens(pass, "lengths", *rows, lengths, places, batch, size);
+    place_tokens(pass, *rows, lengths, *places, batch, size);
   } else {
     require(batch <= store.size(2), [&] { return "lengths must have at most B entries, got " + std::to_string(batch); });
     place_candidates(pass, hidden, batch, slot, rows);
     require(scratch.dim() == 6 && scratch.size(0) == layer_count && scratch.size(1) == 2 && scratch.size(2) >= batch &&
             scratch.size(4) == kv_heads && scratch.size(5) == dim && scratch.stride(5) == 1,
         [&] { return "scratch must have shape [L, 2, B, slots, HK, D], got " + shape_of(scratch); });
-    check_slots("scratch", pass, scratch.size(3));
+    for (const int64_t own : pass.slot)
+      require(own < scratch.size(3),
+          [&] { return "slot must leave room for the candidates in scratch, got " + std::to_string(own); });
   }
   std::vector<Layer> layers = layers_of(weights, biases, size_t(layer_count), pass);
   std::map<int64_t, Attention> attention;
