@@ -166,7 +166,8 @@ else
 		--benchmark-group-by=group --benchmark-columns=median,iqr,min,max,rounds $(ARGS)
 endif
 
-# all that needs a GPU, in under nine minutes; installs nothing, compiles into this folder
+# all that needs a GPU, in under ten minutes; installs nothing, compiles into this folder. What the first H100 left open:
+# make gpu-check ARGS="--list second --prebuilt"
 .PHONY: gpu-check gpu-rehearsal
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py $(ARGS)

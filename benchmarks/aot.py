@@ -5,6 +5,7 @@ are those of a real call with 16-byte aligned tensors; each recorded launch is t
 resource report read back. Must run where TRITON_INTERPRET is unset.
 """
 
+import math
 import pathlib
 import re
 import subprocess
@@ -72,11 +73,32 @@ def source(launch: launching.Launch) -> ASTSource:
     )
 
 
-def compile_launch(launch: launching.Launch, capability: int) -> Report:
-    """Compile for compute capability 80, 90 or 100 and read the report."""
+def compiled_for(launch: launching.Launch, capability: int) -> Any:
+    """What Triton makes of it for compute capability 80, 90 or 100."""
     if launch.arguments.get("FORMAT") == FP8 and divmod(capability, 10) < HARDWARE:
         launch = replace(launch, arguments={**launch.arguments, "FORMAT": int(FP8_BITS)})
-    compiled = triton.compile(source(launch), target=GPUTarget("cuda", capability, WARP), options=dict(launch.options))
+    return triton.compile(source(launch), target=GPUTarget("cuda", capability, WARP), options=dict(launch.options))
+
+
+def loop_work(launch: launching.Launch, capability: int) -> tuple[int, int]:
+    """Instructions of all warps, and bytes through shared memory, in the loops of all programs of a product."""
+    compiled = compiled_for(launch, capability)
+    loop, sizes = _loop(compiled.asm["cubin"]), launch.arguments
+    turns = math.prod(launch.grid) * launching.cdiv(sizes["K"], sizes["BLOCK_K"]) * compiled.metadata.num_warps
+    return turns * len(loop), turns * sum(map(_shared_bytes, loop))
+
+
+def _shared_bytes(instruction: str) -> int:
+    """Of a warp: ldmatrix has 1, 2 or 4 matrices of 128 bytes, a load or store 4, 8 or 16 bytes of each thread."""
+    name = re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0].split(".")
+    if name[0] == "LDSM":
+        return 128 * next((int(part) for part in name if part in ("2", "4")), 1)
+    return WARP * next((n // 8 for n in (128, 64) if str(n) in name), 4) if name[0] in ("LDS", "STS", "LDGSTS") else 0
+
+
+def compile_launch(launch: launching.Launch, capability: int) -> Report:
+    """Compile for compute capability 80, 90 or 100 and read the report."""
+    compiled = compiled_for(launch, capability)
     ptx = compiled.asm["ptx"]
     usage = _resource_usage(compiled.asm["cubin"])
     tile, numbers, instructions = _tile(launch.arguments), "", 0.0
@@ -84,7 +106,7 @@ def compile_launch(launch: launching.Launch, capability: int) -> Report:
     if tile and rows == 16 and capability == 90:
         form = ("dense", "fp8", "fp8", "int8", "int4")[launch.arguments["FORMAT"]]
         numbers = f"{form} {launch.arguments['x_ptr'].dtype}".replace("torch.", "")
-        instructions = _loop_length(compiled.asm["cubin"]) * WARP * compiled.metadata.num_warps / (tile // rows)
+        instructions = len(_loop(compiled.asm["cubin"])) * WARP * compiled.metadata.num_warps / (tile // rows)
     words = (r"\bcp\.async\.c[ag]\b", r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b", r"\bfma\.")
     copies, products, fused = (len(re.findall(word, ptx)) for word in words)
     repeated = _issued(ptx, compiled.metadata.num_warps) / tile if tile else 0.0
@@ -106,8 +128,8 @@ def _tile(arguments: dict[str, Any]) -> int:
     return int(arguments["BLOCKS"] * arguments["BLOCK_M"] * columns * arguments["BLOCK_K"])
 
 
-def _loop_length(cubin: bytes) -> int:
-    """Instructions of the shortest loop that has a product, 0 without one on tensor cores."""
+def _loop(cubin: bytes) -> list[str]:
+    """Instructions of the shortest loop that has a product; none without one on tensor cores."""
     labels: dict[str, int] = {}
     found: list[str] = []
     loops = []
@@ -119,7 +141,7 @@ def _loop_length(cubin: bytes) -> int:
             jump = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction[1])
             if jump and jump[1] in labels:
                 loops.append(found[labels[jump[1]] :])
-    return min((len(loop) for loop in loops if any("MMA" in each for each in loop)), default=0)
+    return min((loop for loop in loops if any("MMA" in each for each in loop)), key=len, default=[])
 
 
 def _disassembled(tool: str, cubin: bytes, option: str) -> str:

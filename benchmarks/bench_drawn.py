@@ -10,7 +10,8 @@ with more); the ways take turns, a round of each after the other. "steps": how m
 the chosen candidate had not been forwarded. A ratio is over plain greedy at the same batch: the median of the rounds'
 own ratios, with the least and the greatest; "over_race" is the same of SynthID over the race (EXP by scale) under the
 same policy and words. "stages" says where the time goes; drawing is the ladder's. MARK+caw: under the capacity policy,
-looking ahead; MARK+window00: with the model's evaluator of the current position alone, which does not.
+looking ahead; MARK+window00: with the model's evaluator of the current position alone, which does not; MARK+default:
+under `CapacityPolicy()`.
 """
 
 import argparse
@@ -46,7 +47,7 @@ MARKS: dict[str, Callable[[], Watermark | None]] = {
     "exp": lambda: caw.EXP(key="drawn", strength="scale"),
     "synthid": lambda: caw.SynthID(key="drawn"),
 }
-CAW, WINDOW = "+caw", "+window00"
+CAW, WINDOW, DEFAULT = "+caw", "+window00", "+default"
 BASE = "plain, greedy"
 RATIOS = ("ratio", "over_race")
 
@@ -81,6 +82,8 @@ def marked(name: str, subject: Subject) -> tuple[Watermark | None, Policy | None
         return MARKS[mark](), None
     if plus + kind == CAW:
         return MARKS[mark](), CapacityPolicy(evaluator=subject.evaluator)
+    if plus + kind == DEFAULT:
+        return MARKS[mark](), CapacityPolicy()
     if not isinstance(subject.evaluator, str):
         raise SystemExit(f"{WINDOW} needs a model with shipped evaluators, found random weights; leave out --shapes")
     return MARKS[mark](), CapacityPolicy(evaluator=f"{subject.evaluator}-window00")
@@ -131,7 +134,7 @@ def main() -> None:
     parser.add_argument(
         "--marks",
         nargs="+",
-        choices=[*MARKS, *(name + more for name in MARKS if name != "plain" for more in (CAW, WINDOW))],
+        choices=[*MARKS, *(name + more for name in MARKS if name != "plain" for more in (CAW, WINDOW, DEFAULT))],
         default=["plain", "kgw", "exp"],
     )
     parser.add_argument("--prompt", type=int, default=64)

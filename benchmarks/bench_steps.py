@@ -7,10 +7,12 @@ No text is read or generated, so long prefixes prepare as fast as short ones.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import step_times
+from replays import impossible
 
 from caw.benchmark.sizes import SHAPES
 from caw.io.files import write_text
@@ -44,8 +46,11 @@ def main() -> None:
         if asked.json is not None:
             write_text(asked.json, json.dumps(results, indent=1) + "\n")
 
-    if not step_times.run(settings, saved=saved)["complete"]:
+    found = step_times.run(settings, saved=saved)
+    if not found["complete"]:
         print(f"remaining cases skipped after {asked.max_seconds:.0f} seconds")
+    if found["clock"] == "events":
+        sys.exit(impossible(found["rows"]) or None)
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -1,23 +1,22 @@
-"""Everything that only a GPU can tell, in one command of less than nine minutes.
+"""Everything that only a GPU can tell, in one command of less than ten minutes.
 
-    python benchmarks/gpu_check.py [--out FOLDER] [--arch 90] [--scale 1.0] [--only PART ...] [--rehearsal]
+    python benchmarks/gpu_check.py [--list second] [--out FOLDER] [--only PART ...] [--prebuilt] [--rehearsal]
 
 Needs torch with CUDA, nvcc and what this library depends on (transformers, Triton, NumPy, SciPy, safetensors, rich,
 typer); no network, no model file; nothing is installed: parts find the library in FOLDER/installed. Parts that need a
 package which is not there (those, or pytest and hypothesis) say so and are left out.
 
-Each part is a process of its own, so that the crash of one leaves the others a sound device, in order of worth: build,
-one small call of every kernel against its reference (which asks for no pytest), generation at batch 1 against this
-library's unwatermarked decode, captured steps alone over prefixes of 128 to 16384 tokens beside compiled torch,
-kernels against bandwidth and torch, the tuner of products, and with its tiles (`CAW_CACHE` is FOLDER/cache) steps and
-generation at batch 8 and 32; generation by transformers on the same weights; tests of the kernels
-and of the captured step, compute-sanitizer on every kernel; what each kernel of a step takes, weights of fewer bits,
-shapes of 8B and 13B. A part gets 1.3 times what it should take, or what those
-before it left over, and is then interrupted with all that it started; transformers' compiled cache and flex_attention,
-last, have only what is left over. Benchmarks write their figures after every round, case or product, so that those
-until then are kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the summary (at most 160 lines)
-comes last. The exit code is 0 if every part ran to its end without fault.
+Each part is a process of its own, so that the crash of one leaves the others a sound device, in order of worth. A list
+is for a card: the first for one that has run nothing yet, the second for what the first H100 left open (tiles that
+repeat no work, weights of 4 and 8 bits beside torch's own, counters, Llama-3-8B, drafts). The tuner comes before what
+runs by its tiles (`CAW_CACHE` is FOLDER/cache). A part gets 1.3 times what it should take, or what those before it left
+over, and is then interrupted with all that it started; the last ones have only what is left over. Benchmarks write
+their figures after every round, case or product, so that those until then are kept. FOLDER gets parts.log, summary.json
+(states, and what nvidia-smi said before each part), a .json of each benchmark, and after every part gathered.json with
+all of those in one; the summary (at most 160 lines) comes last. The exit code is 0 if every part ran to its end without
+fault.
 
+--prebuilt: take the compiled extensions that lie in caw/ (a checkout carried here), if torch loads them; else build.
 --rehearsal: the same parts on a machine without a GPU, kernels interpreted (rehearsal.py), small, no times, minutes.
 """
 
@@ -26,7 +25,7 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -40,7 +39,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 SUMMARY_LINES, LINE_LENGTH = 160, 200
-TOTAL = 525  # seconds for all parts, whatever their own limits
+TOTAL = {"first": 525, "second": 560}  # seconds for all parts of a list, whatever their own limits
 MORE = 1.3  # times what a part should take, before it is stopped
 SPARE = 35
 GRACE = 5  # seconds between asking a part to stop and killing it
@@ -48,8 +47,9 @@ ASIDES = ("not counted", "brackets:", "caw: wrote")  # what a benchmark says bel
 NO_TIME = "left out, no time"
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 COMMAND_LINE = (*LIBRARY, "rich", "typer")
-MODELLED = ("a100", "h100", "h200", "b200")  # as step_model.py has them
 GREEDY = "plain,kgw+caw,exp+caw"  # modes of steps
+COUNTERS = ("SpeedOfLight", "Occupancy", "WarpStateStats")  # sections of ncu's report
+CLOCKS = "name,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 DRAWN = "plain,plain/drawn,kgw/drawn,kgw+caw/drawn,exp/drawn,synthid/drawn"
 QUIET = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
 
@@ -74,12 +74,12 @@ class Part:
 class Place:
     """Where the parts run. out: folder of their results. arch: the GPU's; None = none, everything is rehearsed.
 
-    gpu: its name.
+    prebuilt: whether extensions that lie in the checkout will do.
     """
 
     out: Path
     arch: str | None
-    gpu: str = ""
+    prebuilt: bool = False
 
     def python(self, *arguments: str) -> list[str]:
         """The call of a script or, after "-m", of a module."""
@@ -92,8 +92,10 @@ class Place:
         return list(on_gpu if self.arch else rehearsed)
 
 
-def parts(place: Place) -> list[Part]:
-    """What is checked, in this order."""
+def parts(place: Place, which: str = "first") -> list[Part]:
+    """What is checked, in this order. which: the list, of TOTAL."""
+    if which == "second":
+        return second(place)
     first, *timed, drawn, flex = kernels(place)
     return [
         build(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY), generate(place, "1", 1024, 50),
@@ -101,7 +103,7 @@ def parts(place: Place) -> list[Part]:
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
         generate(place, "1", 1024, 39, "transformers", "others"), tests(place), *sanitizers(place),
         *[replace(part, seconds=0, spare=True) for part in [
-            steps(place, "drawn", "1,8,16", "1024", 36, modes=DRAWN), drawn, model_of_step(place),
+            steps(place, "drawn", "1,8,16", "1024", 36, modes=DRAWN), drawn,
             *[steps(place, form, "1", "1024", 35, form) for form in ("fp8", "int4")],
             *[steps(place, shapes[6:], "1,8", "1024", 35, shapes=shapes) for shapes in ("llama-3-8b", "llama-2-13b")],
             generate(place, "8", 1024, 39, "transformers", "others"),
@@ -110,12 +112,65 @@ def parts(place: Place) -> list[Part]:
     ]  # fmt: skip
 
 
+def second(place: Place) -> list[Part]:
+    """What the first H100 left open: the most telling first."""
+    topk, tail, attention, drawn, _ = kernels(place)
+    every = "1,8"
+    return [
+        build(place), ceiling(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY),
+        *[tune(place, weights, 24) for weights in ("", "int4", "fp8")],
+        steps(place, "tuned", "1,8,32", "1024", 40), *[steps(place, w, every, "1024", 23, w) for w in ("int4", "fp8")],
+        steps(place, "3-8b", every, "1024", 32, shapes="llama-3-8b", dtype="bfloat16"),
+        steps(place, "3-8b_drawn", "1", "1024", 26, shapes="llama-3-8b", modes="plain,plain/drawn,exp/drawn",
+              dtype="bfloat16"),
+        *[counters(place, *one) for one in (("layer", "exp+caw", "product|attention|norm", "", 9),
+                                            ("int4", "plain", "product", "int4", 4),
+                                            ("tail", "exp/drawn", "part|merge|warp|winner|scan", "", 6))],
+        replace(attention, seconds=24), drawn, generate(place, "8", 1024, 27), generate(place, "32", 512, 25),
+        generate(place, "1", 1024, 30, "plain,plain/drafts,kgw+caw,kgw+caw/drafts", "drafts"), tests(place),
+        *[replace(part, seconds=0, spare=True) for part in [
+            sanitizers(place)[0], generate(place, "1", 1024, 39, "transformers", "others"), topk, tail,
+            steps(place, "int8", every, "1024", 35, "int8"), sanitizers(place)[1],
+        ]],
+    ]  # fmt: skip
+
+
 def build(place: Place) -> Part:
     """The library as it is installed, kernels inside. If the GPU's part fails, the CPU's stays."""
     command = [PYTHON, "setup.py", "-q", "build", "--build-base", str(place.out / "build")]
+    if place.prebuilt and (carried := carried_extensions()):
+        copied = f"from shutil import copy; [copy(path, {str(place.out / 'installed/caw')!r}) for path in {carried}]"
+        pure = [*command[:3], "build_py", "--build-lib", str(place.out / "installed")]
+        return Part("build", 5, ["sh", "-c", f"{shlex.join(pure)} && {shlex.join([PYTHON, '-c', copied])}"], 1)
     environment = {"CAW_EXT": "require", "CAW_BUILD_CUDA": "1" if place.arch else "0", "MAX_JOBS": "16"}
     environment |= {"CAW_CUDA_ARCHITECTURES": place.arch} if place.arch else {}
     return Part("build", 75, [*command, "--build-lib", str(place.out / "installed")], 1, environment)
+
+
+def carried_extensions() -> list[str]:
+    """Those that lie in the checkout; none if torch does not load every one of them."""
+    found = sorted(map(str, (ROOT / "caw").glob("_*.so")))
+    load = "import sys, torch; [torch.ops.load_library(path) for path in sys.argv[1:]]"
+    done = subprocess.run([PYTHON, "-c", load, *found], capture_output=True)
+    return found if done.returncode == 0 else []
+
+
+def ceiling(place: Place) -> Part:
+    """What a kernel reads and what a copy moves in a second: what every share is of."""
+    size = place.choose(rehearsed=("--smoke", "--device", "cpu"))
+    command = place.python("bench_kernels.py", *size, "--ceiling", "--out", str(place.out / "ceiling.json"))
+    return Part("ceiling", 10, command, 3, needs=LIBRARY)
+
+
+def counters(place: Place, name: str, mode: str, kernels: str, weights: str, count: int) -> Part:
+    """What bounds the first `count` kernels of these names in a step of 64 rows, by the processor's own counters."""
+    sections = [word for section in COUNTERS for word in ("--section", section)]
+    log = str(place.out / f"counters_{name}.csv")
+    watch = [find_tool("ncu"), "--clock-control", "none", *sections, "--kernel-name", f"regex:({kernels}).*_kernel",
+             "--launch-count", str(count), "--csv", "--log-file", log]  # fmt: skip
+    timed = steps(place, f"counted_{name}", "8", "2048", 18, weights or None, modes=mode)
+    command = [*place.choose(*watch, rehearsed=()), *timed.command]
+    return replace(timed, name=f"counters_{name}", command=command, lines=1)
 
 
 def smoke(place: Place) -> list[str]:
@@ -164,28 +219,16 @@ def kernels(place: Place) -> list[Part]:
     return found
 
 
-def model_of_step(place: Place) -> Part:
-    """What every kernel of a step takes, beside its bytes over the bandwidth of the GPU here, or of one like it."""
-    like = {"80": "a100", "100": "b200"}.get(place.arch or "", "h200")
-    words = re.findall(r"[a-z0-9]+", place.gpu.lower())  # a GH200 is no H200
-    name = next((name for name in MODELLED if name in words), like)
-    command = place.python("bench_step_model.py", name)
-    command += place.choose(
-        "--device", "cuda", rehearsed=("--shapes", "tiny", "--dtype", "float32", "--prompt", "9", "--device", "cpu")
-    )
-    return Part("model_of_step", 35, [*command, "--json", str(place.out / "model_of_step.json")], 3, QUIET, LIBRARY)
-
-
 def steps(
     place: Place, name: str, batches: str, prefixes: str, seconds: int, weights: str | None = None,
-    shapes: str = "llama-2-7b", modes: str = GREEDY,
+    shapes: str = "llama-2-7b", modes: str = GREEDY, dtype: str = "float16",
 ) -> Part:  # fmt: skip
     """Captured steps alone, by events, most important cases first. weights: of 4 or 8 bits."""
     command = place.python("bench_steps.py", *(["--quantization", weights] if weights else []))
     # compiled torch is compiled anew for each length, some ten seconds, so it stands beside one only
     command += ["--modes", *modes.split(","), *(["compiled-torch"] if name == "tuned" else [])]
     command += place.choose(
-        "--shapes", shapes, "--dtype", "float16", "--batch", *batches.split(","), "--prompt", *prefixes.split(","),
+        "--shapes", shapes, "--dtype", dtype, "--batch", *batches.split(","), "--prompt", *prefixes.split(","),
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),
         rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", "1" if name == "b1" else "2", "--prompt", "9",
                    "--rounds", "1", "--device", "cpu"),
@@ -194,12 +237,14 @@ def steps(
     return Part(f"steps_{name}", seconds, command, 6, QUIET, LIBRARY)
 
 
-def tune(place: Place) -> Part:
-    """Products by several tiles and by torch; what is chosen is what later parts run by."""
-    command = place.python("tune_products.py", "--max-seconds", "30")
+def tune(place: Place, weights: str = "", seconds: int = 38) -> Part:
+    """Products by several tiles and by torch, rows asked for their bits; what is chosen is what later parts run by."""
+    command = place.python("tune_products.py", "--max-seconds", str(seconds - 8))
+    command += ["--quantization", weights] if weights else []
+    name = f"tune_{weights}" if weights else "tune"
     command += place.choose("--shapes", "llama-2-7b", "--dtype", "float16",
                             rehearsed=("--shapes", "tiny", "--dtype", "float32"))  # fmt: skip
-    return Part("tune", 38, [*command, "--json", str(place.out / "tune.json")], 6, QUIET, LIBRARY)
+    return Part(name, seconds, [*command, "--json", str(place.out / f"{name}.json")], 6, QUIET, LIBRARY)
 
 
 def generate(
@@ -243,7 +288,7 @@ def run(part: Part, log: Path, seconds: float) -> dict[str, Any]:
     """Run one part within its time; its output joins the log, its last lines the result."""
     if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
         return {"part": part.name, "state": f"left out, needs {', '.join(missing)}", "seconds": 0.0, "tail": []}
-    started = time.monotonic()
+    card, started = asked(CLOCKS), time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **part.environment}
     environment["CAW_CACHE"] = str(log.parent / "cache")  # neither what a user has tuned, nor a change of it
     places = [log.parent / "installed", ROOT / "benchmarks", ROOT]
@@ -258,10 +303,11 @@ def run(part: Part, log: Path, seconds: float) -> dict[str, Any]:
         output.seek(0)
         text = output.read()
     with open(log, "a", encoding="utf-8") as file:
-        file.write(f"==== {part.name}: {state}\n$ {' '.join(part.command)}\n{text}\n")
+        file.write(f"==== {part.name}: {state}\n{card}\n$ {' '.join(part.command)}\n{text}\n")
     telling = [line for line in text.splitlines() if line.strip() and not line.startswith(ASIDES)]
     tail = [line[:LINE_LENGTH] for line in telling[-part.lines :]]
-    return {"part": part.name, "state": state, "seconds": round(time.monotonic() - started, 1), "tail": tail}
+    took = round(time.monotonic() - started, 1)
+    return {"part": part.name, "state": state, "seconds": took, "card": card, "tail": tail}
 
 
 def in_group(command: list[str], output: Any, environment: dict[str, str], seconds: float) -> int | None:
@@ -289,7 +335,17 @@ def in_group(command: list[str], output: Any, environment: dict[str, str], secon
         process.wait()
 
 
-def run_all(chosen: list[Part], out: Path, scale: float) -> list[dict[str, Any]]:
+def gather(chosen: list[Part], out: Path) -> None:
+    """Every benchmark's figures so far, each beside its command, in gathered.json: one file to bring home."""
+    found = {}
+    for part in chosen:
+        for path in {Path(word) for word in part.command if word.endswith(".json")}:
+            with contextlib.suppress(OSError, json.JSONDecodeError):  # not there yet, or cut off while it was written
+                found[part.name] = {"command": " ".join(part.command), **json.loads(path.read_text(encoding="utf-8"))}
+    (out / "gathered.json").write_text(json.dumps({"card": asked(CLOCKS), "parts": found}) + "\n", encoding="utf-8")
+
+
+def run_all(chosen: list[Part], out: Path, scale: float, total: int = TOTAL["first"]) -> list[dict[str, Any]]:
     """Every part in turn; summary.json is there from the first on, and says which part runs."""
     results: list[dict[str, Any]] = []
     (out / "parts.log").write_text("")
@@ -297,7 +353,7 @@ def run_all(chosen: list[Part], out: Path, scale: float) -> list[dict[str, Any]]
     def save(now: list[dict[str, Any]]) -> None:
         (out / "summary.json").write_text(json.dumps([*results, *now], indent=1) + "\n")
 
-    end = time.monotonic() + TOTAL * scale
+    end = time.monotonic() + total * scale
     for number, part in enumerate(chosen):
         left = end - time.monotonic() - GRACE
         if left < (SPARE if part.spare else 1):
@@ -308,6 +364,7 @@ def run_all(chosen: list[Part], out: Path, scale: float) -> list[dict[str, Any]]
         kept = sum(later.seconds * scale for later in chosen[number + 1 :])
         results.append(run(part, out / "parts.log", min(left, max(MORE * part.seconds * scale, left - kept))))
         save([])
+        gather(chosen, out)
     save([])
     return results
 
@@ -323,6 +380,8 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", choices=TOTAL, default="first", help="of parts")
+    parser.add_argument("--prebuilt", action="store_true", help="take the extensions that lie in caw/, if they load")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "benchmarks/results/gpu")))
     parser.add_argument("--arch", help="compute capability to build for, without the dot [the first GPU's]")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on every part's time")
@@ -330,15 +389,17 @@ def main() -> int:
     parser.add_argument("--rehearsal", action="store_true", help="without a GPU: kernels interpreted, no times")
     arguments = parser.parse_args()
     arch = None if arguments.rehearsal else arguments.arch or asked("compute_cap").replace(".", "") or "90"
-    place = Place(arguments.out.resolve(), arch, "" if arch is None else asked("name"))
-    chosen = parts(place)
+    place = Place(arguments.out.resolve(), arch, arguments.prebuilt)
+    chosen = parts(place, arguments.list)
     if unknown := set(arguments.only or []) - {part.name for part in chosen}:
         parser.error(f"expected parts among {', '.join(p.name for p in chosen)}, got {', '.join(sorted(unknown))}")
     place.out.mkdir(parents=True, exist_ok=True)
     # a plain end of this program must take its part along
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = [p for p in chosen if arguments.only is None or p.name in arguments.only]
-    results = run_all(wanted, place.out, arguments.scale)
+    if arch is not None and not asked("name"):
+        print("no GPU answers nvidia-smi: parts that need one will fail; use --rehearsal", file=sys.stderr)
+    results = run_all(wanted, place.out, arguments.scale, TOTAL[arguments.list])
     print("\n".join(summary(results)), flush=True)
     spare = {part.name for part in wanted if part.spare}
     return 0 if all(r["state"] == "ok" or (r["part"] in spare and r["state"] == NO_TIME) for r in results) else 1

@@ -11,7 +11,7 @@ from torch.nn.functional import linear, silu
 
 from caw.models.packed import pack_weight
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks
-from caw.triton_kernels.packed_weights_ref import INT4, Format, unpack_weight_ref
+from caw.triton_kernels.packed_weights_ref import FP8, INT4, Format, unpack_weight_ref
 from caw.triton_kernels.small_linear import MAX_ROWS, by_torch, product, torch_can
 from caw.triton_kernels.small_linear_ref import product_ref
 from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, Kind, shape_key
@@ -112,7 +112,7 @@ def makers(data: Data, capability: int) -> Iterator[Maker]:
     width = wanted.outputs[0] if wanted.gated else sum(wanted.outputs)
     usual = product_blocks(width, wanted.size, wanted.dtype, wanted.gated, wanted.form)
     yield own(data, usual)
-    yield from torch_makers(data) if wanted.form is None else [dense_maker(data)]
+    yield from torch_makers(data) if wanted.form is None else [dense_maker(data), *anchors(data)]
     for tiles in product_trials(wanted.size, wanted.dtype, wanted.gated, capability, wanted.form):
         if tiles != usual:
             yield own(data, tiles)
@@ -149,6 +149,37 @@ def dense_maker(data: Data) -> Maker:
         return by_several(x, weights[i % len(weights)], *rest)
 
     return Maker("torch, dense weights", None, make, exact=False)  # rounds between two products
+
+
+def anchors(data: Data) -> Iterator[Maker]:
+    """What torch has for weights of as many bits, of any numbers: times to compare with, no results."""
+    wanted, cpu = data.wanted, data.x.device.type == "cpu"
+    shape, numbers = (sum(wanted.outputs), wanted.size), max(1, len(data.copies))
+    make: Make
+    if wanted.form is FP8:
+        scale = torch.ones((), device=data.x.device)
+        x8 = data.x.to(torch.float8_e4m3fn)
+        eighths = [torch.ones(shape, device=data.x.device).to(torch.float8_e4m3fn).t() for _ in range(numbers)]
+
+        def make(rows: slice, i: int) -> torch.Tensor:
+            weight = eighths[i % numbers]
+            return torch._scaled_mm(x8[rows], weight, scale, scale, out_dtype=torch.bfloat16)
+
+        yield Maker("torch._scaled_mm, fp8 inputs", None, make, exact=False)
+    if wanted.form is INT4:
+        x16 = data.x.to(torch.bfloat16)
+        scales = torch.ones(wanted.size // 32, shape[0], 2, dtype=torch.bfloat16, device=data.x.device)
+        sixteenths = [
+            torch._convert_weight_to_int4pack_for_cpu(torch.ones(shape, dtype=torch.int32), 1) if cpu else
+            torch._convert_weight_to_int4pack(scales.new_ones(shape[0], shape[1] // 2, dtype=torch.uint8), 8)
+            for _ in range(numbers)
+        ]  # fmt: skip
+        product_of_torch = torch._weight_int4pack_mm_for_cpu if cpu else torch._weight_int4pack_mm
+
+        def make(rows: slice, i: int) -> torch.Tensor:
+            return product_of_torch(x16[rows], sixteenths[i % numbers], 32, scales)
+
+        yield Maker("torch._weight_int4pack_mm", None, make, exact=False)
 
 
 def by_several(

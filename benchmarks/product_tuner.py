@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from product_makers import Data, Maker, Product, makers
-from replays import CALLS, copy_bandwidth, on_device, timer
+from replays import CALLS, impossible, on_device, read_bandwidth, timer
 from torch.nn import Linear
 
 from caw.benchmark.machine import about
@@ -95,13 +95,14 @@ def tune(
     seconds: no maker but this library's usual one and torch's is begun once they have passed, each product having its
     share of them; None = all. saved: called after each product with what is returned.
 
-    Returns plain data: kind, device, machine, bandwidth (bytes a second that a copy moves), file and rows: product,
-    count, bytes, floor_us, chosen (a maker's name, None = left to arithmetic) and makers: name, selectable, and either
+    Returns plain data: kind, device, machine, bandwidth (bytes a second that a kernel reads), file, wrong (a sentence
+    if a share cannot be, else empty) and rows: product, count, bytes, floor_us, chosen (a maker's name, None = left to
+    arithmetic) and makers: name, selectable, and either
     us (by number of rows, medians), share_of_bandwidth (at one row), row_invariant and usual_bits (whether they are
     those of the tiles that arithmetic chooses), or error.
     """
     with on_device(target.device):
-        bandwidth = copy_bandwidth(target.device.type, target.few)
+        bandwidth = read_bandwidth(target.device.type, target.few)
     try:
         choices = load(target.name)
     except (OSError, ValueError):
@@ -120,6 +121,8 @@ def tune(
             choices[wanted.key] = best.choice
         found["rows"].append(row)
         found["file"] = save(target.name, choices).name
+        makers_of = [maker for one in found["rows"] for maker in one["makers"]]
+        found["wrong"] = "" if target.few else impossible(makers_of)
         found["complete"] = number == len(products) - 1
         saved(found)
     return found

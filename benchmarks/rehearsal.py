@@ -57,8 +57,8 @@ def kernels() -> Iterator[tuple[Any, str]]:
 
 def as_on_a_gpu(clock: Launches) -> Any:
     """Change this process; what must be kept for as long as it is to stay so."""
-    import kernel_times
     import product_tuner
+    import replays
     import torch
 
     from caw import _ext, ops
@@ -77,36 +77,24 @@ def as_on_a_gpu(clock: Launches) -> Any:
             served[module.__name__] = module
     for module in served.values():
         module.launch = clock.counted(module.launch)
+    replays.launch = clock.counted(replays.launch)
     _ext.WHY_MISSING = "a GPU has no use for the CPU's layers"
     fused_layers.on_gpu = lambda tensor: True
     fused_stack.runs_as_one = lambda body, layers: False  # all layers as one operator are a CPU's
     plan.will_capture = always_captured(plan.will_capture)
     product_tuner.tunable = lambda device: product_tuner.Device(torch.device("cpu"), NAME, 9, few=True)
     tuned.device_name = lambda device: NAME
-    kernel_times.check_device = lambda device: None
-    kernel_times.traced = launched
     timing.clock_for = lambda device, threads: ("kernel launches, no time: a rehearsal", clock)
     time.perf_counter = time.thread_time = clock
     return library
 
 
-def launched(step: Any, replays: int) -> Any:
-    """In place of a profiler's trace: what one call of the step launches, each kernel for one microsecond."""
-    from kernel_times import Kernel
-    from step_model import Launches
-
-    step.reset()
-    with Launches() as launches:
-        step.call()
-    return [[Kernel(launch.name, 1.0) for launch in launches.found]] * replays
-
-
 def always_captured(will_capture: Callable[..., bool]) -> Callable[..., bool]:
     """`will_capture` that answers as on a GPU, and refuses to rehearse what a GPU would not capture either."""
 
-    def will(facts: Any, *rest: Any) -> bool:
+    def will(facts: Any, *rest: Any, **options: Any) -> bool:
         *known, asked = rest
-        if not will_capture(facts, *known, True if asked is None else asked):
+        if not will_capture(facts, *known, True if asked is None else asked, **options):
             raise RuntimeError("expected steps that a GPU captures, found others; rehearse what gpu_check.py times")
         return True
 

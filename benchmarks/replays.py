@@ -2,13 +2,22 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
+
+from caw.triton_kernels.launching import INTERPRETED, launch
 
 CACHE = 256 << 20  # more than any GPU's second-level cache holds
 MOST_COPIES, CALLS = 1024, 64  # of small data; calls in a graph at least
+MOST = 1.02  # share of the read bandwidth; above it the clock, the bytes or the probe are wrong
+READ_BLOCK, READERS = (
+    4096,
+    8 * 132,
+)  # numbers of a load; programs, eight of 256 threads to each multiprocessor of an H100
 Call = Callable[[int], Any]  # takes the number of the data's copy
 
 
@@ -64,6 +73,50 @@ def replay_timer(graph: Any, count: int, replays: int = 1) -> Callable[[], float
         return marks[0].elapsed_time(marks[1]) / 1e3 / count
 
     return replayed
+
+
+@triton.jit
+def _read_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    """The sum of a program's share of x [size], whole blocks; one number is written, so that no load is left out."""
+    total = tl.zeros((BLOCK,), tl.int32)
+    for start in range(tl.program_id(0).to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
+        total += tl.load(x_ptr + start + tl.arange(0, BLOCK))
+    tl.store(out_ptr + tl.program_id(0), tl.sum(total, 0))
+
+
+def read_bandwidth(device: str, small: bool) -> float:
+    """Bytes per second that a kernel moves which only reads, 8 GiB or an eighth of the memory: the best of five.
+
+    On a CPU torch's sum reads, but for a rehearsal, which interprets the kernel.
+    """
+    size = 8 * READ_BLOCK if small else min(8 << 30, torch.cuda.mem_get_info()[1] // 8) // 4 // READ_BLOCK * READ_BLOCK
+    numbers = torch.ones(size, dtype=torch.int32, device=device)
+    out = torch.zeros(READERS, dtype=torch.int32, device=device)
+    programs = 2 if small else READERS
+
+    def read(i: int) -> None:
+        if device == "cpu" and not INTERPRETED:
+            out[0] = numbers.sum()
+            return
+        given = {"x_ptr": numbers, "out_ptr": out, "size": size, "BLOCK": READ_BLOCK}
+        launch(_read_kernel, (programs,), given, num_warps=8)
+
+    once = timer(read, 1, device, small)
+    best = 4 * size / min(once() for _ in range(5))
+    if (found := int(out.sum())) != size:
+        raise RuntimeError(
+            f"expected a sum of {size} from the kernel that reads, got {found}; its time is worth nothing"
+        )
+    return best
+
+
+def impossible(rows: Iterable[dict[str, Any]]) -> str:
+    """A sentence if any row's share_of_bandwidth exceeds MOST: an error of the harness, no speed; else empty."""
+    shares = [row["share_of_bandwidth"] for row in rows if row.get("share_of_bandwidth") is not None]
+    if max(shares, default=0.0) <= MOST:
+        return ""
+    found = f"expected at most {MOST} of what a kernel moves that only reads, found {max(shares):.3f}"
+    return f"{found}: the bytes, the clock or that kernel is wrong; believe no share of this run"
 
 
 def copy_bandwidth(device: str, small: bool) -> float:

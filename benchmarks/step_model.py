@@ -3,14 +3,20 @@
 The step runs once on tensors that have shapes and no contents. This library's operators give the launches that their
 Triton launchers ask for; any other operation of torch that makes new data counts as one launch, a running sum as up to
 three, which is too few for a few of them (sorting). Bytes are those of the tensors read and written, of tables only
-what is looked up. The least time of a launch is its bytes over the memory's bandwidth, or the cost of a launch inside a
-graph where that is more. Figures of devices are their data sheets', the cost of a launch is an assumption: nothing here
-is measured.
+what is looked up.
+
+    time of a launch = LAUNCH_US + (memory^4 + instructions^4 + shared memory^4)^(1/4)
+
+Each of the three is an amount over a rate, and the slowest decides. Instructions and bytes through shared memory are
+those of a product's loop in machine code (`aot.loop_work`), nothing for other kernels. The four constants are fitted to
+one H100: bandwidth to the slopes of its steps over the prefix, the cost of a launch to what does not scale with bytes,
+the other two to the tuner's times of 19 tiles. Other devices have the same shares of their data sheets, which nobody
+has measured.
 """
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,8 +36,10 @@ from caw.models.facts import ModelFacts, vocabulary_size
 from caw.policies import FixedStrength
 from caw.settings import Settings
 
-KIND = "caw model of the step"
-LAUNCH_US = 1.2  # assumed, of a small kernel in a graph: it starts, waits for the one before and ends
+LAUNCH_US = 3.7  # of every launch, before and after its work
+READ, ISSUED, SHARED = 0.876, 0.53, 0.84  # of the memory's bandwidth, of slots for instructions, of shared memory's
+SHARPNESS = 4
+PRODUCT = "product_kernel"
 ROOM = 1 << 50  # bytes: a model of a step asks for no memory
 # what reads a table at a few places: (operator, which argument is the table)
 LOOKUPS = {"embedding": 0, "index_select": 0, "gather": 0, "index": 0}
@@ -49,32 +57,36 @@ MODULES = ("commit_kv", "decision_step", "decoder_layer", "enumerate_candidates"
 
 @dataclass(frozen=True)
 class Device:
-    """bandwidth: bytes a second, as the data sheet has it."""
+    """Of the data sheet: bandwidth in bytes a second, multiprocessors, clock in Hz, compute capability."""
 
     name: str
     bandwidth: float
+    processors: int
+    clock: float
+    capability: int
+
+    def seconds(self, moved: float, instructions: float = 0.0, shared: float = 0.0) -> float:
+        """Of these bytes of memory, instructions of warps and bytes through shared memory at once."""
+        cycles = self.processors * self.clock  # in each of them four instructions and 128 bytes
+        parts = moved / (READ * self.bandwidth), instructions / (4 * ISSUED * cycles), shared / (128 * SHARED * cycles)
+        return float(sum(part**SHARPNESS for part in parts) ** (1 / SHARPNESS))
 
 
 DEVICES = {
     device.name: device
-    for device in (Device("a100", 2.04e12), Device("h100", 3.35e12), Device("h200", 4.8e12), Device("b200", 8.0e12))
-}
+    for device in (Device("a100", 2.04e12, 108, 1.41e9, 80), Device("h100", 3.35e12, 132, 1.98e9, 90),
+                   Device("h200", 4.8e12, 132, 1.98e9, 90), Device("b200", 8.0e12, 148, 1.96e9, 100))
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel. name: torch's operation, or this library's kernel; bytes: read and written."""
+    """One kernel. name: torch's operation, or this library's kernel; bytes: read and written; asked: of a product, what
+    its launcher asks for."""
 
     name: str
     bytes: int
-
-    def floor(self, device: Device) -> float:
-        """Microseconds that its bytes take at the memory's bandwidth."""
-        return 1e6 * self.bytes / device.bandwidth
-
-    def microseconds(self, device: Device) -> float:
-        """At least."""
-        return max(LAUNCH_US, self.floor(device))
+    asked: Any = None
 
 
 class Launches(TorchDispatchMode):
@@ -132,9 +144,14 @@ def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     with recorded() as launches:
         launcher(*args, **kwargs)
     if name == "decoder_layer":
-        return [Launch(launch.kernel.__name__.strip("_"), _bytes_given(launch.arguments)) for launch in launches]
+        return [_own(launch, _bytes_given(launch.arguments)) for launch in launches]
     moved = _bytes_moved(name, func, args, kwargs, out)
-    return [Launch(launch.kernel.__name__.strip("_"), 0 if i else moved) for i, launch in enumerate(launches)]
+    return [_own(launch, 0 if i else moved) for i, launch in enumerate(launches)]
+
+
+def _own(asked: Any, moved: int) -> Launch:
+    name = asked.kernel.__name__.strip("_")
+    return Launch(name, moved, asked if name == PRODUCT else None)
 
 
 def _kernels(module: str) -> Any:
@@ -221,43 +238,3 @@ def _facts(model: Any) -> ModelFacts:
         small, kind=config.model_type, config=config, device=torch.device("meta"), dtype=model.dtype,
         vocab_size=vocabulary_size(model), ends=(), positions=None,
     )  # fmt: skip
-
-
-def run(
-    device: str, modes: Sequence[str], shapes: str, dtype: str, batches: Sequence[int], prefixes: Sequence[int],
-    weights: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Every case as plain data: kind, device, arguments, and rows.
-
-    A row has mode, batch, prefix, launches, bytes, floor_us (bytes over the bandwidth), step_us (the sum of the
-    launches' least times), kernels (of each name, in the order of its first launch: count, bytes, floor_us, us) and
-    each (name, bytes, floor_us and us of every launch, in order). Raises ValueError naming the argument.
-    """
-    if device not in DEVICES:
-        raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {device!r}; choose one of these")
-    chosen, rows = DEVICES[device], []
-    for batch in batches:
-        for prefix in prefixes:
-            for mode in modes:
-                launches = model_of_step(mode, shapes, dtype, batch, prefix, weights=weights)
-                rows.append({"mode": mode, "batch": batch, "prefix": prefix, **_totals(launches, chosen)})
-    about = {"shapes": shapes, "dtype": dtype, "weights": weights, "launch_us": LAUNCH_US}
-    return {"kind": KIND, "device": asdict(chosen), "arguments": about, "rows": rows}
-
-
-def _totals(launches: Sequence[Launch], device: Device) -> dict[str, Any]:
-    kernels: dict[str, dict[str, Any]] = {}
-    for launch in launches:
-        row = kernels.setdefault(launch.name, {"count": 0, "bytes": 0, "floor_us": 0.0, "us": 0.0})
-        row["count"] += 1
-        row["bytes"] += launch.bytes
-        row["floor_us"] += launch.floor(device)
-        row["us"] += launch.microseconds(device)
-    moved = sum(launch.bytes for launch in launches)
-    return {
-        "launches": len(launches), "bytes": moved, "floor_us": 1e6 * moved / device.bandwidth,
-        "step_us": sum(launch.microseconds(device) for launch in launches), "kernels": kernels,
-        "each": [
-            [one.name, one.bytes, round(one.floor(device), 3), round(one.microseconds(device), 3)] for one in launches
-        ],
-    }  # fmt: skip

@@ -2,7 +2,7 @@
 
 No text is read for it: the cache has room for the prefix, lengths say that it is there, and what it holds does not
 change the time. The sides take turns in every round. Beside each time stand the bytes that the model of the step counts
-and the share of a copy's bandwidth that they make.
+and their share of what a kernel moves that only reads.
 """
 
 import gc
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from compiled_torch import COMPILED, CompiledTorch
-from replays import copy_bandwidth, on_device, replay_timer
+from replays import copy_bandwidth, on_device, read_bandwidth, replay_timer
 from step_model import model_of_step
 
 from caw.benchmark.machine import about
@@ -22,7 +22,7 @@ from caw.benchmark.subjects import Subject, load_subject
 from caw.benchmark.timing import clock_for, ratios, scaled
 from caw.checks import require_int
 from caw.decoding.capture.fixed_step import DeviceStep
-from caw.decoding.capture.kept_graphs import forget
+from caw.decoding.capture.graph_pool import forget
 from caw.decoding.capture.run_ahead import ROUND, WARM_UP, RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
@@ -72,12 +72,13 @@ class StepSettings:
 
 class Step(NamedTuple):
     """call: one step. reset: as if the prefix had just been read. graph: of `call`, None where there is none.
-    bytes: that the device needs for it, beside the weights."""
+    bytes: that the device needs for it, beside the weights. uncaptured: seconds of the last step before the capture."""
 
     call: Call
     reset: Call
     graph: Any
     bytes: int
+    uncaptured: float = 0.0
 
 
 def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
@@ -114,9 +115,12 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
 
     with decoder.lock, decoder.mode, decoder.attention, decoder.linears:
         captured = steps.captured
-        for _ in range(WARM_UP + 1 if captured is not None else 0):
+        alone = 0.0
+        for number in range(WARM_UP + 1 if captured is not None else 0):
             reset()
+            begun = settled(device)
             captured()  # type: ignore[misc]
+            alone = settled(device) - begun if number == WARM_UP - 1 else alone
 
     def call() -> None:
         with decoder.lock, decoder.mode, decoder.attention, decoder.linears:
@@ -124,7 +128,14 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
 
     if captured is not None and captured.graph is None:
         raise RuntimeError(f"expected a step of {mode} that a CUDA graph can hold, got one that none can")
-    return Step(call, reset, None if captured is None else captured.graph, 0)
+    return Step(call, reset, None if captured is None else captured.graph, 0, alone)
+
+
+def settled(device: torch.device) -> float:
+    """The time, once the device has done what it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def compiled_step(subject: Subject, batch: int, prefix: int) -> Step:
@@ -168,11 +179,12 @@ def run(
     say: Callable[[str], None] = lambda message: None,
     saved: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """Every case as plain data: kind, arguments, machine, bandwidth, weights (bytes), clock, complete, rows.
+    """Every case as plain data: kind, arguments, machine, bandwidth (bytes a second that a kernel reads),
+    copy_bandwidth, weights (bytes), clock, complete, rows.
 
-    A row has mode, batch, prefix and either step_us and ratio (over plain, round by round; median, low, high, n), bytes
-    and share_of_bandwidth (None where nobody counts), own_bytes (of memory) and memory_ratio, or error. saved: called
-    after each case.
+    A row has mode, batch, prefix and either step_us and ratio (over plain, round by round; median, low, high, n),
+    uncaptured_us (of one step before the capture, once; None where there was none), bytes and share_of_bandwidth (None
+    where nobody counts), own_bytes (of memory) and memory_ratio, or error. saved: called after each case.
     """
     subject = load_subject("", settings.shapes, settings.dtype, settings.device, None, settings.weights)
     place = subject.model.device
@@ -181,11 +193,11 @@ def run(
     weights = sum(p.numel() * p.itemsize for p in own)
     resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": place.type}
     with on_device(place):
-        bandwidth = copy_bandwidth(place.type, few)
+        bandwidth, copied = read_bandwidth(place.type, few), copy_bandwidth(place.type, few)
     name, clock = clock_for(place, torch.get_num_threads())
     found: dict[str, Any] = {
-        "kind": KIND, "arguments": resolved, **about(place), "bandwidth": bandwidth, "weights": weights,
-        "clock": name if few else "events", "complete": False, "rows": [],
+        "kind": KIND, "arguments": resolved, **about(place), "bandwidth": bandwidth, "copy_bandwidth": copied,
+        "weights": weights, "clock": name if few else "events", "complete": False, "rows": [],
     }  # fmt: skip
     cases = [(batch, prefix) for batch in settings.batches for prefix in settings.prefixes]
     begun = time.monotonic()
@@ -233,6 +245,7 @@ def case(
     for row in rows:
         if (mode := row["mode"]) in times:
             row |= {"step_us": scaled(times[mode], 1e6), "own_bytes": steps[mode].bytes}
+            row["uncaptured_us"] = round(1e6 * steps[mode].uncaptured, 1) or None
             row["ratio"] = ratios(times[mode], times[PLAIN]).as_dict() if PLAIN in times else None
     return rows
 

@@ -16,7 +16,7 @@ from caw import ops
 
 @functools.cache
 def bandwidth(device: str, smoke: bool) -> float:
-    return bench_kernels.copy_bandwidth(device, smoke)
+    return bench_kernels.read_bandwidth(device, smoke)
 
 
 @functools.cache

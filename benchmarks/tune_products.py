@@ -42,6 +42,7 @@ def main() -> None:
         sys.exit(str(error))
     results = product_tuner.tune(target, products, asked.max_seconds, saved=saved)
     print(f"{target.name}: choices for {len(results['rows'])} products are saved in {results['file']}")
+    sys.exit(results["wrong"] or None)
 
 
 def summary(row: dict[str, Any]) -> str:

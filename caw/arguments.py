@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import listed
 from caw.detection.weights import TokenWeights
 from caw.evaluator.network import check_serves
@@ -17,7 +16,7 @@ from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.mark import Mark, check_kinds
 from caw.policies.target import read_target
 from caw.settings import DRAWING, Settings
-from caw.watermarks import Signature, Watermark
+from caw.watermarks import Signature
 
 
 @contextlib.contextmanager
@@ -72,23 +71,30 @@ def without_retries(settings: Settings) -> Settings:
     return replace(settings, max_attempts=1)
 
 
-def check_arguments(
-    facts: ModelFacts,
-    tokenizer: Any,
-    watermark: Any,
-    policy: Any,
-    prompt_cache: Any,
-    sampling: Mapping[str, Any] | None = None,
-) -> Policy:
-    """Return the policy to use. Raise or warn if arguments do not go together. sampling: what of it is applied."""
-    check_kinds(watermark)
-    if not isinstance(prompt_cache, PromptCache | None):
-        raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
-    policy = check_policy(policy, facts.name, tokenizer)
-    Mark(watermark, policy).check_target()
-    warn_of_ignored_settings(facts, sampling or {})
+def check_model(facts: ModelFacts, sampling: Mapping[str, Any]) -> None:
+    """Warn of what decoding leaves out of a model in train mode or with a generation config. sampling: what is applied
+    of that.
+    """
+    warn_of_ignored_settings(facts, sampling)
     warn_of_dropout(facts)
-    return policy
+
+
+def checked_mark(mark: Mark, facts: ModelFacts, tokenizer: Any, *, sampled: bool) -> Mark:
+    """Return what marks the texts of a model, its policy made ready for the tokenizer.
+
+    Raises TypeError or ValueError for kinds, vocabularies, a target or a free beginning that do not go together; warns
+    of a race where texts are to be greedy.
+    """
+    check_kinds(mark.watermark)
+    mark = Mark(mark.watermark, check_policy(mark.policy, facts.name, tokenizer))
+    mark.check_target()
+    mark.check_beginning(sampled=sampled)
+    if not sampled and mark.races:
+        warn_caller(
+            "EXP(strength='scale') at full strength draws each token by the key's noise, as at temperature 1, got "
+            "do_sample=False; set do_sample=True with a temperature, or give caw.Recommended, or strength='top_k'"
+        )
+    return mark
 
 
 def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:
@@ -131,15 +137,6 @@ def warn_of_idle(watermark: Signature | None, policy: Policy | None, settings: S
         warn_caller(
             f"greedy text does not depend on {' and '.join(idle)}, got do_sample=False; set do_sample=True, or leave "
             f"{'it' if len(idle) == 1 else 'them'} out"
-        )
-
-
-def warn_of_keyed_draws(watermark: Watermark | None, policy: Policy, *, do_sample: bool) -> None:
-    """Warn that a race at full strength draws texts that are to be greedy."""
-    if not do_sample and Mark(watermark, policy).races:
-        warn_caller(
-            "EXP(strength='scale') at full strength draws each token by the key's noise, as at temperature 1, got "
-            "do_sample=False; set do_sample=True with a temperature, or give caw.Recommended, or strength='top_k'"
         )
 
 

@@ -102,8 +102,8 @@ def takes_fields(kind: Callable[P, C]) -> Callable[[Callable[[C], R]], Callable[
             try:
                 call = kind(*args, **kwargs)
             except TypeError as error:  # begins with the dataclass's name
-                said = str(error).partition("() ")[2]
-                raise TypeError(f"{function.__name__}() {said}") from None
+                why = str(error).partition("() ")[2]
+                raise TypeError(f"{function.__name__}() {why}") from None
             return function(call)
 
         result = get_type_hints(function).get("return", Any)

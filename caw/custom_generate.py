@@ -26,7 +26,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from caw.arguments import check_policy, ended_on_error, warn_of_keyed_draws
+from caw.arguments import checked_mark, ended_on_error
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.plan_defaults import candidate_slots
@@ -40,8 +40,8 @@ from caw.models.ends import ids_of
 from caw.models.facts import ModelFacts
 from caw.models.parts import looked_at_once
 from caw.policies import Policy
-from caw.policies.mark import Mark, check_kinds
-from caw.policies.recommended import Facts, mark_of, row_of
+from caw.policies.mark import check_kinds
+from caw.policies.recommended import mark_of, row_of
 from caw.settings import DRAWING, MAX_SLOTS, ONE_TOKEN, WHERE_IT_PAYS, Settings
 from caw.watermarks import Signature, Watermark
 
@@ -101,10 +101,8 @@ def decode(
                 "the generation config samples from one token, which leaves nothing to mark, got do_sample=True with "
                 f"{ONE_TOKEN}; use do_sample=False"
             )
-        watermark, policy = mark_of(watermark, policy, own, Facts())
-        policy = check_policy(policy, facts.name, caw_tokenizer)
-        Mark(watermark, policy).check_beginning(sampled=bool(generation_config.do_sample))
-        warn_of_keyed_draws(watermark, policy, do_sample=bool(generation_config.do_sample))
+        mark = mark_of(watermark, policy, own)
+        watermark, policy = checked_mark(mark, facts, caw_tokenizer, sampled=bool(generation_config.do_sample))
         if facts.dropping:
             warn_caller(
                 f"the model is in train mode and model.generate leaves the dropout of {facts.dropping} on, so equal "

@@ -1,5 +1,6 @@
 """From prompts to watermarked text. Read this file first, then `decoding/`: plan, decoder, prefill, step, choosing.
 
+call     keyword arguments -> one `Call`, which checks them      call.py, settings.py
 accept   prompts -> token ids                                   decoding/prompts.py
 plan     what each text may ask for, which step, what fits      detectable/planned.py, decoding/plan.py
 run      rows of a batch: prefill, then one step per token      decoding/decoder.py, prefill.py, step.py
@@ -15,12 +16,12 @@ from typing import Any
 
 from caw import ops
 from caw.arguments import (
-    check_arguments,
+    check_model,
     check_streamer,
+    checked_mark,
     ended_on_error,
     prompt_count,
     warn_of_idle,
-    warn_of_keyed_draws,
     without_retries,
 )
 from caw.call import Call, WatchedCall, takes_fields
@@ -33,10 +34,9 @@ from caw.detectable.planned import plan_attempts
 from caw.detection.detector import Detector
 from caw.io.progress import GenerationProgress
 from caw.models.parts import looked_at_once
-from caw.output import GenerationOutput, GenerationResult, refusals, results_of
+from caw.output import GenerationOutput, GenerationResult, refusals, run_decoder
 from caw.policies import Policy
-from caw.policies.mark import Mark
-from caw.policies.recommended import Facts, mark_of, row_of
+from caw.policies.recommended import mark_of, row_of
 from caw.settings import Settings
 from caw.watermarks import Signature
 
@@ -45,6 +45,7 @@ DEFAULT_BATCH = 8
 __all__ = ["GenerationOutput", "GenerationResult", "generate", "iter_generate", "stream_results"]
 
 
+# called with the fields of WatchedCall as keywords, which it gets as one object
 @takes_fields(WatchedCall)
 def generate(call: WatchedCall) -> GenerationOutput:
     """Generate (watermarked) continuations.
@@ -104,18 +105,10 @@ def results_for(call: Call, report: Callable[[str], None] | None) -> Iterator[Ge
 
 
 def stream_results(
-    model: Any,
-    tokenizer: Any,
-    accepted: Accepted,
-    watermark: Signature | None,
-    policy: Policy | None,
-    settings: Settings,
-    *,
-    streamer: Any = None,
-    report: Callable[[str], None] | None = None,
-    prompt_cache: PromptCache | None = None,
-    detector: Detector | None = None,
-) -> Iterator[GenerationResult]:
+    model: Any, tokenizer: Any, accepted: Accepted, watermark: Signature | None, policy: Policy | None,
+    settings: Settings, *, streamer: Any = None, report: Callable[[str], None] | None = None,
+    prompt_cache: PromptCache | None = None, detector: Detector | None = None,
+) -> Iterator[GenerationResult]:  # fmt: skip
     """Check, plan and run: yield a result for every prompt that `accept_prompts` was given, refused ones first.
 
     What may differ from text to text is read from the requests (`RowSettings`), not from `settings`.
@@ -124,31 +117,34 @@ def stream_results(
         # check what goes together
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
+        if not isinstance(prompt_cache, PromptCache | None):
+            raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
         settings = settings if streamer is None else without_retries(settings)
         facts, kernels = accepted.facts, ops.of_backend(settings.backend)
         warn_of_idle(watermark, policy, settings)
+        # a Recommended is a rule: it adjusts the settings of the call and of each text, and picks the mark by them
         settings = row_of(watermark, settings)
         requests = [replace(each, row=row_of(watermark, each.row)) for each in accepted.requests]
-        mark, policy = mark_of(watermark, policy, settings, Facts(settings.level))
-        policy = check_arguments(facts, tokenizer, mark, policy, prompt_cache, settings.applied())
-        Mark(mark, policy).check_beginning(sampled=settings.do_sample)
-        warn_of_keyed_draws(mark, policy, do_sample=settings.do_sample)
+        mark = mark_of(watermark, policy, settings, settings.level)
+        mark = checked_mark(mark, facts, tokenizer, sampled=settings.do_sample)
+        check_model(facts, settings.applied())
         stops = StopStrings(tokenizer, settings.stop)
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
 
         # plan: the attempts that each text may get, then how a decoder makes them
         attempts = plan_attempts(
-            requests, facts, mark, policy, settings, model=model, stops=stops, detector=detector, kept=prompt_cache,
+            requests, facts, mark, settings, model=model, stops=stops, detector=detector, prompts=prompt_cache,
             reader=watermark,
         )  # fmt: skip
         limits = limits_of(attempts.possible, facts.ends)
         batch = min(settings.batch_size or DEFAULT_BATCH, attempts.together)
         plan = make_plan(
-            facts, mark, attempts.policy, settings, limits, batch, kernels=kernels, prompt_cache=attempts.prompts
-        )
+            facts, mark.watermark, attempts.policy, settings, limits, batch, kernels=kernels,
+            prompt_cache=attempts.prompts,
+        )  # fmt: skip
 
-        # run
-        results = results_of(attempts.decoder(model, plan, report), accepted, attempts, stops, streamer)
+        # run: the decoder gets the first attempts, and more as texts are tested
+        results = run_decoder(attempts.decoder(model, plan, report), accepted, attempts, stops, streamer)
     next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer
     return results

@@ -67,10 +67,13 @@ def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
     ]
 
 
-def results_of(
+def run_decoder(
     decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
 ) -> Iterator[GenerationResult]:
-    """Yield a result for every prompt, after a first value that signals the start. The streamer is always ended."""
+    """Run a decoder over the attempts; yield a result for every prompt, after a first value that signals the start.
+
+    The streamer is always ended.
+    """
     settings = decoder.plan.settings
     with_trace = settings.return_trace
 

@@ -30,6 +30,11 @@ class Rows:
         """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
         vars(self).update(vars(self.each(rows, kept_rows)))
 
+    def fork(self, row: int, to: int) -> None:
+        """Copy row `row` to row `to`."""
+        for tensor in self.tensors:
+            tensor[to] = tensor[row]
+
     def each(self: R, rows: Any, change: Callable[[torch.Tensor, Any], torch.Tensor]) -> R:
         """Return these rows, of each tensor what `change` makes of it and them."""
         new = object.__new__(type(self))

@@ -12,7 +12,7 @@ from generating import PROMPTS, WATERMARKS, Recorder, generate, stock_greedy, te
 from transformers import TextIteratorStreamer, TextStreamer
 
 import caw
-from caw.decoding.capture import kept_graphs
+from caw.decoding.capture import graph_pool
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
@@ -283,7 +283,7 @@ def test_an_interruption_gives_the_cache_back_at_once(
     model: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[SiblingCache] = []
-    monkeypatch.setattr(kept_graphs, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
+    monkeypatch.setattr(graph_pool, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
     if error:
         iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=30, streamer=Recorder(3, error))
         with pytest.raises(error) as caught:

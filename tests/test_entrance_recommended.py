@@ -9,7 +9,6 @@ from flat_evaluator import flat_evaluator
 from generating import generate
 
 import caw
-from caw.policies.recommended import Facts
 from caw.settings import Sampling
 
 MARK = caw.Recommended(5, evaluator=flat_evaluator())
@@ -25,7 +24,7 @@ def test_drawn_texts_are_the_races_and_greedy_ones_the_lists(model: Any) -> None
     drawn = generate(model, watermark=MARK, max_new_tokens=30, **DRAWN)
     assert drawn.sequences == generate(model, watermark=MARK.drawn, max_new_tokens=30, **DRAWN).sequences
     greedy = generate(model, watermark=MARK, max_new_tokens=30)
-    _, policy = MARK.of(Sampling(), Facts())
+    _, policy = MARK.of(Sampling())
     assert isinstance(policy, caw.CapacityPolicy) and policy.evaluator == MARK.evaluator
     assert greedy.sequences == generate(model, watermark=MARK.greedy, policy=policy, max_new_tokens=30).sequences
     assert greedy.sequences != generate(model, max_new_tokens=30).sequences
@@ -71,7 +70,7 @@ def test_texts_drawn_too_cool_for_a_race_are_the_lists_and_still_drawn(model: An
 def test_the_bonus_of_the_lists_is_not_divided_by_the_temperature(model: Any) -> None:
     """As it is in a greedy text: divided by 1 / 4, four times the bonus."""
     drawn = {**DRAWN, "temperature": 0.25, "max_new_tokens": 30}
-    lists, policy = caw.KGW(5, delta=4 * MARK.greedy.delta), MARK.of(Sampling(), Facts()).policy
+    lists, policy = caw.KGW(5, delta=4 * MARK.greedy.delta), MARK.of(Sampling()).policy
     made = generate(model, watermark=MARK, **drawn).sequences
     assert made == generate(model, watermark=lists, policy=policy, **drawn).sequences
     assert made != generate(model, watermark=MARK.greedy, policy=policy, **drawn).sequences

@@ -43,10 +43,22 @@ def test_texts_are_marked_and_found_and_nothing_warns(tiny: tuple[Any, Any]) -> 
         assert not caw.detect(ids, None, caw.KGW(key=KEY + 1), fpr=1e-2).is_watermarked
 
 
-def test_capacities_are_those_of_the_networks_own_inputs(tiny: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize(("given", "ahead"), [({}, False), ({"evaluator": "universal"}, True)])
+def test_the_default_does_not_look_ahead_and_the_receipt_names_it(
+    tiny: tuple[Any, Any], given: dict[str, str], ahead: bool
+) -> None:
+    policy = caw.CapacityPolicy(**given)
+    out = made(tiny, policy=policy, max_new_tokens=20, detectable_at=1e-3)
+    assert policy.looks_ahead == ahead and out.receipts
+    named = f"evaluator='{'universal' if ahead else 'universal-window00'}'"
+    assert all(named in str(receipt and receipt.policy) for receipt in out.receipts)
+
+
+@pytest.mark.parametrize("name", ["universal", "universal-window00"])
+def test_capacities_are_those_of_the_networks_own_inputs(tiny: tuple[Any, Any], name: str) -> None:
     model, tokenizer = tiny
-    out = made(tiny, policy=caw.CapacityPolicy(theta=0.0))  # marks nothing, so i + 1 follows the text's own token
-    network = Evaluator.load("universal").for_tokenizer(tokenizer, len(tokenizer))
+    out = made(tiny, policy=caw.CapacityPolicy(name, theta=0.0))  # marks nothing, so i + 1 follows the text's own token
+    network = Evaluator.load(name).for_tokenizer(tokenizer, len(tokenizer))
     assert torch.equal(network.token_class, class_table(tokenizer, len(tokenizer), network.spec.line_ends))
     ids = encode_prompts(tokenizer, PROMPTS, ModelFacts.of(model, tokenizer))
     for prompt, sequence, trace in zip(ids, out.sequences, out.trace or [], strict=True):
@@ -71,7 +83,7 @@ def test_inside_generate_it_asks_for_the_tokenizer(tiny: tuple[Any, Any]) -> Non
     given = tokenizer(PROMPTS[0], return_tensors="pt")
     options = {"custom_generate": caw.decode, "watermark": caw.KGW(key=KEY), "max_new_tokens": 9, "do_sample": False}
     with pytest.raises(
-        TypeError, match=r"^evaluator universal reads token classes .*CapacityPolicy\(\.\.\.\)\.serving"
+        TypeError, match=r"^evaluator universal-window00 reads token classes .*CapacityPolicy\(\.\.\.\)\.serving"
     ):
         model.generate(**given, policy=caw.CapacityPolicy(), **options)
     served = model.generate(**given, policy=caw.CapacityPolicy().serving(tokenizer), **options)

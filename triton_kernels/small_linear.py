@@ -57,20 +57,20 @@ def _fetch(p_row, stride_w):
 
 
 @triton.jit
-def _inputs(x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K: tl.constexpr):
-    """Inputs o_k of rows o_m, zeros beyond them: [BLOCK_M, o_k]."""
+def _inputs(x_ptr, o_m, rows, o_k, K, EVEN_K: tl.constexpr):
+    """Inputs o_k of rows o_m, K each, zeros beyond them: [BLOCK_M, o_k]."""
     m_x = (o_m < rows)[:, None]
     if not EVEN_K:
         m_x = m_x & (o_k < K)[None, :]
-    return tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0)
+    return tl.load(x_ptr + o_m[:, None] * K + o_k[None, :], mask=m_x, other=0.0)
 
 
 @triton.jit
-def _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K: tl.constexpr, UPCAST: tl.constexpr):
+def _add_products(accs, b_w, x_ptr, o_m, rows, o_k, K, EVEN_K: tl.constexpr, UPCAST: tl.constexpr):
     """accs, [BLOCK_M, BLOCK_N] of each block of rows, plus products of inputs o_k and weights b_w [BLOCK_N, o_k]."""
     sums = ()
     for i in tl.static_range(len(accs)):
-        b_x = _inputs(x_ptr, o_m + i * accs[0].shape[0], rows, stride_xm, o_k, K, EVEN_K)
+        b_x = _inputs(x_ptr, o_m + i * accs[0].shape[0], rows, o_k, K, EVEN_K)
         if UPCAST:  # the interpreter computes wrongly in bfloat16
             b_x = b_x.to(tl.float32)
         sums += (tl.dot(b_x, tl.trans(b_w), accs[i], input_precision="ieee"),)
@@ -78,7 +78,7 @@ def _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K: tl.con
 
 
 @triton.jit
-def _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, stride_xm, start, K, FORMAT: tl.constexpr,
+def _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, start, K, FORMAT: tl.constexpr,
               EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """accs plus the products of inputs start to start + BLOCK_K and the weights' rows at p_row, of any format; the
     scales of fp8 are left out."""
@@ -93,7 +93,7 @@ def _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, stride_xm, start, K, FO
         for part in tl.static_range(4):
             b_w = int4_part(b_q, scale, least, part, kind, UPCAST)
             o_part = int4_inputs(start, part, BLOCK_K)
-            accs = _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_part, K, EVEN_K, UPCAST)
+            accs = _add_products(accs, b_w, x_ptr, o_m, rows, o_part, K, EVEN_K, UPCAST)
     else:
         if FORMAT == INT8:
             b_w = rounded(int8_tile(p_row, m_n, table, K, start, EVEN_K, BLOCK_N, BLOCK_K), kind, UPCAST)
@@ -101,14 +101,14 @@ def _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, stride_xm, start, K, FO
             b_w = tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0.0).to(inside)  # [BLOCK_N, BLOCK_K]
         else:
             b_w = fp8_numbers(tl.load(p_row[:, None] + o_k[None, :], mask=m_w, other=0), inside, FORMAT)
-        accs = _add_products(accs, b_w, x_ptr, o_m, rows, stride_xm, o_k, K, EVEN_K, UPCAST)
+        accs = _add_products(accs, b_w, x_ptr, o_m, rows, o_k, K, EVEN_K, UPCAST)
     return accs
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
-    stride_xm, stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
+    stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
     PARTS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -150,8 +150,7 @@ def _product_kernel(
     for _i in tl.static_range(BLOCKS):
         accs += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
     for k in range(0, K, BLOCK_K):
-        accs = _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, stride_xm, k, K, FORMAT, EVEN_K, UPCAST, BLOCK_N,
-                         BLOCK_K)  # fmt: skip
+        accs = _add_tile(accs, p_row, m_n, table, x_ptr, o_m, rows, k, K, FORMAT, EVEN_K, UPCAST, BLOCK_N, BLOCK_K)
     for i in tl.static_range(BLOCKS):
         acc = accs[i]
         if (FORMAT == FP8) | (FORMAT == FP8_BITS):
@@ -254,8 +253,7 @@ def product(
             **{f"w{i}_ptr": stored[j] for i, j in enumerate(padded)},
             **{f"b{i}_ptr": x if biases[j] is None else biases[j] for i, j in enumerate(padded)},
             **{f"outputs{i}": outputs[i] if i < len(outputs) else 0 for i in range(MAX_PARTS)},
-            "stride_xm": x.stride(0), "stride_w": form.row(size) if form else size,
-            "table": form.quants(size) if form else 0,
+            "stride_w": form.row(size) if form else size, "table": form.quants(size) if form else 0,
             "rows": rows, "K": size, "width": width, "FORMAT": format_number(weights[0]),
             "PARTS": len(weights), "GATED": gated, "GELU": gated and activation == GELU_TANH,
             "HAS_RESIDUAL": residual is not None,

@@ -16,7 +16,7 @@ from caw.benchmark.modes import DRAFTS, OTHERS, PLAIN, ModeInputs, call_of, chec
 from caw.benchmark.subjects import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run
 from caw.checks import require_int, require_number
-from caw.decoding.capture.kept_graphs import forget
+from caw.decoding.capture.graph_pool import forget
 from caw.defaults import THETA
 from caw.io.show import in_a_line, shown
 from caw.models import DEMO_MODEL

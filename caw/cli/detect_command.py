@@ -15,6 +15,7 @@ from caw.cli import detect_model as reader
 from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
 from caw.cli.command import command, options_of
+from caw.cli.detect_at import At, test_at
 from caw.cli.detect_config import Normalize, read_key_list
 from caw.cli.detect_lines import made_of, of_other_keys, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
@@ -117,7 +118,7 @@ class Task:
 
 
 @command(
-    "file text input tokenizer watermark key registry tenant fpr weights prompt-file regions receipt json html",
+    "file text input tokenizer watermark key registry tenant at fpr weights prompt-file regions receipt json html",
     options={**opt.OF_TEST, **options_of(opt.MarkOptions, "vocab_size", "payload_bits")},
 )
 def detect(
@@ -129,6 +130,7 @@ def detect(
     config: Annotated[Path | None, opt.panel(opt.MARK, "YAML file of watermarks to test for.", "--config")] = None,
     registry: deployed.RegistryUrl = None,
     tenant: deployed.Tenant = None,
+    at: At = None,
     test: Test,
     report: Report,
     reads: reader.ReaderSettings,
@@ -155,6 +157,7 @@ def detect(
     - caw detect --input out.jsonl --field tokens
     - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
     - caw detect --tokenizer smollm2-135m --registry sqlite:///keys.db --tenant acme essay.txt
+    - caw detect --at https://texts.example.org essay.txt
     - caw detect --tokenizer smollm2-135m --input out.jsonl --receipt out.jsonl
     - caw detect --tokenizer smollm2-135m --registry sqlite:///keys.db --receipt receipts.jsonl essay.txt
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
@@ -174,11 +177,18 @@ def detect(
         reads.check(sources)
         options |= reads.of_mark
         single = texts.input is None and len(texts.file or ()) < 2
-        if registry is not None or tenant is not None:
+        if registry is not None or tenant is not None or at is not None:
             others = {"key or CAW_KEY": key, "mode": test.mode, "config": config, "weights": reads.weights,
                       "regions": test.regions, "html": report.html, "null-report": null,
                       "power": power, "watermark": watermark is not None,
                       **{name.replace("_", "-"): value for name, value in options.items()}}  # fmt: skip
+            if at is not None:
+                others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,
+                           "normalize": test.normalize, "prefix": test.prefix or None,
+                           "receipt": test.receipt}  # fmt: skip
+                items, bad = read_items(texts)
+                bad += test_at(at, items, others, as_json=report.as_json, single=single)
+                raise typer.Exit(BAD_LINES if bad else 0)
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(texts)
             bad += check_made(items, list(found.values()), texts.input)

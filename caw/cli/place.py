@@ -40,9 +40,9 @@ class Place:
 
     def load(self, model: str, device: str) -> tuple[Any, Any]:
         """Return model and tokenizer."""
-        from caw.models import load_model
+        from caw.models.load import load_for_command
 
-        return load_model(model, device=device, dtype=self.dtype, quantization=self.quantization)
+        return load_for_command(model, device=device, dtype=self.dtype, quantization=self.quantization)
 
 
 def set_threads(threads: int | None) -> None:

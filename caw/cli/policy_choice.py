@@ -88,10 +88,9 @@ def recommended_of(
 
     level: of --detectable-at.
     """
-    from caw.policies.recommended import Facts
 
-    mark, facts = build_recommended(mark, policy, options), Facts(level)
-    policies = {kind: mark.of(Sampling(do_sample=kind == RACED), facts).policy for kind in kinds}
+    mark = build_recommended(mark, policy, options)
+    policies = {kind: mark.of(Sampling(do_sample=kind == RACED), level).policy for kind in kinds}
     return mark, policies, what_recommended_marks(mark, policies)
 
 

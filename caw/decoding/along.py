@@ -62,18 +62,9 @@ class TextReading:
 
 
 def read_along(
-    model: Any,
-    cache: SiblingCache,
-    row: torch.Tensor,
-    plan: Plan,
-    request: Request,
-    text: Sequence[int],
-    ends: Sequence[int],
-    *,
-    since: int,
-    strengths: Sequence[float],
-    have: int,
-) -> TextReading:
+    model: Any, cache: SiblingCache, row: torch.Tensor, plan: Plan, request: Request, text: Sequence[int],
+    ends: Sequence[int], *, since: int, strengths: Sequence[float], have: int,
+) -> TextReading:  # fmt: skip
     """Read a text behind its prompt, in one row of the cache (int64 [1]) that holds the first `have` tokens of both.
 
     With a target, marking does not rest: that is for whoever takes the choices to decide. Where the policy looks ahead,
@@ -90,40 +81,34 @@ def read_along(
     if have < first:
         read(model, cache, row, [known[:first]], 0, have, CHUNK)
     chooser = _Places(plan, request, text, ends, since)
-    own: list[float] = []
+    likelihoods: list[float] = []
     choices: list[MarkedChoice] = []
     window: torch.Tensor | None = None
     start = first  # of the window
     for begin in range(first, len(known), POSITIONS):
         part = known[begin : begin + POSITIONS]
-        kept = torch.arange(len(part), device=row.device)
-        logits = chunk_logits(model, cache, row, torch.tensor([part], device=row.device), begin, kept)[0]
+        places_wanted = torch.arange(len(part), device=row.device)
+        logits = chunk_logits(model, cache, row, torch.tensor([part], device=row.device), begin, places_wanted)[0]
         window = logits if window is None else torch.cat([window, logits])
         record = Record.from_logits(window, kernels=plan.kernels)
         last = start + window.shape[0] - 1
-        places = range(since + len(own), last - prompt + 2)  # whose own distribution is in the window
+        places = range(since + len(likelihoods), last - prompt + 2)  # whose own distribution is in the window
         at = torch.tensor([prompt - 1 + place - start for place in places], device=row.device)
         tokens = torch.tensor([text[place] for place in places], device=row.device)
         if places:
-            said = window[at].gather(1, tokens[:, None])[:, 0] - record.logsumexp[at]
-            own += said.tolist()
+            here = window[at].gather(1, tokens[:, None])[:, 0] - record.logsumexp[at]
+            likelihoods += here.tolist()
         choices += chooser.choose(window, record, start, prompt, strengths)
         keep = plan.history + 1  # the last position is decided once the next one is known
         start, window = last + 1 - min(keep, window.shape[0]), window[-keep:]
     cache.end_prefill(torch.tensor([len(known)], device=row.device))
-    return TextReading(since, own, choices)
+    return TextReading(since, likelihoods, choices)
 
 
 def read_records(
-    plan: Plan,
-    request: Request,
-    text: Sequence[int],
-    ends: Sequence[int],
-    record: Record,
-    *,
-    since: int,
+    plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], record: Record, *, since: int,
     strengths: Sequence[float],
-) -> TextReading:
+) -> TextReading:  # fmt: skip
     """As `read_along`, from the records of a text's distributions: no forward.
 
     record: of the positions `plan.history` before the text's first token, and on. Tokens beyond it are not proposed,
@@ -140,12 +125,12 @@ def read_records(
         known = part.ids >= 0
         logits[known.nonzero()[:, 0], part.ids[known]] = part.values[known]
         choices += chooser.choose(logits, part, first, history + 1, strengths)
-    own = record.take(torch.arange(count, device=plan.facts.device) + history)
-    said = own.ids == torch.tensor(list(text), device=own.ids.device)[:, None]
-    likely = torch.where(said, own.values, -torch.inf).amax(dim=1)
-    least = torch.where(own.values > -torch.inf, own.values, torch.inf).amin(dim=1)
-    likely = torch.where(said.any(dim=1), likely, least) - own.logsumexp
-    others = _others(chooser, request, choices, own, len(strengths) - 1)
+    records = record.take(torch.arange(count, device=plan.facts.device) + history)
+    named = records.ids == torch.tensor(list(text), device=records.ids.device)[:, None]
+    likely = torch.where(named, records.values, -torch.inf).amax(dim=1)
+    least = torch.where(records.values > -torch.inf, records.values, torch.inf).amin(dim=1)
+    likely = torch.where(named.any(dim=1), likely, least) - records.logsumexp
+    others = _others(chooser, request, choices, records, len(strengths) - 1)
     return TextReading(since, likely[since:].tolist(), choices, *others)
 
 
@@ -172,7 +157,7 @@ def _others(
     contexts = padded[at[:, None] + torch.arange(width, device=device)]
     rows = torch.cat([contexts[:, None].expand(-1, tokens.shape[1], -1), tokens[:, :, None]], dim=2)
     values = mark.score_tokens(rows.flatten()).values.view(rows.shape)[:, :, -1].tolist()
-    found: tuple[list[MarkedChoice], list[MarkedChoice]] = [], []
+    others: tuple[list[MarkedChoice], list[MarkedChoice]] = [], []
     for place, ids, logits, shown, spread in zip(
         places, tokens.tolist(), likely.values[:, :OTHERS].tolist(), values, entropy, strict=True
     ):
@@ -187,11 +172,11 @@ def _others(
         for token, lost in more[:EACH]:
             if choice:
                 trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
-                found[0].append(dataclasses.replace(choice, token=token, lost=lost, trace=trace))
+                others[0].append(dataclasses.replace(choice, token=token, lost=lost, trace=trace))
             else:
                 trace = TokenTrace(token, *chooser.given[place], (ids[0], token), 1)
-                found[1].append(MarkedChoice(place, token, level, lost, spread, trace))
-    return found
+                others[1].append(MarkedChoice(place, token, level, lost, spread, trace))
+    return others
 
 
 class _Places:
@@ -251,7 +236,7 @@ class _Places:
         if self.penalised:
             scores = choosing.warped(state)
             self.scored.append(choosing.record(scores))
-        found: dict[int, MarkedChoice] = {}
+        changes: dict[int, MarkedChoice] = {}
         for level, strength in enumerate(strengths):
             texts.row_factors.fill_(strength)
             choosing.steer()
@@ -268,13 +253,13 @@ class _Places:
                 self.given[place] = importance, strong
                 token, text = candidates[index], self.text[place]
                 stray = (looks or self.penalised) and candidates[0] != text
-                if index == 0 or token == text or text in self.ends or stray or place in found:
+                if index == 0 or token == text or text in self.ends or stray or place in changes:
                     continue
                 here = place - first
                 lost = float(scores[here, text] - scores[here, token])
                 trace = TokenTrace(token, importance, strong, tuple(candidates[:count]), index)
-                found[place] = MarkedChoice(place, token, level, lost, spread, trace)
-        return [found[place] for place in sorted(found)]
+                changes[place] = MarkedChoice(place, token, level, lost, spread, trace)
+        return [changes[place] for place in sorted(changes)]
 
 
 def _plain(request: Request) -> Request:

@@ -11,7 +11,7 @@ import torch
 from caw import ops
 from caw.checks import require_bool, require_int, require_ints
 from caw.decoding.chooser_checks import (
-    EngineText,
+    ChooserText,
     check_before,
     check_finite,
     check_ids,
@@ -28,14 +28,14 @@ from caw.decoding.plan import plan_choice
 from caw.decoding.plan_defaults import checked
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
-from caw.decoding.state import DecodeState
+from caw.decoding.state import DecodeState, Positions
 from caw.decoding.texts import Texts
 from caw.io.show import shown
 from caw.models.device import resolve_device
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.policies.mark import Mark, check_kinds
-from caw.policies.recommended import Facts, Marks, row_of
+from caw.policies.recommended import Marks, row_of
 from caw.record import Record
 from caw.settings import Settings
 from caw.watermarks import Signature
@@ -93,18 +93,10 @@ class Chooser:
     )  # what is allocated here is written later, maybe outside of the caller's inference mode
     @torch.no_grad()
     def __init__(
-        self,
-        watermark: Signature | None,
-        policy: Policy | None = None,
-        *,
-        vocab_size: int,
-        rows: int = 1,
-        ends: Sequence[int] = (),
-        mark_eos: bool | None = None,
-        device: torch.device | str | None = None,
-        backend: str | None = None,
-        tokenizer: Any = None,
-    ) -> None:
+        self, watermark: Signature | None, policy: Policy | None = None, *, vocab_size: int, rows: int = 1,
+        ends: Sequence[int] = (), mark_eos: bool | None = None, device: torch.device | str | None = None,
+        backend: str | None = None, tokenizer: Any = None,
+    ) -> None:  # fmt: skip
         for name, number in (("vocab_size", vocab_size), ("rows", rows)):
             require_int(name, number, 1, (1 << 31) - 1)
         check_kinds(watermark, policy)
@@ -116,7 +108,7 @@ class Chooser:
             require_int("an end token", token, 0, (1 << 31) - 1)
         self.vocab_size, self.mark_eos = vocab_size, mark_eos
         self.device = resolve_device("cpu" if device is None else device)
-        marks = Marks.of(watermark, policy, Facts())
+        marks = Marks.of(watermark, policy)
         if marks.race is not None and mark_eos is not None:
             raise ValueError(
                 f"a Recommended decides for each text whether the mark may end it, got mark_eos={mark_eos}; leave it "
@@ -134,9 +126,11 @@ class Chooser:
         )  # fmt: skip
         self.watermark, self.policy = self._plan.watermark, policy
         self._choosing = Choosing(self._plan, texts_of(self._plan, ROOM))
-        self._rows = dict[int, EngineText]()
-        self._current = Record.empty(rows, self.device)
-        self._history = [Record.empty(rows, self.device) for _ in range(self._plan.history)]
+        self._rows = dict[int, ChooserText]()
+        # the record of p_i is empty until a choice has seen it
+        self._unseen = Record.empty(rows, self.device)
+        empty = [Record.empty(rows, self.device) for _ in range(1 + self._plan.history)]
+        self._positions = Positions(empty[0], empty[1:])
 
     @property
     def _texts(self) -> Texts:
@@ -150,19 +144,14 @@ class Chooser:
     @property
     def history(self) -> int:
         """N-, the number of earlier positions that the policy's evaluator reads; 0 without an evaluator."""
-        return len(self._history)
+        return self._plan.history
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def start(
-        self,
-        row: int,
-        prompt: Sequence[int],
-        settings: RowSettings | None = None,
-        *,
-        occurrence: int = 0,
+        self, row: int, prompt: Sequence[int], settings: RowSettings | None = None, *, occurrence: int = 0,
         before: torch.Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Begin a text in a row, replacing the one that is there.
 
         Args:
@@ -190,8 +179,9 @@ class Chooser:
         self._widen(RowLimits.of([*others, settings], self.ends))
         request = Request(prompt, settings.max_new_tokens, settings, occurrence, mark=mark)
         self._choosing.start([row], [request], [ends])
-        self._rows[row] = EngineText(settings)
-        self._remember(row, known)
+        self._rows[row] = ChooserText(settings)
+        empty = Record.empty(1, self.device)
+        self._positions.write(torch.tensor([row], device=self.device), [empty, *(known or [empty] * self.history)])
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -248,9 +238,7 @@ class Chooser:
         require_int("to", to, 0, self._texts.batch - 1)
         if to != row:
             self._texts.fork(row, to)
-            source = torch.tensor([row], device=self.device)
-            for record in (self._current, *self._history):
-                record.write(torch.tensor([to], device=self.device), record.take(source))
+            self._positions.fork(row, to)
             self._rows[to] = dataclasses.replace(text, ids=list(text.ids), chosen=None, open=True)
         return to
 
@@ -303,23 +291,23 @@ class Chooser:
         record = choosing.record(logits)
         check_finite(record, rows)
         check_possible(choosing.plan, choosing.texts, logits, rows)
-        state = DecodeState.of(logits, record, [kept.take(places) for kept in self._history])
+        state = DecodeState.of(logits, record, [each.take(places) for each in self._positions.history])
         choosing.texts.refused.zero_()  # of a choice that raised
         choosing.steer()
         ladder = choosing.ladder(state)
         choice = choosing.choose(state, ladder)[2]
         check_strengths(choosing.plan, choosing.texts, rows)
         tokens = ladder.candidates.gather(1, choice[:, None])[:, 0]
-        if self._history:  # nothing else reads it
-            self._current.write(places, record)
+        if self.history:  # nothing else reads it
+            self._positions.current.write(places, record)
         surprisals: list[float | None] = [None] * len(rows)
         if choosing.drawn_free is not None:
             drawn, nats, beginning = choosing.drawn_free
             free = (beginning & (tokens == drawn)).tolist()
-            surprisals = [value if own else None for own, value in zip(free, nats.tolist(), strict=True)]
+            surprisals = [value if free_draw else None for free_draw, value in zip(free, nats.tolist(), strict=True)]
         for row, token, surprisal in zip(rows, tokens.tolist(), surprisals, strict=True):
             text = self._rows[row]
-            text.chosen, text.open, text.seen = token, False, len(text.ids)
+            text.chosen, text.open = token, False
             text.drawn, text.surprisal = token, surprisal
         return tokens
 
@@ -343,46 +331,29 @@ class Chooser:
         if longest > self._texts.room:
             self._texts.grow(max(2 * self._texts.room, longest))
         self._choosing.follow(list(late), [text.late for text in late.values()])
+        for number in range(max((len(text.late) for text in late.values()), default=0) if self.history else 0):
+            rows = [row for row, text in late.items() if number < len(text.late)]
+            self._positions.move(self._unseen, torch.tensor(rows, device=self.device))
         for row, text in late.items():
             self._texts.spent[row], self._texts.free_counts[row] = text.spent, text.free
-            for number in range(len(text.ids) - len(text.late), len(text.ids)):
-                self._move(row, seen=text.seen == number)
-            self._remember(row, text.before)
+            for mine, record in zip(self._positions.history, text.before or (), strict=text.before is not None):
+                mine.write(torch.tensor([row], device=self.device), record)
             text.late, text.before = [], None
 
-    def _move(self, row: int, *, seen: bool) -> None:
-        """Move a text one position further; seen: whether the record of the position it leaves is in `_current`."""
-        if not self._history:
-            return
-        place, empty = torch.tensor([row], device=self.device), Record.empty(1, self.device)
-        records = [self._current.take(place) if seen else empty, *(kept.take(place) for kept in self._history)]
-        for kept, record in zip(self._history, records[:-1], strict=True):
-            kept.write(place, record)
-
-    def _remember(self, row: int, before: Record | None) -> None:
-        """Keep the records of earlier positions that the policy reads."""
-        text = self._rows[row]
-        if before is None and text.ids:
-            return
-        place = torch.tensor([row], device=self.device)
-        for number, kept in enumerate(self._history):
-            known = before is not None and number < before.logsumexp.shape[0]
-            at = torch.tensor([number], device=self.device)
-            kept.write(place, before.take(at) if before is not None and known else Record.empty(1, self.device))
-
-    def _records(self, before: torch.Tensor | None) -> Record | None:
-        """Records of earlier positions from logits [n, V]; TypeError or ValueError for what cannot be theirs."""
+    def _records(self, before: torch.Tensor | None) -> list[Record] | None:
+        """Records of N- earlier positions from logits [n, V]; TypeError or ValueError for what cannot be theirs."""
         if before is None:
             return None
         check_before(before, self.history, self.vocab_size, self.device)
         record = Record.from_logits(before.float(), kernels=self._plan.kernels)
         if not bool(record.logsumexp.isfinite().all()):
             raise ValueError("before must be finite or -inf, got NaN, infinity or no token at all; check the model")
-        return record
+        rows = [record.take(slice(number, number + 1)) for number in range(before.shape[0])]
+        return rows + [Record.empty(1, self.device)] * (self.history - len(rows))
 
     # What it is given -----------------------------------------------------------------------------------------------
 
-    def _text(self, row: int) -> EngineText:
+    def _text(self, row: int) -> ChooserText:
         if isinstance(row, bool) or not isinstance(row, int):
             raise TypeError(f"row must be an integer, got {shown(row)}; pass a plain one")
         if row not in self._rows:

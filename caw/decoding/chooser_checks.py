@@ -18,11 +18,11 @@ from caw.watermarks import Watermark
 
 
 @dataclass
-class EngineText:
+class ChooserText:
     """One text, as the host sees it.
 
     ids: those that the engine has emitted. chosen: the token that has not come back yet, None = there is none.
-    open: whether ids are accepted that were not chosen here. seen: number of ids at the last choice.
+    open: whether ids are accepted that were not chosen here.
     late: the last of the ids, which have not joined `Texts` yet. before: records of the logits given with them.
     drawn: the token chosen last. surprisal: nats of the free beginning that it takes, None = it is in none. spent:
     those of all ids, see `Chooser.spent`; free: how many tokens these are.
@@ -32,9 +32,8 @@ class EngineText:
     ids: list[int] = field(default_factory=list)
     chosen: int | None = None
     open: bool = True
-    seen: int = -1
     late: list[int] = field(default_factory=list)
-    before: Record | None = None
+    before: list[Record] | None = None
     drawn: int | None = None
     surprisal: float | None = None
     spent: float = 0.0
@@ -61,7 +60,7 @@ def check_ids(row: int, ids: Sequence[int], vocab_size: int) -> None:
         )
 
 
-def new_ids(row: int, text: EngineText, ids: Sequence[int], vocab_size: int) -> list[int]:
+def new_ids(row: int, text: ChooserText, ids: Sequence[int], vocab_size: int) -> list[int]:
     """Return those of a text's ids that are new; TypeError or ValueError for others than `Chooser.resume` takes."""
     name = f"the ids of row {row}"
     if type(ids) is not list or [type(end) for end in (*ids[:1], *ids[-1:])] != [int, int]:
@@ -104,7 +103,7 @@ def checked_logits(logits: Any, rows: Sequence[int], vocab_size: int, device: to
     return logits.float()
 
 
-def check_lengths(texts: Mapping[int, EngineText], rows: Sequence[int], lengths: Sequence[int] | None) -> None:
+def check_lengths(texts: Mapping[int, ChooserText], rows: Sequence[int], lengths: Sequence[int] | None) -> None:
     """Raise ValueError unless all ids that the engine has emitted have come back."""
     lengths = None if lengths is None else require_ints("lengths", lengths)
     if lengths is not None and len(lengths) != len(rows):

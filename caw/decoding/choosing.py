@@ -28,7 +28,7 @@ from caw.op_indices import RULES, TRANSFORMS
 from caw.policies import CapacityPolicy, Policy, Signals
 from caw.policies.base import checked_strengths
 from caw.record import RECORD_SIZE, Record
-from caw.watermarks import Position, Watermark
+from caw.watermarks import Position
 
 # capacity float32 [B], NaN where no evaluator was asked; strength float32 [B]; index int64 [B] of the candidate
 Choice = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -121,47 +121,51 @@ class Choosing:
             self.plan.loop.steer(self.texts)
 
     def ladder(self, state: DecodeState) -> Ladder:
-        """Build the candidates of the next position from the logits the choice is made from."""
-        ladder = self.ladder_of_logits(state)
+        """Build the candidates of the next position: what it is chosen from, what the mark makes of it, its bounds."""
+        plan, texts = self.plan, self.texts
+        # who races, and the record of what is chosen from, the sampler's noise included
+        context = texts.contexts()
+        repeats = None if self.watermark is None else texts.repeats(self.watermark, context)
+        race = self.full_race(state, context, repeats)
+        record, scores, warped = self.drawn(state, race)
+        self.note_draws(record, warped, state.current if warped is state.logits else None, race)
+        # what the mark makes of it, within what each text allows
+        if self.watermark is None:
+            ladder = original_only(record.ids[:, 0], 1, "reweight", 0.0)
+        else:
+            values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
+            position = Position(record, values, scores, context, warped, texts.keys)
+            ladder = self.watermark_ladder(position) if race is None else self.race_ladder(race, position)
+            if plan.limits.factors or plan.loop is not None:  # each row up to the greatest strength of its own
+                ladder = ladder.first(1 + self.select(ladder, texts.factors * plan.policy.max_strength))
+            if plan.limits.ends and not plan.mark_eos:
+                ladder = ladder.only_original(texts.ended(ladder.candidates).any(dim=1))
+            if repeats is not None:
+                ladder = ladder.only_original(repeats)
+            if plan.loop is not None and self.worth_doing(ladder.counts > 1):
+                ladder = plan.loop.aim(texts, ladder)
         if state.forced is not None:
             ladder, state.forced = ladder.forced(state.forced), None
         return ladder
 
-    def ladder_of_logits(self, state: DecodeState) -> Ladder:
-        """As `ladder`, whatever is forced."""
-        plan, texts, limits = self.plan, self.texts, self.plan.limits
-        context = texts.contexts()
-        repeats = None if self.watermark is None else texts.repeats(self.watermark, context)
-        race = None
-        if self.race is not None:  # one that always runs has no target
-            strength = texts.row_factors if plan.always_races else self.strengths(state) * texts.factors
-            race = full_race(plan, self.race, texts, strength, context, repeats)
-        record, scores, warped = self.drawn(state, race)
+    def full_race(self, state: DecodeState, context: torch.Tensor, repeats: torch.Tensor | None) -> FullRace | None:
+        """Find the texts whose next token is the winner of a race; None where no mark of the plan races."""
+        if self.race is None:
+            return None
+        # one that always runs has no target
+        strength = self.texts.row_factors if self.plan.always_races else self.strengths(state) * self.texts.factors
+        return full_race(self.plan, self.race, self.texts, strength, context, repeats)
+
+    def note_draws(self, record: Record, warped: torch.Tensor, mass: Record | None, race: FullRace | None) -> None:
+        """Set `drawn_free` and `open`. mass: the record of `warped`, None = not known yet."""
+        plan, texts = self.plan, self.texts
         self.drawn_free = self.open = None
-        mass = state.current if warped is state.logits else None  # the record of `warped`, once it is known
         if plan.begins_freely and race is not None and self.worth_doing(beginning := texts.in_beginning() & race.whole):
             mass = self.record(warped) if mass is None else mass
             self.drawn_free = free_draws(record, mass, warped, beginning)
-        if limits.counts_open:
+        if plan.limits.counts_open:
             likeliest = plan.kernels.topk_softmax(warped, 2, None)[0] if mass is None else mass.values
             self.open = open_positions(plan, texts, likeliest)
-        if self.watermark is None:
-            return original_only(record.ids[:, 0], 1, "reweight", 0.0)
-        values = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
-        position = Position(record, values, scores, context, warped, texts.keys)
-        if self.race is None or race is None:
-            ladder = self.watermark_ladder(position)
-        else:
-            ladder = self.race_ladder(self.race, race, position)
-        if limits.factors or plan.loop is not None:  # each row up to the greatest strength of its own
-            ladder = ladder.first(1 + self.select(ladder, texts.factors * plan.policy.max_strength))
-        if limits.ends and not plan.mark_eos:
-            ladder = ladder.only_original(texts.ended(ladder.candidates).any(dim=1))
-        if repeats is not None:
-            ladder = ladder.only_original(repeats)
-        if plan.loop is not None and self.worth_doing(ladder.counts > 1):
-            ladder = plan.loop.aim(texts, ladder)
-        return ladder
 
     def watermark_ladder(self, position: Position) -> Ladder:
         """Build the watermark's candidates at this position."""
@@ -174,14 +178,15 @@ class Choosing:
             return watermark.candidates(position, plan.max_strength, native=native)
         return ladder_of_each(of_kind(watermark, self.texts.marks), position, plan.max_strength)
 
-    def race_ladder(self, race: Watermark, rows: FullRace, position: Position) -> Ladder:
+    def race_ladder(self, race: FullRace, position: Position) -> Ladder:
         """Build the ladder of texts that race at full strength, merged with that of the others if there are any."""
-        others, otherwise = rows.whole, None
+        assert self.race is not None
+        others, otherwise = race.whole, None
         if not self.plan.only_races:
-            others = ~(rows.whole | (rows.strength == 0)) if self.plan.always_races else ~rows.whole
+            others = ~(race.whole | (race.strength == 0)) if self.plan.always_races else ~race.whole
             otherwise = self.watermark_ladder(position) if self.worth_doing(others & self.texts.active) else None
-        winner = winners(self.plan, race, self.texts, position, rows.marked)
-        return rows.ladder(position.record.ids[:, 0], winner, otherwise, others)
+        winner = winners(self.plan, self.race, self.texts, position, race.marked)
+        return race.ladder(position.record.ids[:, 0], winner, otherwise, others)
 
     # What the choice is made from -----------------------------------------------------------------------------------
 

@@ -52,11 +52,11 @@ class ClosedLoop:
 
     def steer(self, texts: Texts) -> None:
         """Set the factors of the next token."""
-        own = _evidence(texts)
-        z, skewness = own.standing.unbind(dim=1)
+        evidence = _evidence(texts)
+        z, skewness = evidence.standing.unbind(dim=1)
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
         needed = self.quantile + self.margin + texts.margins + (self.quantile**2 - 1) / 6 * skewness
-        torch.mul(texts.row_factors, (z < needed).float(), out=own.factors)
+        torch.mul(texts.row_factors, (z < needed).float(), out=evidence.factors)
 
     def aim(self, texts: Texts, ladder: Ladder) -> Ladder:
         """Drop further candidates where none of them would add evidence."""
@@ -73,25 +73,25 @@ class ClosedLoop:
 
     def count(self, texts: Texts, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Count tokens int64 [B] that are about to join their texts, where emitted (bool [B])."""
-        own = _evidence(texts)
+        tally = _evidence(texts)
         values, evidence, new = (part[:, 0] for part in self._show(texts, tokens[:, None]))
-        own.add(evidence, emitted & new, None if self.levels is None else self.levels[tokens], values, self.moments)
+        tally.add(evidence, emitted & new, None if self.levels is None else self.levels[tokens], values, self.moments)
 
     def _show(self, texts: Texts, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Score tokens int64 [B, n], each as the next one.
 
         Returns (values float64 [B, n], evidence int64 [B, n, E], whether it is evidence of the key, and new [B, n]).
         """
-        own, native = _evidence(texts), self.watermark.native
+        tally, native = _evidence(texts), self.watermark.native
         if native is not None:
             padded = texts.padded_tokens[:, texts.window - self.watermark.window :]  # another family may read more
             values, evidence, known = ops.show_evidence(
-                padded.contiguous(), texts.counts, tokens, own.seen, own.distinct, self.watermark.window,
+                padded.contiguous(), texts.counts, tokens, tally.seen, tally.distinct, self.watermark.window,
                 texts.keys, native.scheme, native.threshold,
             )  # fmt: skip
             return values, evidence, ~known
         values, evidence, eligible = self._score(self._contexts(texts), tokens, texts)
-        return values, evidence, eligible & ~own.knows(evidence)
+        return values, evidence, eligible & ~tally.knows(evidence)
 
     def _contexts(self, texts: Texts) -> torch.Tensor:
         """Contexts int64 [B, W] as a detector sees them: without the prompt."""

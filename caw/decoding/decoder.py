@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
-from caw.decoding.capture.kept_graphs import claim, make_cache
+from caw.decoding.capture.graph_pool import claim, make_cache
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.choosing import texts_of
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.fused_forwards import FusedForwards
-from caw.decoding.forward.fused_stack import Installed
 from caw.decoding.plan import Plan
 from caw.decoding.portions import Portions
 from caw.decoding.prefill import prefill
@@ -54,19 +53,17 @@ class Decoder:
         parts = ModelParts.of(model)
         self.lock, self.attention = model_lock(model), caw_attention(model, parts.below)
         self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model, parts.below)
-        self.kept = kept = claim(model, plan)
+        self.memory = memory = claim(model, plan)
         room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
-        texts = texts_of(plan, room) if kept is None else kept.texts
+        texts = texts_of(plan, room) if memory is None else memory.texts
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
-            if plan.settings.compile:
-                self.linears: Installed = FusedForwards.kept(model, enabled=plan.kernels.native)
-            else:
-                places = None if facts.device.type == "cpu" and not facts.spread else plan.capacity
-                self.linears = FusedForwards.again(model, enabled=plan.kernels.native, places=places)
+            compiled, native = plan.settings.compile, plan.kernels.native
+            places = None if compiled or (facts.device.type == "cpu" and not facts.spread) else plan.capacity
+            self.linears = FusedForwards.of(model, enabled=native, compiled=compiled, places=places)
             self.step, self.undrafted = make_step(model, plan, texts)
-        self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, kept)
+        self.choosing, self.cache = self.step.choosing, make_cache(plan, self.step.beside, memory)
         empty = plan.batch, facts.vocab_size, plan.history, facts.device
-        self.state = DecodeState.empty(*empty) if kept is None else kept.state
+        self.state = DecodeState.empty(*empty) if memory is None else memory.state
         self.rows: list[Row] = [None] * plan.batch
         self.portions, self.portioned = Portions(plan), plan.portioned
 
@@ -92,8 +89,10 @@ class Decoder:
                     self._refill()
                     self._read_on()
                     self._read_again()
-                    # texts that are only read may be all there is
-                    results = self.portions.step(lambda: steps.advance(self.rows)) if self.busy else ()
+                    results: Iterable[tuple[StepResult, Sequence[Row]]] = ()
+                    if self.busy:  # texts that are only read may be all there is
+                        with self.portions.timing_step():
+                            results = steps.advance(self.rows)
                 yield from self._without_steps()
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
@@ -108,7 +107,7 @@ class Decoder:
     def steps(self) -> EagerStep | RunAhead:
         """Return what runs the steps: one at a time, or rounds of captured ones."""
         if isinstance(self.step, FixedStep):
-            return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
+            return RunAhead(self.step, self.state, self.cache, self.report, self.memory)
         return self.step.over(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
@@ -136,10 +135,11 @@ class Decoder:
         if not pairs:
             return
         plan, prompts = self.plan, [request.known for _, request in pairs]
-        logits, records = self.portions.reading(prompts, lambda: prefill(
-            self.model, self.cache, numbers, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
-            whole=plan.limit is not None,
-        ))  # fmt: skip
+        with self.portions.timing_prefill(prompts):
+            logits, records = prefill(
+                self.model, self.cache, numbers, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
+                whole=plan.limit is not None,
+            )  # fmt: skip
         self._begin(numbers, pairs, logits, records)
 
     def _read_on(self) -> None:

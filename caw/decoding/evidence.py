@@ -56,13 +56,9 @@ class Evidence(Rows):
         return known_ref(self.seen, self.distinct, evidence)
 
     def add(
-        self,
-        evidence: torch.Tensor,
-        first: torch.Tensor,
-        level: torch.Tensor | None,
-        values: torch.Tensor,
+        self, evidence: torch.Tensor, first: torch.Tensor, level: torch.Tensor | None, values: torch.Tensor,
         moments: tuple[float, float, float],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Add one token of each text: its evidence int64 [B, E], and whether it occurs for the first time, bool [B].
 
         level: int64 [B], its weight, None = 1. values: float64 [B], its score. moments: of an unmarked token's score.

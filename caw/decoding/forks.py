@@ -4,8 +4,8 @@ A `Stem` keeps the keys and values of a text, and the records of its distributio
 of it: what is equal is copied into the fork's row. A fork that changes one token begins with that token, as the only
 candidate of its first step; for others the last tokens are read again in one forward for all forks, as a step reads
 drafted tokens. On a CPU with the compiled extension the fork's tokens are those of the uninterrupted text, bit by bit.
-A `Reading` decodes nothing: `along.py` says what a mark would change in a text, from the records if they are kept, else
-from one forward.
+A `ReadRequest` decodes nothing: `along.py` says what a mark would change in a text, from the records if they are kept,
+else from one forward.
 
 Where the old text goes on behind a fork, its tokens are the fork's drafts.
 """
@@ -20,7 +20,7 @@ import torch
 from caw.decoding.along import TextReading, read_along, read_records
 from caw.decoding.decoder import Decoder, StopCheck
 from caw.decoding.drafts.proposer import Follower, Guess, Proposer
-from caw.decoding.drafts.step import DraftStep
+from caw.decoding.drafts.verify import DraftStep
 from caw.decoding.forward.branching import forward_drafted
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 from caw.decoding.plan import Plan
@@ -39,7 +39,7 @@ NEAR = 24  # places by which the old text may go on earlier or later
 
 @dataclass(eq=False)
 class Stem:
-    """Keys and values of the tokens `ids`, prompt included: `shared`, then `own`. Empty until a text is saved.
+    """Keys and values of the tokens `ids`, prompt included: `shared`, then `rest`. Empty until a text is saved.
 
     records: of the text that was decoded with it, those of the positions `history` before its first token, and on.
     text: its tokens. Both are empty where steps are captured. closed: nobody needs forks of it any more.
@@ -47,7 +47,7 @@ class Stem:
 
     ids: list[int] = field(default_factory=list)
     shared: list[torch.Tensor] | None = None
-    own: list[torch.Tensor] = field(default_factory=list)
+    rest: list[torch.Tensor] = field(default_factory=list)
     start: int = 0
     records: list[Record] = field(default_factory=list)
     text: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Stem:
 
     def close(self) -> None:
         """Forget the text, whose tensors are freed; forks of it that still wait end without a token."""
-        self.ids, self.shared, self.own, self.start = [], None, [], 0
+        self.ids, self.shared, self.rest, self.start = [], None, [], 0
         self.records, self.text, self.closed = [], [], True
 
 
@@ -72,7 +72,7 @@ class Fork(Request):
 
 
 @dataclass(frozen=True)
-class Reading(Fork):
+class ReadRequest(Fork):
     """A request to read a text, `begun` and then `last`, and to say what the mark would change in it.
 
     since: the first place that is asked about. strengths: factors of the policy's strength to try.
@@ -90,7 +90,7 @@ class Reading(Fork):
 
 @dataclass(eq=False)
 class ReadSequence(ActiveSequence):
-    """The answer to a `Reading`."""
+    """The answer to a `ReadRequest`."""
 
     reading: TextReading | None = None
 
@@ -109,62 +109,57 @@ class ForkDecoder(Decoder):
         self.portioned = False  # whose row is copied has been read whole
         self.ragged = not plan.captured and plan.why_no_drafts in ("", NEVER) and self.cache.packs
         if isinstance(self.step, DraftStep):
-            own = self.step.proposer
-            self.step.proposer = ForkProposer(own.drafter, own.width, own.vocab_size)
+            proposer = self.step.proposer
+            self.step.proposer = ForkProposer(proposer.drafter, proposer.width, proposer.vocab_size)
 
     def _fill(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Fill empty rows: with prompts, with forks, and for a moment with texts that are only read."""
-        late = [isinstance(request, Fork) and request.stem.closed for _, request in pairs]
-        for (index, request), gone in zip(pairs, late, strict=True):
-            if gone:
-                self.read.append(ActiveSequence(index, request, (), finish_reason="closed"))
-        left = [each for each, gone in zip(zip(numbers, pairs, strict=True), late, strict=True) if not gone]
-        numbers, pairs = [number for number, _ in left], [pair for _, pair in left]
-        known = [
-            isinstance(request, Reading) or (isinstance(request, Fork) and bool(request.begun and request.stem.ids))
-            for _, request in pairs
-        ]
-        whole = [(number, pair) for number, pair, fork in zip(numbers, pairs, known, strict=True) if not fork]
-        for number, _ in whole:
-            self.held[number] = []
-        if whole:
-            super()._fill([number for number, _ in whole], [pair for _, pair in whole])
-        for number, (_, request) in whole:
-            self.held[number] = list(request.known)
-        rest = [(number, pair) for number, pair, fork in zip(numbers, pairs, known, strict=True) if fork]
-        for number, (index, request) in rest:
-            if isinstance(request, Reading):
-                self._read(number, index, request)
-        forks = [(number, pair) for number, pair in rest if not isinstance(pair[1], Reading)]
-        changes = [each for each in forks if self._is_change(each[1][1])]
-        others = [each for each in forks if not self._is_change(each[1][1])]
-        if others:
-            self._fork([number for number, _ in others], [pair for _, pair in others])
-        if changes:
-            self._change([number for number, _ in changes], [pair for _, pair in changes])
+        kinds: dict[str, list[tuple[int, tuple[int, Any]]]] = {}
+        for number, pair in zip(numbers, pairs, strict=True):
+            kinds.setdefault(self._kind(pair[1]), []).append((number, pair))
+        for _, (index, request) in kinds.get("late", ()):
+            self.read.append(ActiveSequence(index, request, (), finish_reason="closed"))
+        if whole := kinds.get("prompt"):
+            for number, _ in whole:
+                self.held[number] = []
+            super()._fill(*map(list, zip(*whole, strict=True)))
+            for number, (_, request) in whole:
+                self.held[number] = list(request.known)
+        for number, (index, request) in kinds.get("reading", ()):
+            self._read(number, index, request)
+        for kind, begin in (("fork", self._fork), ("change", self._change)):
+            if kind in kinds:
+                begin(*map(list, zip(*kinds[kind], strict=True)))
 
-    def _is_change(self, request: Request) -> bool:
-        """Tell whether a fork is the text of its stem up to its last token."""
-        if not isinstance(request, Fork) or request.saves:
-            return False
+    def _kind(self, request: Request) -> str:
+        """Return how a request gets its row. A change is a fork that is its stem's text up to its last token."""
+        if not isinstance(request, Fork):
+            return "prompt"
+        if request.stem.closed:
+            return "late"
+        if isinstance(request, ReadRequest):
+            return "reading"
         begun, stem = list(request.begun), request.stem
-        kept = len(stem.records) > len(begun) - 1 + self.plan.history
+        if not begun or not stem.ids:
+            return "prompt"
         known = list(request.known[:-1])
-        return kept and stem.text[: len(begun) - 1] == begun[:-1] and stem.ids[: len(known)] == known
+        recorded = not request.saves and len(stem.records) > len(begun) - 1 + self.plan.history
+        same = stem.text[: len(begun) - 1] == begun[:-1] and stem.ids[: len(known)] == known
+        return "change" if recorded and same else "fork"
 
     def _change(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
         """Begin forks whose last token is another one: no forward, it is the only candidate of the next step."""
         state, back = self.state, self.plan.history
         begun: list[tuple[int, Request]] = []
-        kept: list[Sequence[Record]] = []
+        windows: list[Sequence[Record]] = []
         for number, (index, request) in zip(numbers, pairs, strict=True):
             assert isinstance(request, Fork)
             before, place = list(request.known[:-1]), len(request.begun) - 1
             self._copy(number, request.stem, before, len(before))
             self.held[number] = before
-            kept.append(request.stem.records[place : place + back + 1][::-1])
+            windows.append(request.stem.records[place : place + back + 1][::-1])
             begun.append((index, dataclasses.replace(request, begun=tuple(request.begun[:-1]))))
-        records = [Record.joined(each) for each in zip(*kept, strict=True)]
+        records = [Record.joined(each) for each in zip(*windows, strict=True)]
         logits = torch.zeros(len(numbers), state.logits.shape[1], device=state.logits.device)  # nothing is chosen
         self._begin(numbers, begun, logits, records)
         forced = torch.full_like(state.pending, -1) if state.forced is None else state.forced
@@ -191,11 +186,8 @@ class ForkDecoder(Decoder):
         for number, sequence in enumerate(rows):
             if sequence is None or sequence.finish_reason or not emitted[number]:
                 continue
-            if (
-                isinstance(sequence.request, Fork)
-                and (records := sequence.request.stem.records)
-                and sequence.request.saves
-            ):
+            request = sequence.request
+            if isinstance(request, Fork) and request.saves and (records := request.stem.records):
                 records.append(self.state.current.take(torch.tensor([number], device=result.tokens.device)))
         return super()._collect(result, rows, on_token)
 
@@ -221,17 +213,17 @@ class ForkDecoder(Decoder):
         """Read what follows the committed tokens of each row, all in one forward; logits [R, history + 1, V], newest
         first."""
         cache, history = self.cache, self.plan.history
-        own = [tails.get(number, [])[:1] for number in range(cache.batch)]
+        roots = [tails.get(number, [])[:1] for number in range(cache.batch)]
         chains = [Chain(0, tails.get(number, [])[1:]) for number in range(cache.batch)]
-        tree = DraftTree.of(own, chains, cache.lengths.tolist())
-        found = forward_drafted(self.model, cache, tree).float()
+        tree = DraftTree.of(roots, chains, cache.lengths.tolist())
+        logits = forward_drafted(self.model, cache, tree).float()
         rows = []
         for number, tail in tails.items():
             places = [int(tree.first[number]), *(tree.drafts[number] + place for place in range(len(tail) - 1))]
             newest = places[::-1]
             rows.append([newest[min(back, len(newest) - 1)] for back in range(history + 1)])
             cache.lengths[number] += len(tail)
-        return found[torch.tensor(rows)]
+        return logits[torch.tensor(rows)]
 
     def _read_each(
         self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]], tails: dict[int, list[int]]
@@ -245,7 +237,7 @@ class ForkDecoder(Decoder):
             parts.append(read(self.model, self.cache, place, [known], history, len(known) - len(tails[number]), CHUNK))
         return torch.cat(parts)
 
-    def _read(self, number: int, index: int, request: Reading) -> None:
+    def _read(self, number: int, index: int, request: ReadRequest) -> None:
         """Read a text in an empty row, and leave the row."""
         stem = request.stem
         if stem.records and stem.text == request.text:
@@ -256,35 +248,35 @@ class ForkDecoder(Decoder):
         self._copy(number, request.stem, known, same)
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         row = torch.tensor([number], device=self.cache.lengths.device)
-        found = read_along(
+        reading = read_along(
             self.model, self.cache, row, self.reading, request, request.text, ends,
             since=request.since, strengths=request.strengths, have=same,
         )  # fmt: skip
         self.held[number] = known
         self.cache.lengths[number] = 0
-        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=reading))
 
-    def _answer(self, index: int, request: Reading) -> None:
+    def _answer(self, index: int, request: ReadRequest) -> None:
         """Answer a reading from the records that were kept when the text was decoded."""
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
         record = Record.joined(request.stem.records)
-        found = read_records(
+        reading = read_records(
             self.reading, request, request.text, ends, record,
             since=request.since, strengths=request.strengths,
         )  # fmt: skip
-        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=found))
+        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=reading))
 
     def _copy(self, number: int, stem: Stem, known: list[int], same: int) -> None:
         """Put the first `same` tokens of a stem into a row, without those that it holds already."""
-        held = min(common_length([self.held[number], known]), same)
+        start = min(common_length([self.held[number], known]), same)
         self.held[number] = []
-        if held < min(stem.start, same) and stem.shared is not None:
+        if start < min(stem.start, same) and stem.shared is not None:
             self.cache.copy_in(number, 0, stem.shared)
-            held = stem.start
-        if held < same:
-            [own] = stem.own
-            held = max(held, stem.start)
-            self.cache.copy_in(number, held, [own[..., held - stem.start : same - stem.start, :]])
+            start = stem.start
+        if start < same:
+            [rest] = stem.rest
+            start = max(start, stem.start)
+            self.cache.copy_in(number, start, [rest[..., start - stem.start : same - stem.start, :]])
         self.cache.lengths[number] = same
 
     def _save(self, number: int, stem: Stem, ids: list[int]) -> None:
@@ -292,7 +284,7 @@ class ForkDecoder(Decoder):
         shared = self.cache.shared
         stem.start = self.waiting.shared if shared is not None else 0
         stem.shared = shared if stem.start else None
-        stem.own, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
+        stem.rest, stem.ids = self.cache.copy_out(number, stem.start, len(ids)), ids
 
     def _free(self, number: int, sequence: ActiveSequence) -> None:
         request = sequence.request

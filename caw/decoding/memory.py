@@ -126,13 +126,12 @@ def decoding_needs(
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     activations = tokens * size * (6 * config.hidden_size + 3 * inner)
     places = max(tokens, MAX_TOKENS // CHUNK * capacity if capacity > CHUNK else 0)  # rows times positions of a prefill
-    if (
-        by_scores(config, capacity) and not compiled
-    ):  # keys and values in float32 for each query head; scores, three more made of them
+    if by_scores(config, capacity) and not compiled:
+        # keys and values in float32 for each query head; scores, three more made of them
         activations += places * heads * FLOAT * (2 * dim + 4 * EAGER_BLOCK)
     # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
-    kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
-    first_logits = kept * vocab_size * (2 * size + FLOAT)
+    logit_rows = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
+    first_logits = logit_rows * vocab_size * (2 * size + FLOAT)
     fixed = activations + first_logits + facts.dense_bytes + table_bytes(facts, capacity)
     return Needs(per_sequence, fixed)
 

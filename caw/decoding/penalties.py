@@ -67,11 +67,11 @@ class Penalties(Rows):
         self.numbers[rows] = torch.tensor(numbers, dtype=torch.float32, device=device)
         self.wanted[rows] = torch.tensor([row.penalised for row in settings], device=device)
         self.prompts[rows], self.bias[rows] = False, 0.0
-        for row, prompt, own in zip(rows, prompts, settings, strict=True):
-            if own.repetition_penalty != 1:
+        for row, prompt, setting in zip(rows, prompts, settings, strict=True):
+            if setting.repetition_penalty != 1:
                 self.prompts[row, torch.tensor(list(set(prompt)), device=device)] = True
-            if own.logit_bias:
-                ids, biases = zip(*own.logit_bias, strict=True)
+            if setting.logit_bias:
+                ids, biases = zip(*setting.logit_bias, strict=True)
                 self.bias[row, torch.tensor(ids, device=device)] = torch.tensor(biases, device=device)
 
     def apply(

@@ -37,10 +37,12 @@ from caw.watermarks import Watermark
 class Plan:
     """How a batch is decoded: plain numbers and objects, which steps read and nobody copies.
 
+    A mark picks a token from a ladder of candidates, or by a race of all tokens under noise that the key draws
+    (`full_race.py`); a batch may hold texts of both (`mixed`).
+
     facts: the model's. settings: of the call.
     watermark: one that knows the model's vocabulary; None = tokens as the model gives them.
-    race: the mark of which strength 1 means a race at full strength: `watermark` and `policy`, or another that always
-        races, whose texts may stand beside theirs; None = there is none.
+    race: the mark that races: `watermark` and `policy`, or another for some of the texts; None = none does.
     kernels: implementation of the ops. loop: how strengths follow a target; None without one.
     limits: how far the texts may differ. warper: applied to logits before the choice; None = nothing.
     mark_eos: whether marks may decide where a text ends; False keeps the original token wherever an end token is among

@@ -106,17 +106,9 @@ def needed_of_host(
 
 
 def will_capture(
-    facts: ModelFacts,
-    watermark: Watermark | None,
-    policy: Policy,
-    settings: Settings,
-    kernels: ops.Ops,
-    limits: RowLimits,
-    limit: int | None,
-    asked: bool | None,
-    *,
-    processors: bool,
-) -> bool:
+    facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, kernels: ops.Ops,
+    limits: RowLimits, limit: int | None, asked: bool | None, *, processors: bool,
+) -> bool:  # fmt: skip
     """Tell whether steps are captured; ValueError if compile=True needs it and it is impossible.
 
     Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible. processors: whether logits
@@ -127,7 +119,7 @@ def will_capture(
     whole = not facts.spread and facts.mesh is None and limit is None and settings.branching == "tree"
     if settings.compile and not (whole and not why_not and kernels.native and asked is not False):
         spread = facts.spread or facts.mesh is not None
-        found = why_not or (
+        obstacle = why_not or (
             "a model on several devices" if spread
             else "texts that may reach that length" if limit is not None
             else f"branching={settings.branching!r}" if settings.branching != "tree"
@@ -136,7 +128,7 @@ def will_capture(
         )  # fmt: skip
         raise ValueError(
             "compile=True needs a model on one device, texts below the length where its rotary embedding changes, this "
-            f"library's kernels, and steps that need nothing of the host, found {found}; leave compile out"
+            f"library's kernels, and steps that need nothing of the host, found {obstacle}; leave compile out"
         )
     by_itself = (facts.device.type == "cuda" or settings.compile) and kernels.native
     return whole and not why_not and (by_itself if asked is None else asked)
@@ -153,7 +145,7 @@ def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, ca
         return NEVER
     compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels) and facts.dtype in DTYPES
     spread = facts.spread or facts.mesh is not None
-    found = {
+    obstacles = {
         "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not compiled,
         "steps on several devices": spread,
         "compile=True": settings.compile,
@@ -161,7 +153,7 @@ def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, ca
         f"branching={settings.branching!r}": settings.branching != "tree",
         "texts that may outgrow the model's rotary embedding, or dropout": changing,
     }
-    reason = next((name for name, there in found.items() if there), "")
+    reason = next((name for name, there in obstacles.items() if there), "")
     if reason and settings.speculate not in WHERE_IT_PAYS:
         raise ValueError(
             f"speculate={_said(settings.speculate)} needs branching='tree' and this library's compiled steps on a "

@@ -8,11 +8,12 @@ or layers that are not this library's own (`plan_defaults.exact_rows`, which the
 share its reading.
 """
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,7 +24,6 @@ from caw.decoding.reading import CHUNK, read, set_lengths
 from caw.decoding.request import Request
 from caw.record import Record
 
-T = TypeVar("T")
 STEPS = 2.0  # that a portion may take as long as
 LEAST = 64  # tokens of a portion: fewer take nearly as long
 WEIGHT = 0.2  # of the newest time in the mean
@@ -33,12 +33,12 @@ LONGER = 0.9  # quantile of these that is a step's time: of those held up few co
 
 def may_portion(plan: Plan) -> bool:
     """Tell whether a prompt's bits do not depend on the portions that it is read in."""
-    own = plan.settings.prefill_attention == "sdpa" and plan.kernels.native and not plan.captured
-    return own and plan.facts.device.type == "cpu" and plan.limit is None and plan.prompt_cache is None
+    plain = plan.settings.prefill_attention == "sdpa" and plan.kernels.native and not plan.captured
+    return plain and plan.facts.device.type == "cpu" and plan.limit is None and plan.prompt_cache is None
 
 
 @dataclass(eq=False)
-class Begun:
+class OpenPrompt:
     """A prompt that is being read: its ids, and how many of them are in the cache, in the row of the first text.
 
     texts: those that begin with it, each by its row, its number and its request.
@@ -70,7 +70,7 @@ class Portions:
 
     def __init__(self, plan: Plan) -> None:
         self.history, self.device = plan.history, plan.facts.device
-        self.begun: deque[Begun] = deque()
+        self.begun: deque[OpenPrompt] = deque()
         self.steps = deque[float](maxlen=RECENT)  # seconds
         self.token = 0.0  # seconds of reading one, 0 = unknown
         self.since = 0  # tokens read since the last step
@@ -96,7 +96,7 @@ class Portions:
             if one.ids == ids:
                 one.texts.append((row, pair))
                 return
-        self.begun.append(Begun(ids, [(row, pair)]))
+        self.begun.append(OpenPrompt(ids, [(row, pair)]))
 
     def take(
         self, rows: Sequence[int], pairs: Sequence[tuple[int, Request]], *, busy: bool
@@ -134,24 +134,24 @@ class Portions:
                 cache.copy_in(one.row, 0, cache.copy_out(row, 0, one.read))
         self.begun = deque(one for one in self.begun if one.texts)
 
-    def step(self, run: Callable[[], T]) -> T:
-        """Run a step, and record what it takes."""
+    @contextlib.contextmanager
+    def timing_step(self) -> Iterator[None]:
+        """Record what the step inside the block takes."""
         before = time.perf_counter()
-        result = run()
+        yield
         self.stepped(time.perf_counter() - before)
-        return result
 
     def stepped(self, seconds: float) -> None:
         """Record what a step took."""
         self.since = 0
         self.steps.append(seconds)
 
-    def reading(self, prompts: Sequence[Sequence[int]], run: Callable[[], T]) -> T:
-        """Read whole prompts, and record what it takes; equal ones are read once."""
+    @contextlib.contextmanager
+    def timing_prefill(self, prompts: Sequence[Sequence[int]]) -> Iterator[None]:
+        """Record what reading whole prompts inside the block takes; equal ones are read once."""
         before = time.perf_counter()
-        result = run()
+        yield
         self.took(sum(map(len, set(map(tuple, prompts)))), time.perf_counter() - before)
-        return result
 
     def took(self, tokens: int, seconds: float) -> None:
         """Record what reading took."""
@@ -188,8 +188,8 @@ class Portions:
             if last:
                 self.begun.remove(one)
                 self._share(cache, one)
-                found = first_records(cache, logits, [length])
-                done += [(row, pair, *found) for row, pair in one.texts]
+                distributions = first_records(cache, logits, [length])
+                done += [(row, pair, *distributions) for row, pair in one.texts]
             else:
                 cache.lengths[row] = 0  # a row without a text reads no prefix
             if not busy:
@@ -197,11 +197,11 @@ class Portions:
         self.took(count, time.perf_counter() - before)
         return done
 
-    def _share(self, cache: SiblingCache, one: Begun) -> None:
+    def _share(self, cache: SiblingCache, one: OpenPrompt) -> None:
         """Copy the keys and values of a prompt to the rows of its other texts."""
         length, others = len(one.ids), [row for row, _ in one.texts[1:]]
         if others:
-            kept = cache.copy_out(one.row, 0, length)
+            keys_values = cache.copy_out(one.row, 0, length)
             for row in others:
-                cache.copy_in(row, 0, kept)
+                cache.copy_in(row, 0, keys_values)
             set_lengths(cache, others, [length] * len(others))

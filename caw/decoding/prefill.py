@@ -18,7 +18,7 @@ from caw.record import Record
 
 def prefill(
     model: Any, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], history: int,
-    shared: int = 0, kept: PromptCache | None = None, whole: bool = False,
+    shared: int = 0, prompt_cache: PromptCache | None = None, whole: bool = False,
 ) -> tuple[torch.Tensor, list[Record]]:  # fmt: skip
     """Fill cache rows with prompts.
 
@@ -26,7 +26,7 @@ def prefill(
         rows: R row numbers. prompts: R non-empty lists of token ids.
         history: N-, number of positions wanted before the first new one.
         shared: number of tokens that all prompts begin with (`shared_beginning`); they run at the first call.
-        kept: prompt cache to read from and write to. Then `shared` has to leave out as many positions as it keeps
+        prompt_cache: to read from and write to. Then `shared` has to leave out as many positions as it keeps
             (`positions_back`).
         whole: long prompts are not cut into chunks.
 
@@ -36,9 +36,9 @@ def prefill(
     """
     device = cache.lengths.device
     if shared:
-        fill_shared(model, cache, rows, prompts[0][:shared], kept)
-    reach = positions_back(history, kept)
-    logits = kept.recall(cache, rows, prompts, shared) if kept is not None else {}
+        fill_shared(model, cache, rows, prompts[0][:shared], prompt_cache)
+    reach = positions_back(history, prompt_cache)
+    logits = prompt_cache.recall(cache, rows, prompts, shared) if prompt_cache is not None else {}
     first = first_of_equals(prompts)
     order = sorted((i for i in set(first) if i not in logits), key=lambda i: -len(prompts[i]))
     while order:
@@ -47,10 +47,10 @@ def prefill(
         group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // chunk))]
         order = order[len(group) :]
         row_ids = torch.tensor([rows[i] for i in group], device=device)
-        found = read(model, cache, row_ids, [prompts[i] for i in group], reach, shared, chunk)
-        logits |= zip(group, found, strict=True)
-        if kept is not None:
-            kept.keep(cache, {rows[i]: prompts[i] for i in group}, found, shared)
+        last = read(model, cache, row_ids, [prompts[i] for i in group], reach, shared, chunk)
+        logits |= zip(group, last, strict=True)
+        if prompt_cache is not None:
+            prompt_cache.keep(cache, {rows[i]: prompts[i] for i in group}, last, shared)
     again = [i for i in range(len(rows)) if i not in logits]
     for i in again:
         cache.copy_in(rows[i], shared, cache.copy_out(rows[first[i]], shared, len(prompts[i])))
@@ -84,17 +84,17 @@ def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:
 
 
 def fill_shared(
-    model: Any, cache: SiblingCache, rows: Sequence[int], beginning: Sequence[int], kept: PromptCache | None
+    model: Any, cache: SiblingCache, rows: Sequence[int], beginning: Sequence[int], prompt_cache: PromptCache | None
 ) -> None:
     """Put the keys and values of the shared beginning into `rows`; the model reads it once per cache, if at all."""
-    if cache.shared is None and kept is not None:
-        cache.shared = kept.beginning(beginning)
+    if cache.shared is None and prompt_cache is not None:
+        cache.shared = prompt_cache.beginning(beginning)
     if cache.shared is None:
         row = torch.tensor(rows[:1], device=cache.lengths.device)
-        found = read(model, cache, row, [beginning], 0, 0, CHUNK)
+        last = read(model, cache, row, [beginning], 0, 0, CHUNK)
         cache.shared = cache.copy_out(rows[0], 0, len(beginning))
-        if kept is not None:
-            kept.keep_beginning(beginning, cache.shared, found)
+        if prompt_cache is not None:
+            prompt_cache.keep_beginning(beginning, cache.shared, last)
     for row in rows:
         cache.copy_in(row, 0, cache.shared)
 

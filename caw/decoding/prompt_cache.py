@@ -107,13 +107,13 @@ class PromptCache:
 
         Returns the logits float32 [REACH + 1, V] of each, by its place.
         """
-        known = {i: kept for i, ids in enumerate(prompts) if (kept := self._prompts.get(tuple(ids)))}
-        known = {i: kept for i, kept in known.items() if kept.start <= start}
+        known = {i: entry for i, ids in enumerate(prompts) if (entry := self._prompts.get(tuple(ids)))}
+        known = {i: entry for i, entry in known.items() if entry.start <= start}
         self.found, self.missed = self.found + len(known), self.missed + len(prompts) - len(known)
-        for i, kept in known.items():
-            cache.copy_in(rows[i], kept.start, kept.keys_values)
+        for i, entry in known.items():
+            cache.copy_in(rows[i], entry.start, entry.keys_values)
         set_lengths(cache, [rows[i] for i in known], [len(prompts[i]) for i in known])
-        return {i: kept.logits for i, kept in known.items()}
+        return {i: entry.logits for i, entry in known.items()}
 
     def keep(self, cache: SiblingCache, prompts: dict[int, Sequence[int]], logits: torch.Tensor, start: int) -> None:
         """Cache the prompts of these rows from position `start` on, while there is room.
@@ -123,23 +123,23 @@ class PromptCache:
         if self.full:
             return
         finite = logits.isfinite().flatten(1).all(1).tolist()
-        for (row, prompt), own, good in zip(prompts.items(), logits, finite, strict=True):
+        for (row, prompt), last, good in zip(prompts.items(), logits, finite, strict=True):
             if good:
-                self._keep(prompt, KeptPrompt(start, cache.copy_out(row, start, len(prompt)), own.clone()))
+                self._keep(prompt, KeptPrompt(start, cache.copy_out(row, start, len(prompt)), last.clone()))
 
-    def _keep(self, prompt: Sequence[int], kept: KeptPrompt) -> None:
+    def _keep(self, prompt: Sequence[int], entry: KeptPrompt) -> None:
         """Cache it if there is room, replacing one that starts later."""
         before = self._prompts.get(tuple(prompt))
-        if before is not None and before.start <= kept.start:
+        if before is not None and before.start <= entry.start:
             return
-        if self._takes(kept.size - (before.size if before is not None else 0)):
-            self._prompts[tuple(prompt)] = kept
+        if self._takes(entry.size - (before.size if before is not None else 0)):
+            self._prompts[tuple(prompt)] = entry
 
     def forget(self, prompt: Sequence[int]) -> None:
         """Free a prompt that is no longer needed within a call."""
-        kept = self._prompts.pop(tuple(prompt), None)
-        if kept is not None:
-            self.size, self.full = self.size - kept.size, False
+        entry = self._prompts.pop(tuple(prompt), None)
+        if entry is not None:
+            self.size, self.full = self.size - entry.size, False
 
     def _takes(self, size: int) -> bool:
         fits = self.size + size <= self._now
@@ -148,9 +148,9 @@ class PromptCache:
         return fits
 
 
-def positions_back(history: int, kept: PromptCache | None) -> int:
+def positions_back(history: int, prompt_cache: PromptCache | None) -> int:
     """Count the positions before the last that prefill keeps: those this call wants, or all that a later one may."""
-    return history if kept is None else max(history, REACH)
+    return history if prompt_cache is None else max(history, REACH)
 
 
 def _size(*tensors: torch.Tensor) -> int:

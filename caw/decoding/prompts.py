@@ -28,23 +28,23 @@ class PromptWarning(UserWarning):
 class Remark:
     """A remark about one prompt.
 
-    index: its place among the prompts given. said: what it must be and is not, to follow the words "prompt 3".
+    index: its place among the prompts given. text: what it must be and is not, to follow the words "prompt 3".
     error: the kind of error that it is, None where the prompt is continued all the same.
     """
 
     index: int
-    said: str
+    text: str
     error: type[Exception] | None = None
 
     def of(self, prompt: str) -> str:
         """Return the sentence, with the prompt called by this name."""
-        return f"{prompt} {self.said}"
+        return f"{prompt} {self.text}"
 
     def __str__(self) -> str:
         return self.of(f"prompt {self.index}")
 
 
-class RefusedError(Exception):
+class PromptError(Exception):
     """(what a prompt must be and is not, the kind of error)."""
 
 
@@ -83,13 +83,9 @@ class Accepted:
 
 
 def accept_prompts(
-    tokenizer: Any,
-    prompts: Prompts,
-    facts: ModelFacts,
-    rows: RowSettings | Sequence[RowSettings],
-    *,
+    tokenizer: Any, prompts: Prompts, facts: ModelFacts, rows: RowSettings | Sequence[RowSettings], *,
     chat: bool = False,
-) -> Accepted:
+) -> Accepted:  # fmt: skip
     """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is refused.
 
     rows: settings of all prompts, or of each.
@@ -104,15 +100,15 @@ def accept_prompts(
     for index, prompt in enumerate(listed):
         try:
             ids = _encode(tokenizer, prompt, chat, facts.vocab_size)
-        except RefusedError as refused:
+        except PromptError as refused:
             accepted.refused.append(Remark(index, *refused.args))
             continue
-        budget, said = fit_budget(facts, len(ids), settings[index].max_new_tokens)
+        budget, remark = fit_budget(facts, len(ids), settings[index].max_new_tokens)
         if not budget:
-            accepted.refused.append(Remark(index, said, ValueError))
+            accepted.refused.append(Remark(index, remark, ValueError))
             continue
-        if said:
-            accepted.shortened.append(Remark(index, said))
+        if remark:
+            accepted.shortened.append(Remark(index, remark))
         accepted.indices.append(index)
         texts.append(ids)
         budgets.append(budget)
@@ -155,9 +151,9 @@ def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat:
     for index, prompt in enumerate(_listed(tokenizer, prompts, chat)):
         try:
             encoded.append(_encode(tokenizer, prompt, chat, facts.vocab_size))
-        except RefusedError as refused:
-            said, kind = refused.args
-            raise kind(str(Remark(index, said))) from None
+        except PromptError as refused:
+            why, kind = refused.args
+            raise kind(str(Remark(index, why))) from None
     return encoded
 
 
@@ -189,9 +185,9 @@ def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
 def _encode(tokenizer: Any, prompt: Any, chat: bool, vocab_size: int) -> list[int]:
     ids = tokens_of(tokenizer, prompt, chat)
     if not ids:
-        raise RefusedError("must have at least one token, got none; leave it out or add some text", ValueError)
+        raise PromptError("must have at least one token, got none; leave it out or add some text", ValueError)
     if not 0 <= min(ids) <= max(ids) < vocab_size:
-        raise RefusedError(
+        raise PromptError(
             f"must hold token ids below the model's vocabulary size {vocab_size}, got "
             f"{shown(max(ids) if min(ids) >= 0 else min(ids))}; use the model's own tokenizer",
             ValueError,
@@ -206,18 +202,18 @@ def tokens_of(tokenizer: Any, prompt: Any, chat: bool) -> list[int]:
         return list(tokenizer(_unicode(prompt))["input_ids"])
     if is_conversation(prompt):
         if not chat:
-            raise RefusedError("is a conversation, which needs the model's chat template; say chat=True", ValueError)
+            raise PromptError("is a conversation, which needs the model's chat template; say chat=True", ValueError)
         return _chat_tokens(tokenizer, prompt)
     if chat:
-        said = f"must be a str or a list of messages with chat=True, got {type(prompt).__name__}; leave chat out"
-        raise RefusedError(said, TypeError)
+        why = f"must be a str or a list of messages with chat=True, got {type(prompt).__name__}; leave chat out"
+        raise PromptError(why, TypeError)
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     expected = "must be a str or a list of token ids, got"
     if not isinstance(ids, Sequence) or isinstance(ids, bytes):
-        raise RefusedError(f"{expected} {type(prompt).__name__}; convert it", TypeError)
+        raise PromptError(f"{expected} {type(prompt).__name__}; convert it", TypeError)
     if strange := {type(i) for i in ids if not isinstance(i, (int, np.integer)) or isinstance(i, bool)}:
         names = ", ".join(sorted(kind.__name__ for kind in strange))
-        raise RefusedError(f"{expected} a list with {names}; convert it", TypeError)
+        raise PromptError(f"{expected} a list with {names}; convert it", TypeError)
     return [int(i) for i in ids]
 
 
@@ -226,13 +222,13 @@ def _chat_tokens(tokenizer: Any, messages: Messages) -> list[int]:
     try:
         text = write_conversation(tokenizer, messages, resume=True)
     except ValueError as error:
-        raise RefusedError(f"is no conversation for this model: {error}", ValueError) from error
+        raise PromptError(f"is no conversation for this model: {error}", ValueError) from error
     return list(tokenizer(_unicode(text), add_special_tokens=False)["input_ids"])
 
 
 def _unicode(text: str) -> str:
     if not is_unicode(text):
-        raise RefusedError(
+        raise PromptError(
             "must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; repair the text",
             ValueError,
         )
@@ -287,6 +283,6 @@ def prompt_digest(tokenizer: Any, prompt: Any, *, chat: bool = False) -> str:
     """
     try:
         ids = tokens_of(_Timeless(tokenizer), prompt, chat)
-    except RefusedError:
+    except PromptError:
         return ""
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:32]

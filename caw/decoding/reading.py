@@ -15,14 +15,9 @@ CHUNK = 2048  # tokens of a row per forward
 
 
 def read(
-    model: Any,
-    cache: SiblingCache,
-    rows: torch.Tensor,
-    prompts: Sequence[Sequence[int]],
-    history: int,
-    start: int,
+    model: Any, cache: SiblingCache, rows: torch.Tensor, prompts: Sequence[Sequence[int]], history: int, start: int,
     chunk: int,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return logits float32 [R, history + 1, V] of the last positions of each prompt, newest first; positions below
     `start` are in the cache already."""
     device = rows.device
@@ -31,26 +26,26 @@ def read(
     # right padding: a causal row never sees what comes after it, so no mask is needed
     ids = torch.tensor([[*p[start:], *[p[-1]] * (longest - len(p))] for p in prompts], device=device)
     wanted = (lengths[:, None] - 1 - torch.arange(history + 1, device=device)[None]).clamp_min(0)
-    found: torch.Tensor | None = None
+    last: torch.Tensor | None = None
     for begin in range(start, longest, chunk):
         end = min(begin + chunk, longest)
         inside = (wanted >= begin) & (wanted < end)
         # one list of positions for all rows: transformers 5.17 knows no per-row choice
-        kept = torch.unique(torch.where(inside, wanted - begin, end - begin - 1))
-        logits = chunk_logits(model, cache, rows, ids[:, begin - start : end - start], begin, kept)
-        if found is None:
-            found = logits.new_zeros(*wanted.shape, logits.shape[-1])
+        columns = torch.unique(torch.where(inside, wanted - begin, end - begin - 1))
+        logits = chunk_logits(model, cache, rows, ids[:, begin - start : end - start], begin, columns)
+        if last is None:
+            last = logits.new_zeros(*wanted.shape, logits.shape[-1])
         row, column = inside.nonzero(as_tuple=True)
-        found[row, column] = logits[row, torch.searchsorted(kept, wanted[row, column] - begin)]
+        last[row, column] = logits[row, torch.searchsorted(columns, wanted[row, column] - begin)]
     cache.end_prefill(lengths)
-    assert found is not None
-    return found
+    assert last is not None
+    return last
 
 
 def chunk_logits(
-    model: Any, cache: SiblingCache, rows: torch.Tensor, ids: torch.Tensor, begin: int, kept: torch.Tensor
+    model: Any, cache: SiblingCache, rows: torch.Tensor, ids: torch.Tensor, begin: int, columns: torch.Tensor
 ) -> torch.Tensor:
-    """Run one forward over ids [R, T] at positions begin, begin + 1, …; returns logits float32 [R, kept, V]."""
+    """Run one forward over ids [R, T] at positions begin, begin + 1, …; returns logits float32 [R, columns, V]."""
     cache.begin_prefill(rows, begin)
     positions = torch.arange(begin, begin + ids.shape[1], device=ids.device)
     output = model(
@@ -58,7 +53,7 @@ def chunk_logits(
         position_ids=positions.expand_as(ids),
         past_key_values=cache,
         use_cache=True,
-        logits_to_keep=kept,
+        logits_to_keep=columns,
         caw_layout=Layout(cache, start=begin),
     )
     silent = sum(not layer.attended for layer in cache.layers)

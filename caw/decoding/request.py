@@ -122,17 +122,12 @@ class ActiveSequence:
 
     def fail(self, error: str) -> None:
         """End it without tokens."""
-        self.finish_reason, self.error, self.tokens, self.trace, self.log_probs = (
-            "error",
-            error,
-            [],
-            SequenceTrace(),
-            [],
-        )
+        self.withhold("error")
+        self.error = error
 
-    def withhold(self) -> None:
+    def withhold(self, finish_reason: str = "undetected") -> None:
         """Empty it: the text is not returned."""
-        self.finish_reason, self.tokens, self.trace, self.log_probs = "undetected", [], SequenceTrace(), []
+        self.finish_reason, self.tokens, self.trace, self.log_probs = finish_reason, [], SequenceTrace(), []
 
     @property
     def visible(self) -> list[int]:

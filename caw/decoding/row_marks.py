@@ -49,13 +49,13 @@ class RowMarks:
 
     def under(self, key: RowKey | None) -> Watermark | None:
         """Return the watermark under a key, None = its own; TypeError or ValueError for a key that it cannot have."""
-        own = self.by_key[None]
+        main = self.by_key[None]
         if key is None:
-            return own
-        if own is None:
+            return main
+        if main is None:
             raise ValueError("a text with a key of its own needs a watermark, got None; leave the key out")
         with self._lock:
-            self.by_key[key] = mark = self.by_key.pop(key, None) or own.with_key(key)
+            self.by_key[key] = mark = self.by_key.pop(key, None) or main.with_key(key)
             if len(self.by_key) > 1 + MOST_KEYS:
                 del self.by_key[next(old for old in self.by_key if old is not None)]
         return mark
@@ -67,16 +67,16 @@ class RowMarks:
         """
         if mark is None:
             return self.under(key)
-        found = mark.watermark
-        if found is None or not any(_same_but_for_key(found, own) for own in self._planned):
-            raise ValueError(f"a text must be marked as its decoder was planned for, got {found!r}; plan for that mark")
-        return found
+        mine = mark.watermark
+        if mine is None or not any(_same_but_for_key(mine, planned) for planned in self._planned):
+            raise ValueError(f"a text must be marked as its decoder was planned for, got {mine!r}; plan for it")
+        return mine
 
 
 def _same_but_for_key(mark: Watermark, planned: Watermark) -> bool:
     """Whether a mark is the planned one, or one of its sub-keys alone, under whatever key."""
-    own, number = planned.with_key(mark.key), getattr(mark, "subkey", 0)
-    return mark == own or (number < own.family and mark == own.under_subkey(number))
+    plain, number = planned.with_key(mark.key), getattr(mark, "subkey", 0)
+    return mark == plain or (number < plain.family and mark == plain.under_subkey(number))
 
 
 def placed_on(device: torch.device, mark: Watermark) -> Watermark:

@@ -16,19 +16,49 @@ from caw.watermarks.base import MISSING
 
 
 @dataclass
-class DecodeState(Rows):
-    """B rows.
+class Positions(Rows):
+    """What an evaluator reads of B texts, in the step of a model here and in `caw.Chooser`.
+
+    current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
+    """
+
+    current: Record
+    history: list[Record]
+
+    @property
+    def records(self) -> list[torch.Tensor]:
+        """The tensors of the records of p_i, p_{i-1}, ..., four each."""
+        return [tensor for record in (self.current, *self.history) for tensor in record.tensors]
+
+    def write(self, rows: torch.Tensor, records: Sequence[Record]) -> None:
+        """Put records of R rows each, of p_i, p_{i-1}, ..., into `rows` (int64 [R])."""
+        for mine, record in zip((self.current, *self.history), records, strict=True):
+            mine.write(rows, record)
+
+    def move(self, record: Record, rows: torch.Tensor | None = None) -> None:
+        """Move every row, or some (int64 [R]), to position i + 1, of which these are the records, of all rows."""
+        records = [record, self.current, *self.history]
+        for number in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten unread
+            mine, theirs = records[number + 1], records[number]
+            if rows is None:
+                for to, tensor in zip(mine.tensors, theirs.tensors, strict=True):
+                    to.copy_(tensor)
+            else:
+                mine.write(rows, theirs.take(rows))
+
+
+@dataclass
+class DecodeState(Positions):
+    """Positions of B rows, and what a step of a model here needs besides.
 
     logits: float32 [B, V], l_i, the model's own for the next position.
-    current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
-    forced: int64 [B], the next token whatever the logits say, or -1; taken once. None = there is none.
+    forced: int64 [B], the next token whatever the logits say, or -1; set by forks that change a token (`forks.py`),
+        taken by the next `Choosing.ladder`. None = there is none.
     """
 
     logits: torch.Tensor
-    current: Record
-    history: list[Record]
     pending: torch.Tensor
     pending_strength: torch.Tensor
     pending_capacity: torch.Tensor
@@ -59,16 +89,10 @@ class DecodeState(Rows):
     def batch(self) -> int:
         return self.pending.shape[0]
 
-    @property
-    def records(self) -> list[torch.Tensor]:
-        """The tensors of the records of p_i, p_{i-1}, ..., four each."""
-        return [tensor for record in (self.current, *self.history) for tensor in record.tensors]
-
     def start(self, rows: torch.Tensor, logits: torch.Tensor, records: Sequence[Record]) -> None:
         """Begin new texts in `rows` (int64 [R]): logits [R, V] of position i, records of p_i, p_{i-1}, ..."""
         self.logits[rows], self.pending[rows] = logits, MISSING
-        for kept, record in zip((self.current, *self.history), records, strict=True):
-            kept.write(rows, record)
+        self.write(rows, records)
 
     def advance_all(self, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
         """Move every row to position i + 1: its logits are rows[b] (int64 [B]) of logits [N, V], copied once.
@@ -82,14 +106,9 @@ class DecodeState(Rows):
             torch.index_select(logits, 0, rows, out=self.logits)
         else:
             self.logits.copy_(logits.index_select(0, rows))
-        records = [record, self.current, *self.history]
-        for k in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten before it is read
-            for mine, theirs in zip(records[k + 1].tensors, records[k].tensors, strict=True):
-                mine.copy_(theirs)
+        self.move(record)
 
     def advance_some(self, places: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
         """Move rows `places` (int64 [M]) to position i + 1: their logits are rows[m] (int64 [M]) of logits [N, V]."""
         self.logits.index_copy_(0, places, logits.index_select(0, rows).to(self.logits.dtype))
-        records = [record, self.current, *self.history]
-        for k in range(len(self.history), -1, -1):  # oldest first
-            records[k + 1].write(places, records[k].take(places))
+        self.move(record, places)

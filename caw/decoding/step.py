@@ -4,7 +4,7 @@ Every (watermark, policy) pair is this one loop; no watermark at all is a ladder
 from given logits is `choosing.py`; a step adds the model's forward and its cache. Kinds of steps (`steps.py`):
 
 - `EagerStep` (eager_step.py) reads a few numbers back, and skips work that would change nothing.
-- `DraftStep` (drafts/step.py) is one with drafted tokens behind the candidates.
+- `DraftStep` (drafts/verify.py) is one with drafted tokens behind the candidates.
 - `FixedStep` (capture/fixed_step.py) reads nothing back from the device, so that a CUDA graph can hold it.
 - `FusedStep` (capture/fused_step.py) is one whose `ladder` and `decide` are one operator each.
 
@@ -122,15 +122,9 @@ class Step(ABC):
         return self.choosing.record(logits, rows)
 
     def emit(
-        self,
-        state: DecodeState,
-        ladder: Ladder,
-        choice: torch.Tensor,
-        strength: torch.Tensor,
-        capacity: torch.Tensor,
-        emitted: torch.Tensor,
-        forwarded: int,
-    ) -> StepResult:
+        self, state: DecodeState, ladder: Ladder, choice: torch.Tensor, strength: torch.Tensor, capacity: torch.Tensor,
+        emitted: torch.Tensor, forwarded: int,
+    ) -> StepResult:  # fmt: skip
         """Append the chosen tokens where emitted (bool [B]) and return what the step did."""
         choosing, tokens = self.choosing, _column(ladder.candidates, choice)
         choosing.accept(tokens, emitted)
@@ -139,8 +133,8 @@ class Step(ABC):
         sound = state.current.logsumexp.isfinite()
         broken = choosing.texts.active & ~(sound & (choosing.texts.refused == 0) if self.plan.unbounded else sound)
         shown = ladder.candidates, ladder.counts, strength, capacity
-        said = LogProbs.of(state.logits, state.current, tokens) if self.plan.limits.log_probs else None
-        return StepResult(emitted, tokens, choice, *shown, broken, forwarded, said)
+        log_probs = LogProbs.of(state.logits, state.current, tokens) if self.plan.limits.log_probs else None
+        return StepResult(emitted, tokens, choice, *shown, broken, forwarded, log_probs)
 
     # What a kind of step decides ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.fused_step import FusedStep, fusible
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.proposer import Drafter, Earned, Proposer, Width
-from caw.decoding.drafts.step import DraftStep
+from caw.decoding.drafts.verify import DraftStep
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import MOST_DRAFTS, ROUNDING, exact_rows

@@ -84,15 +84,9 @@ class Texts(Rows):
 
     @classmethod
     def empty(
-        cls,
-        batch: int,
-        window: int,
-        room: int,
-        device: torch.device,
-        ends: int = 0,
-        evidence: Evidence | None = None,
+        cls, batch: int, window: int, room: int, device: torch.device, ends: int = 0, evidence: Evidence | None = None,
         penalties: Penalties | None = None,
-    ) -> Texts:
+    ) -> Texts:  # fmt: skip
         """Make B = batch rows without a text; room: N, maximum tokens of one. ends: maximum end tokens of one."""
         shapes = {"ends": (batch, ends), "streams": (batch, 2)}
         tensors = {
@@ -186,8 +180,8 @@ class Texts(Rows):
     def emit(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Append tokens int64 [B] where emitted (bool [B])."""
         place = (self.counts + self.window).clamp(max=self.padded_tokens.shape[1] - 1)[:, None]
-        kept = self.padded_tokens.gather(1, place)
-        self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))
+        before = self.padded_tokens.gather(1, place)
+        self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], before))
         self.counts += emitted
 
     def put(self, row: int, tokens: Sequence[int]) -> None:
@@ -220,9 +214,7 @@ class Texts(Rows):
         self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
 
     def fork(self, row: int, to: int) -> None:
-        """Copy row `row` to row `to`."""
-        for tensor in self.tensors:
-            tensor[to] = tensor[row]
+        super().fork(row, to)
         self.marks[to] = self.marks[row]
 
     def grow(self, room: int) -> None:
@@ -262,15 +254,8 @@ def _numbers(request: Request, ends: Sequence[int], mark: Watermark | None, widt
         "margins": row.margin,
         "keys": 0 if native is None else native.signed_key,
     }
-    if not row.do_sample:
-        return numbers
-    cuts = dict(zip(("temperatures", "top_ks", "tails", "floors"), Drawn.of(row).cuts, strict=True))
-    return (
-        numbers
-        | cuts
-        | {
-            "sampled": True,
-            "noise_keys": noise_key(row.known_seed),
-            "beginnings": mark.beginning if mark and row.begins else 0.0,
-        }
-    )
+    if row.do_sample:
+        numbers |= zip(("temperatures", "top_ks", "tails", "floors"), Drawn.of(row).cuts, strict=True)
+        beginning = mark.beginning if mark and row.begins else 0.0
+        numbers |= {"sampled": True, "noise_keys": noise_key(row.known_seed), "beginnings": beginning}
+    return numbers

@@ -132,9 +132,11 @@ class LogProbs:
 
     def of_row(self, row: int) -> TokenLogProbs:
         """Return those of a row; reads them from the device."""
-        own, *others = self.values[row].tolist()
+        chosen, *others = self.values[row].tolist()
         ids = self.ids[row].tolist()
-        return TokenLogProbs(own, tuple((token, value) for token, value in zip(ids, others, strict=True) if token >= 0))
+        return TokenLogProbs(
+            chosen, tuple((token, value) for token, value in zip(ids, others, strict=True) if token >= 0)
+        )
 
 
 @dataclass

@@ -47,16 +47,13 @@ class UndetectedError(ValueError):
 
     def of(self, text: str) -> str:
         """Return the message, with the owner's name of the text."""
-        made, what, remedy = self.receipt.attempts, "attempt", "allow more tokens or attempts"
+        count, what, remedy = self.receipt.attempts, "attempt", "allow more tokens or attempts"
         if self.receipt.rollouts is not None:
-            made, what, remedy = (
-                self.receipt.rollouts,
-                "rollout",
-                "allow more tokens or rollouts, let the guard keep less",
-            )
+            count, what = self.receipt.rollouts, "rollout"
+            remedy = "allow more tokens or rollouts, let the guard keep less"
         return (
-            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {made} {what}"
-            f"{'s' * (made != 1)} ({self.receipt.reason}); {remedy}, or use on_undetected='keep'"
+            f"every text must be detectable at {self.receipt.level:g}, {text} is not after {count} {what}"
+            f"{'s' * (count != 1)} ({self.receipt.reason}); {remedy}, or use on_undetected='keep'"
         )
 
 
@@ -110,7 +107,7 @@ class OneAttempt(Attempts):
 
 
 @dataclass
-class _Text:
+class _TextAttempts:
     """A text in progress. started: attempts; candidates: the finished ones; failed: one without tokens."""
 
     place: int
@@ -142,8 +139,8 @@ class DetectableTexts(Attempts):
         self.trial, self.efforts, self.selection, self.stops = trial, efforts, selection, stops
         self.settings, self.policy, self.greatest = settings, policy, greatest
         self.prompts, self.forget = prompts, forget
-        self.texts = [_Text(place, request) for place, request in enumerate(requests)]
-        self.owners: list[_Text] = []
+        self.texts = [_TextAttempts(place, request) for place, request in enumerate(requests)]
+        self.owners: list[_TextAttempts] = []
         self.first = [self._next(text) for text in self.texts for _ in range(selection.together)]
 
     @property
@@ -165,13 +162,13 @@ class DetectableTexts(Attempts):
             self.prompts.forget(text.request.ids)
         return self._finish(text)
 
-    def _next(self, text: _Text) -> Request:
+    def _next(self, text: _TextAttempts) -> Request:
         """Return the next attempt at a text."""
         self.owners.append(text)
         text.started += 1
         return self._attempt(text, text.started - 1)
 
-    def _attempt(self, text: _Text, number: int) -> Request:
+    def _attempt(self, text: _TextAttempts, number: int) -> Request:
         """Return an attempt at a text by its number; sampling differs between attempts, and the first uses the caller's
         seed.
         """
@@ -184,21 +181,21 @@ class DetectableTexts(Attempts):
             text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor, margin=margin)
         )
 
-    def _test(self, text: _Text, sequence: ActiveSequence) -> None:
+    def _test(self, text: _TextAttempts, sequence: ActiveSequence) -> None:
         shown, request = self.stops.shown(sequence.visible), sequence.request
         verdict = self.trial(shown, request.row.key)
         text.candidates.append(Candidate(shown, request.row.strength_factor, verdict, request, sequence))
         text.candidates.sort(key=lambda candidate: candidate.strength_factor)
 
-    def _finish(self, text: _Text) -> Finished:
+    def _finish(self, text: _TextAttempts) -> Finished:
         if not text.candidates:
             return text.place, text.failed[0], None
-        found = any_found(text.candidates)
-        if found:
+        detected = any_found(text.candidates)
+        if detected:
             chosen = self.selection.choose(text.candidates)
         else:
             chosen = min(text.candidates, key=lambda candidate: candidate.p_value)
         sequence, receipt = chosen.sequence, write_receipt(chosen, text.started, self.trial, self.policy)
-        if not found and self.settings.on_undetected == "drop":
+        if not detected and self.settings.on_undetected == "drop":
             sequence.withhold()
         return text.place, sequence, receipt

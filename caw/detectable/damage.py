@@ -47,8 +47,8 @@ def broken(old: Sequence[int], patches: Sequence[Patch], text_of: Callable[[list
         here = list(old[start:end])
         moved = [Patch(patch.start - start, patch.end - start, patch.tokens) for patch in group]
         new, shift = spliced(here, moved), 0
-        if said := damaged(text_of(here), text_of(new)):
-            return said
+        if why := damaged(text_of(here), text_of(new)):
+            return why
         for patch in moved:
             if _glued(here, new, patch.start, shift, text_of):
                 return "a word glued to the one before"
@@ -62,8 +62,8 @@ def damaged(old: str, new: str) -> str:
     for mark in theirs.keys() | ours.keys():
         if theirs[mark] != ours[mark]:
             pair = mark if mark in BRACKETS else CLOSING.get(mark, "")
-            said = f"a bracket of {pair}{BRACKETS[pair]}" if pair else mark
-            return f"{said} without its other half"
+            half = f"a bracket of {pair}{BRACKETS[pair]}" if pair else mark
+            return f"{half} without its other half"
     for name, fault in FAULTS.items():
         if _found(fault, new) - _found(fault, old):
             return name
@@ -96,7 +96,7 @@ def _groups(patches: Sequence[Patch]) -> list[list[Patch]]:
 
 def _unpaired(text: str) -> Counter[str]:
     """Count marks without their other half, each by itself."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for match in MARKS.finditer(text):
         mark = match[0]
         if tag := match["tag"] or match["block"]:
@@ -105,15 +105,15 @@ def _unpaired(text: str) -> Counter[str]:
             opening, closing = f"<{tag}>", f"</{tag}>"
             mark = closing if match["slash"] or match["edge"] == "end" else opening
         elif mark in ALIKE:
-            found[mark] ^= 1
+            counts[mark] ^= 1
             continue
         else:
             opening, closing = (mark, BRACKETS[mark]) if mark in BRACKETS else (CLOSING[mark], mark)
-        if mark == closing and found[opening]:
-            found[opening] -= 1
+        if mark == closing and counts[opening]:
+            counts[opening] -= 1
         else:
-            found[mark] += 1
-    return found
+            counts[mark] += 1
+    return counts
 
 
 def _found(fault: re.Pattern[str], text: str) -> Counter[str]:

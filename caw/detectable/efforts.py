@@ -45,10 +45,10 @@ def steered(policy: Policy, detector: Detector, watermark: Watermark | None = No
     mark = watermark or detector.mark
     if policy.target is not None or Mark(mark, policy).races:
         return policy
-    made = copy.copy(policy)  # its evaluator is not read again
+    copied = copy.copy(policy)  # its evaluator is not read again
     table = detector.weights if isinstance(detector.weights, TokenWeights) else None
-    object.__setattr__(made, "target", Target(level_of(detector.fpr, detector.watermark, mark), weights=table))
-    return made
+    object.__setattr__(copied, "target", Target(level_of(detector.fpr, detector.watermark, mark), weights=table))
+    return copied
 
 
 def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarked: bool = False) -> list[Effort]:

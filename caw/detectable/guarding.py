@@ -17,7 +17,7 @@ from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Add, Attempts, Finished
 from caw.detectable.receipts import Receipt, write_receipt
-from caw.detectable.search import Ended, Rollout, Search, TextRules
+from caw.detectable.search import Ended, GuardSearch, Rollout, TextRules
 from caw.detectable.selection import Candidate
 from caw.detectable.trial import Trial
 from caw.guard import Guard
@@ -29,7 +29,7 @@ FEW = 4  # rollouts of a text at once, where others share the batch that this kn
 
 
 @dataclass
-class _Text:
+class _TextSearch:
     """A text in progress. asked: how many sequences it has asked for."""
 
     place: int
@@ -52,13 +52,13 @@ class GuardedTexts(Attempts):
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.trial, self.stops = guard, tuple(strengths), trial, stops
         self.settings, self.policy, self.prompts = settings, policy, prompts
-        self.texts: list[_Text] = []
+        self.texts: list[_TextSearch] = []
         self.rows, self.open = 0, len(requests)  # rows of the decoder, 0 = not known; texts that are not finished
         first: list[Request] = []
-        self.owners: list[tuple[_Text, int]] = []  # of each request, in the order in which the decoder gets them
+        self.owners: list[tuple[_TextSearch, int]] = []  # of each request, in the order in which the decoder gets them
         for place, request in enumerate(requests):
-            search = Search(request, guard, self.strengths, trial, stops, settings, self.share, rules)
-            text = _Text(place, search.run(), search.stem)
+            search = GuardSearch(request, guard, self.strengths, trial, stops, settings, self.share, rules)
+            text = _TextSearch(place, search.run(), search.stem)
             [whole] = next(text.search)
             first.append(whole)
             self.texts.append(text)
@@ -106,15 +106,15 @@ class GuardedTexts(Attempts):
             add(request, ahead=True)
         return None
 
-    def _finish(self, text: _Text, ended: Ended) -> Finished:
-        sequence, found = ended.sequence, ended.verdict.found
+    def _finish(self, text: _TextSearch, ended: Ended) -> Finished:
+        sequence, detected = ended.sequence, ended.verdict.found
         chosen = Candidate(ended.text, ended.strength, ended.verdict, sequence.request, sequence)
-        receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.kept)
-        if not found and self.settings.on_undetected == "drop":
+        receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.report)
+        if not detected and self.settings.on_undetected == "drop":
             sequence.withhold()
         return self._close(text, sequence, receipt)
 
-    def _close(self, text: _Text, sequence: ActiveSequence, receipt: Receipt | None) -> Finished:
+    def _close(self, text: _TextSearch, sequence: ActiveSequence, receipt: Receipt | None) -> Finished:
         text.stem.close()
         self.open -= 1
         return text.place, sequence, receipt

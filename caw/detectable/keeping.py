@@ -32,15 +32,15 @@ class Keeping:
         self.error = ""
         self.verdicts: dict[str, bool | None] = {}
         something = self.reader is not None and reads(self.reader, unmarked)
-        said = self._said(unmarked) if something else None
-        if said is False and self.error:  # once more: tests of the caller's may have run out of time
+        verdict = self._said(unmarked) if something else None
+        if verdict is False and self.error:  # once more: tests of the caller's may have run out of time
             del self.verdicts[unmarked]
             self.error = ""
-            said = self._said(unmarked)
-        self.lost = said is False
+            verdict = self._said(unmarked)
+        self.lost = verdict is False
         if self.lost:
             self.error = self.error or REJECTED
-        self.nothing = self.reader is not None and said is None
+        self.nothing = self.reader is not None and verdict is None
         self.silent = self.reader is None or (self.nothing and something)
         self.possible: Callable[[str], bool] | None = self._possible if isinstance(self.reader, Results) else None
 
@@ -73,10 +73,10 @@ class Keeping:
         return self.verdicts[text]
 
 
-def _verdict(said: Any) -> bool | None:
+def _verdict(answer: Any) -> bool | None:
     """Return what a caller's reader says of a text. TypeError for anything that is not a verdict: a message about what
     failed would count as kept.
     """
-    if said is None or isinstance(said, bool | np.bool_):
-        return None if said is None else bool(said)
-    raise TypeError(f"keeps must return True or False, got {type(said).__name__}; use bool(...)")
+    if answer is None or isinstance(answer, bool | np.bool_):
+        return None if answer is None else bool(answer)
+    raise TypeError(f"keeps must return True or False, got {type(answer).__name__}; use bool(...)")

@@ -14,42 +14,32 @@ from caw.detectable.selection import Selection, selection_of, weakest
 from caw.detectable.trial import Trial, make_trial
 from caw.detection.detector import Detector
 from caw.models.facts import ModelFacts
-from caw.policies import Policy
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.mark import Mark
 from caw.settings import Settings
-from caw.watermarks import Signature, Watermark
+from caw.watermarks import Signature
 
 
 def plan_attempts(
-    requests: Sequence[Request],
-    facts: ModelFacts,
-    watermark: Watermark | None,
-    policy: Policy,
-    settings: Settings,
-    *,
-    model: Any,
-    stops: StopStrings,
-    detector: Detector | None,
-    kept: PromptCache | None,
-    reader: Signature | None = None,
-) -> Attempts:
+    requests: Sequence[Request], facts: ModelFacts, mark: Mark, settings: Settings, *, model: Any, stops: StopStrings,
+    detector: Detector | None, prompts: PromptCache | None, reader: Signature | None = None,
+) -> Attempts:  # fmt: skip
     """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
 
     reader: the caller's watermark, which the test reads; None = the one that marks.
     """
     if settings.level is None:
         refuse_idle(settings, *(["detector"] if detector is not None else []))
-        return OneAttempt(requests, policy, kept)
-    known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)
+        return OneAttempt(requests, mark.policy, prompts)
+    watermark = None if mark.watermark is None else mark.watermark.with_vocabulary(facts.vocab_size)
     most = max((min(request.budget, request.row.max_new_tokens) for request in requests), default=1)
-    tested = known if reader is None or reader is watermark else reader
+    tested = watermark if reader is None or reader is mark.watermark else reader
     trial = make_trial(settings, detector, tested, stops.tokenizer, most)
-    assert known is not None
-    policy = steered(policy, trial.detector, known)
+    assert watermark is not None
+    policy = steered(mark.policy, trial.detector, watermark)
     check_guarded(settings, [request.row.do_sample for request in requests])
     return attempts_of(
-        requests, trial, Mark(known, policy), settings, stops, prompts=kept, shared=facts.mesh is None,
+        requests, trial, Mark(watermark, policy), settings, stops, prompts=prompts, shared=facts.mesh is None,
         selection=selection_of(settings.select, settings.best_of, model),
     )  # fmt: skip
 
@@ -77,8 +67,8 @@ def attempts_of(
     selection = selection or Selection(weakest)
     planned = efforts(watermark, policy, settings, unmarked=selection.unmarked)
     # processes that split a model keep different prompts; one attempt reads each prompt once anyway
-    own = shared and prompts is None and len(planned) > 1
+    apart = shared and prompts is None and len(planned) > 1
     return DetectableTexts(
-        requests, trial, planned, selection, stops, settings, policy, PromptCache() if own else prompts, forget=own,
+        requests, trial, planned, selection, stops, settings, policy, PromptCache() if apart else prompts, forget=apart,
         greatest=greatest,
     )  # fmt: skip

@@ -103,11 +103,7 @@ class Receipt:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the receipt for JSON."""
-        return {
-            f.name: dict(value) if isinstance(value, Mapping) else value
-            for f in dataclasses.fields(self)
-            for value in (getattr(self, f.name),)
-        }
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_dict(cls, value: Any) -> Receipt:
@@ -121,7 +117,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Kept:
+class GuardReport:
     """What a guard did. name: what it keeps. changes: stretches of the text that are not the unmarked one's. error: the
     last one of the caller's own reader, else empty. kept: whether it is; None = there was nothing of that kind to keep.
     rolled: tokens of the rollouts. subkey: the one that the text was changed under.
@@ -142,7 +138,7 @@ def text_digest(text: str) -> str:
 
 
 def write_receipt(
-    chosen: Candidate, attempts: int, trial: Trial, policy: Policy, guarded: Kept | None = None
+    chosen: Candidate, attempts: int, trial: Trial, policy: Policy, guarded: GuardReport | None = None
 ) -> Receipt:
     """Write the receipt of the candidate to return. guarded: what its guard did, None without one."""
     detector = trial.under(chosen.request.row.key)
@@ -173,18 +169,18 @@ def write_receipt(
     )
 
 
-def _of_mark(trial: Trial, chosen: Candidate, guarded: Kept | None) -> dict[str, Any]:
+def _of_mark(trial: Trial, chosen: Candidate, guarded: GuardReport | None) -> dict[str, Any]:
     """The fields of what marked a text."""
     if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
         return {}
-    own = trial.marking(chosen.request.row)
-    part: dict[str, Any] = {} if own is trial.mark else {"family": own.name}
-    if not isinstance(own, FormattedList) or own.tried == range(1):
+    part_mark = trial.marking(chosen.request.row)
+    part: dict[str, Any] = {} if part_mark is trial.mark else {"family": part_mark.name}
+    if not isinstance(part_mark, FormattedList) or part_mark.tried == range(1):
         return part
-    return {**part, "subkey": own.subkey if guarded is None else guarded.subkey, "subkeys": own.subkeys}
+    return {**part, "subkey": part_mark.subkey if guarded is None else guarded.subkey, "subkeys": part_mark.subkeys}
 
 
-def _of_guard(guarded: Kept) -> dict[str, Any]:
+def _of_guard(guarded: GuardReport) -> dict[str, Any]:
     """The fields of a guarded text."""
     return {
         "keeps": guarded.name, "kept": guarded.kept, "changes": guarded.changes,
@@ -194,10 +190,10 @@ def _of_guard(guarded: Kept) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of this library and of the packages that affect its texts."""
-    found = {"caw": caw.__version__}
+    numbers = {"caw": caw.__version__}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:  # a detector needs neither
             continue
-    return found
+    return numbers

@@ -20,13 +20,13 @@ from statistics import NormalDist
 from typing import Any, Protocol
 
 from caw.decoding.along import MarkedChoice
-from caw.decoding.forks import Fork, Reading, ReadSequence, Stem
+from caw.decoding.forks import Fork, ReadRequest, ReadSequence, Stem
 from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.keeping import Keeping
-from caw.detectable.receipts import Kept
+from caw.detectable.receipts import GuardReport
 from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.guard import Guard
@@ -38,11 +38,8 @@ from caw.watermarks import Watermark
 
 NORMAL = NormalDist()
 ROLLOUT = 3.0  # nats that a rollout counts as
-SURE, DOUBT, UNSURE = (
-    0.7,
-    0.15,
-    3.0,
-)  # chance that a change rejoins: what entropy takes from it, per nat, up to how many
+# chance that a change rejoins, what entropy takes from it, per nat, and up to how many
+SURE, DOUBT, UNSURE = 0.7, 0.15, 3.0
 LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
 
 # A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)
@@ -57,7 +54,7 @@ class Ended:
     sequence: ActiveSequence
     text: str
     verdict: Verdict
-    kept: Kept
+    report: GuardReport
     strength: float = 0.0
 
 
@@ -120,7 +117,7 @@ class TextRules(Protocol):
         """Tell whether tokens, without an end token, are allowed: as a whole text if it ended, else as a beginning."""
 
 
-class Search:
+class GuardSearch:
     """A generator (`run`) that yields requests and is sent their sequences, in any order.
 
     Args:
@@ -266,9 +263,9 @@ class Search:
             possible=self._possible if self.keeping.possible else None,
         )  # fmt: skip
 
-    def _reading(self, tokens: Sequence[int]) -> Reading:
+    def _reading(self, tokens: Sequence[int]) -> ReadRequest:
         asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
-        return Reading(
+        return ReadRequest(
             asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
             strengths=self.strengths, mark=self._mark,
         )  # fmt: skip
@@ -276,9 +273,9 @@ class Search:
     @property
     def _mark(self) -> Mark | None:
         """What marks the text: the request's own, or its one sub-key if there are several."""
-        own = self.own.mark
+        mark = self.own.mark
         several = self.trial.marking(self.request.row).family > 1
-        return Mark(own, FixedStrength()) if several and isinstance(own, Watermark) else self.request.mark
+        return Mark(mark, FixedStrength()) if several and isinstance(mark, Watermark) else self.request.mark
 
     # Proposals --------------------------------------------------------------------------------------------------------
 
@@ -314,8 +311,8 @@ class Search:
         if sequence.error:
             return None
         end = rejoined(old, tokens, place, self.guard.rejoin)
-        own = sequence.finish_reason == "eos" or self.stops.reached(tokens)
-        if end is None and own and len(old) - place <= self.guard.horizon:
+        ended = sequence.finish_reason == "eos" or self.stops.reached(tokens)
+        if end is None and ended and len(old) - place <= self.guard.horizon:
             end = len(old)  # it came to an end of its own, near the old one: nothing is copied
         if end is None:
             return None
@@ -388,28 +385,29 @@ class Search:
 
     def _ended(self, base: Version, done: _Progress) -> Ended:
         version, before = done.best, self.unmarked
-        made, trace, at, changes = SequenceTrace(), list[TokenTrace](), 0, 0
+        whole, trace, at, changes = SequenceTrace(), list[TokenTrace](), 0, 0
         old = list(before.trace) if self.traces else []
         for one in sorted(done.taken, key=lambda one: one.patch.start):
             changes += not changes or one.patch.start > at
             trace += [*old[at : one.patch.start], *one.trace]
             at = one.patch.end
         for each in [*trace, *old[at:]][: len(version.tokens)]:
-            made.append(each)
-        made.drafts = before.trace.drafts
+            whole.append(each)
+        whole.drafts = before.trace.drafts
         reason = before.finish_reason
         if reason == "length" and self.stops.reached(version.tokens):
             reason = "stop"
-        sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, made, finish_reason=reason)
+        sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, whole, finish_reason=reason)
         same = version.tokens == before.tokens
         keeping = self.keeping
         holds, error = (True, "") if keeping is None else (keeping.verdict(version.text), keeping.error)
-        own = self.own.mark
-        kept = Kept(
-            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled, getattr(own, "subkey", 0)
+        mark = self.own.mark
+        report = GuardReport(
+            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled,
+            getattr(mark, "subkey", 0),
         )  # fmt: skip
         verdict = self.trial(version.text, self.request.row.key)  # by the whole detector
-        return Ended(sequence, version.text, verdict, kept, max((one.strength for one in done.taken), default=0.0))
+        return Ended(sequence, version.text, verdict, report, max((one.strength for one in done.taken), default=0.0))
 
 
 @dataclass

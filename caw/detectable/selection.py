@@ -135,8 +135,8 @@ def selection_of(select: str | Choice, best_of: int, model: Any) -> Selection:
         return Selection(select, settled=select.settled, unmarked=True)
     if select == "weakest":  # it is found first by itself: those that are stronger need not be made
         return Selection(weakest)
-    own = Likeliest(model) if isinstance(select, str) else lambda candidates: _chosen(select, candidates)
-    return Selection(own, together=best_of)
+    choose = Likeliest(model) if isinstance(select, str) else lambda candidates: _chosen(select, candidates)
+    return Selection(choose, together=best_of)
 
 
 def _chosen(select: Choice, candidates: Sequence[Candidate]) -> Candidate:

@@ -36,12 +36,12 @@ class Patch:
 
 def spliced(old: Sequence[int], patches: Sequence[Patch]) -> list[int]:
     """Return the text with patches that do not meet."""
-    made: list[int] = []
+    tokens: list[int] = []
     at = 0
     for patch in sorted(patches, key=lambda patch: patch.start):
-        made += [*old[at : patch.start], *patch.tokens]
+        tokens += [*old[at : patch.start], *patch.tokens]
         at = patch.end
-    return [*made, *old[at:]]
+    return [*tokens, *old[at:]]
 
 
 def most_gain(patches: Sequence[tuple[Patch, float]]) -> list[int]:

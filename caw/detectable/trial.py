@@ -64,11 +64,11 @@ class Trial:
         if whole.watermark.family == 1:
             return Trial(whole, self.edits, part)
         weights = whole.weights
-        own = weights if isinstance(weights, TextWeights) and weights.are_for(part) else None
+        part_weights = weights if isinstance(weights, TextWeights) and weights.are_for(part) else None
         level = level_of(float(whole.fpr), whole.watermark, part)
-        [result] = replace(whole, watermark=part, fpr=level, weights=own)([text])
+        [result] = replace(whole, watermark=part, fpr=level, weights=part_weights)([text])
         alone_mark = part.under_subkey(result.subkey or 0)
-        detector = replace(whole, watermark=alone_mark, fpr=alone(level, part.family), weights=own)
+        detector = replace(whole, watermark=alone_mark, fpr=alone(level, part.family), weights=part_weights)
         return Trial(detector, self.edits, alone_mark)
 
     def __call__(self, text: str, key: Any = None) -> Verdict:
@@ -81,8 +81,8 @@ class Trial:
             drawn = detector([without_words(text, self.edits, draw) for draw in range(DRAWS)])
             hits, needed = sum(one.is_watermarked for one in drawn), DETECTED_SHARE * DRAWS
             if hits < needed:
-                said = f"with {100 * self.edits:g} % of its words deleted it is detected in {hits} of {DRAWS} draws"
-                return Verdict(False, f"{said}, {needed:g} are needed", result)
+                share = f"with {100 * self.edits:g} % of its words deleted it is detected in {hits} of {DRAWS} draws"
+                return Verdict(False, f"{share}, {needed:g} are needed", result)
         return Verdict(True, "", result)
 
 
@@ -129,8 +129,8 @@ def make_trial(
         )
     part = watermark.part_for(settings)
     check_reach(part, level_of(level, theirs, part), most_tokens)
-    own = tokenizer if detector.tokenizer is None else detector.tokenizer
-    return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits, watermark)
+    reader = tokenizer if detector.tokenizer is None else detector.tokenizer
+    return Trial(replace(detector, tokenizer=reader, fpr=level), settings.edits, watermark)
 
 
 def beyond_reach(watermark: Signature, level: float, most_tokens: int) -> int:

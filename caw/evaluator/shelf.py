@@ -8,7 +8,7 @@ from pathlib import Path
 from caw.defaults import BETA, BETA_BY_MODEL
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
-UNIVERSAL = "universal"  # the shipped evaluator for models without one of their own
+UNIVERSAL = "universal-window00"  # for models without one of their own: it looks at no next position, so it is free
 
 
 def plain_name(name: str | Path) -> str:

@@ -14,7 +14,7 @@ from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.integrations.profiles import Profile
 from caw.models import load_tokenizer
 from caw.policies import CapacityPolicy
-from caw.policies.recommended import Facts, mark_of
+from caw.policies.recommended import mark_of
 from caw.settings import DRAWING
 
 FILTERS = DRAWING[3:]  # which engines name as this library does
@@ -137,6 +137,6 @@ class EngineTexts:
 
     def _tokenizer_for(self, profile: Profile) -> Any:
         """The engine's tokenizer, loaded for an evaluator alone that has yet to read it and may be used here."""
-        _, policy = mark_of(profile.watermark, profile.policy, RowSettings(), Facts())
+        _, policy = mark_of(profile.watermark, profile.policy, RowSettings())
         reads = isinstance(policy, CapacityPolicy) and not policy.looks_ahead and policy.network.lacks_classes
         return load_tokenizer(self.tokenizer, self.revision) if reads and self.tokenizer is not None else None

@@ -29,7 +29,7 @@ from caw.io.json_files import read_settings
 from caw.io.show import shown, shown_variable
 from caw.policies import Policy
 from caw.policies.names import POLICIES, make_policy
-from caw.policies.recommended import Facts, mark_of
+from caw.policies.recommended import mark_of
 from caw.settings import Sampling
 from caw.watermarks import Signature
 from caw.watermarks.keys import read_key
@@ -120,7 +120,7 @@ def _profile(name: str, said: Any, keys: Any) -> Profile:
         if "policy" not in said:
             return Profile(name, watermark, None)
         policy = make_policy(**named(said["policy"], "policy", POLICIES))
-        mark_of(watermark, policy, Sampling(), Facts())  # refuses one beside a rule
+        mark_of(watermark, policy, Sampling())  # refuses one beside a rule
         return Profile(name, watermark, policy)
     except KeyError as error:
         raise ValueError(f"{where}: its policy has no parameter {error}; leave it out") from None

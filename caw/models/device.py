@@ -9,7 +9,8 @@ from caw.io.show import shown
 if TYPE_CHECKING:  # takes seconds to import
     import torch
 
-DTYPES = ("float32", "bfloat16", "float16")
+SUMS = "float32-sums"  # matrices as the checkpoint has them, in 16 bits, and everything else in float32
+DTYPES = ("float32", "bfloat16", "float16", SUMS)
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
@@ -40,9 +41,21 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
         return torch.bfloat16 if device.type != "cpu" or _fast_bfloat16() else torch.float32
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {shown(dtype)}; use 'auto'")
-    found = getattr(torch, dtype)
+    found = getattr(torch, "float32" if dtype == SUMS else dtype)
     assert isinstance(found, torch.dtype)
     return found
+
+
+def keeps_halves(dtype: str | torch.dtype, device: torch.device) -> bool:
+    """Tell whether matrices of 16 bits stay beside float32: asked for, or by "auto" on a CPU that takes float32.
+
+    Raises ValueError where they were asked for on another device.
+    """
+    import torch
+
+    if str(dtype) == SUMS and device.type != "cpu":
+        raise ValueError(f"dtype={SUMS!r} is for a CPU, found {device}; use 'bfloat16'")
+    return str(dtype) == SUMS or (str(dtype) == "auto" and resolve_dtype(dtype, device) == torch.float32)
 
 
 def _fast_bfloat16() -> bool:

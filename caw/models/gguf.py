@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 from caw.io.files import cache_root, content_mark
+from caw.models.cache_folders import filled_once
 from caw.models.ends import end_token_ids
-from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
 from caw.requirements import require, there
 
-CACHE_VERSION, SETTINGS_VERSION = 3, 4
+CACHE_VERSION, SETTINGS_VERSION = 3, 5
 
 
 def is_gguf(place: Path) -> bool:
@@ -51,7 +51,7 @@ def require_gguf_packages() -> None:
 
 def dequantized(file: Path) -> str:
     """Return the folder with the float32 model of a .gguf file, created by the first call."""
-    return made_once(cache_folder(file), lambda work: _convert(file, work))
+    return filled_once(cache_folder(file), lambda work: _convert(file, work))
 
 
 def _convert(file: Path, work: Path) -> None:

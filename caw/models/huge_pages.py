@@ -5,7 +5,9 @@ processor does not prefetch across pages. Linux provides 2 MB pages on request, 
 or start in the middle of one, so they are placed one after another in areas that hold many.
 """
 
+import ctypes
 import mmap
+import sys
 
 import torch
 
@@ -51,3 +53,13 @@ def _new_area(least: int) -> mmap.mmap | None:
     except OSError:  # a kernel without them
         return None
     return area
+
+
+def forget(read: torch.Tensor) -> None:
+    """Let the system reclaim the whole pages of a tensor that nobody reads again, on Linux: of a file that is mapped,
+    they would stay until its last tensor is freed.
+    """
+    begin = -(-read.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    count = (read.data_ptr() + read.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+    if sys.platform == "linux" and count > 0:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(count), mmap.MADV_DONTNEED)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caw.forking import survive_forks
-from caw.models.device import resolve_device, resolve_dtype
+from caw.models.device import keeps_halves, resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
-from caw.models.gguf import cache_folder, dequantized, is_gguf
+from caw.models.gguf import cache_folder, dequantized, is_gguf, settings_place
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantization import FILE_WEIGHTS, check_quantization, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name
@@ -34,8 +34,10 @@ def load_model(
         name: "smollm2-135m" (the demo model, no network), a .gguf file (also one without that ending, such as a blob
             of Ollama's), a folder, or a hub id.
         device: "cpu", "cuda", ...; None = CUDA if available.
-        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
-            "float16" or a torch.dtype.
+        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else "float32-sums"), "float32",
+            "bfloat16", "float16", a torch.dtype, or "float32-sums": float32 whose matrices stay in the 16 bits of a
+            checkpoint that has them, with the same texts. For a CPU and models whose layers run as one operator;
+            others are plain float32. Such a model neither moves nor saves.
         quantization: None = weights of that dtype, but "file" for a .gguf file on a CPU where "auto" would be float32.
             "file": the 4-bit and 8-bit blocks of a .gguf file directly, on a CPU, with the results of its dequantized
             float32 model. "file-fast": the same, with inputs of products rounded to 8 bits. "int8", "int4": any
@@ -49,6 +51,17 @@ def load_model(
     (`CAW_CACHE`, default ~/.cache/caw): its tokenizer, and its weights if dequantized. Warns if a .gguf file is
     dequantized because its blocks cannot be used directly.
     """
+    return _load(name, device, dtype, quantization)
+
+
+def load_for_command(name: str | Path, device: str, dtype: str, quantization: str | None) -> tuple[Any, Any]:
+    """`load_model` for a command, whose first word waits for it: of our own modules (`llamas`) on a CPU, if these
+    compute the model and an earlier start wrote its settings (`CAW_CACHE`).
+    """
+    return _load(name, device, dtype, quantization, own=True)
+
+
+def _load(name: str | Path, device: Any, dtype: Any, quantization: str | None, own: bool = False) -> Any:
     require_name(name)
     require("torch", "loading a model")
     place = resolve_device(device)
@@ -58,24 +71,51 @@ def load_model(
     if quantization is not None:
         check_quantization(quantization, source, place, dtype)
         if place.type == "cpu":
-            return _load_quantized(name, source, quantization)
-    model, tokenizer = _load_dense(name, source, resolve_dtype(dtype, place))
+            return _load_quantized(name, source, quantization, own)
+    own = own and place.type == "cpu"
+    if keeps_halves(dtype, place):
+        return _named(name, *_load_halves(name, source, own))
+    model, tokenizer = _load_dense(name, source, resolve_dtype(dtype, place), own)
     return _named(name, model.to(place) if quantization is None else _packed(model, quantization, place), tokenizer)
 
 
-def _load_dense(name: str | Path, source: Path, dtype: str | torch.dtype) -> Any:
+def _load_dense(name: str | Path, source: Path, dtype: Any, own: bool = False) -> Any:
     """Return model, on a CPU, and tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     if is_gguf(source):
         folder, local = dequantized(source), True
     else:
         folder, local = folder_or_hub_id(name)
     survive_forks()
+    if own and local:
+        from caw.models.remembered import read_again, remember
+
+        if (found := read_again(Path(folder), dtype)) is not None:
+            return found[0].eval().requires_grad_(False), found[1]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     with quiet(), one_sentence(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
+    if own and local:
+        remember(Path(folder), dtype, model, tokenizer)
     return model.eval().requires_grad_(False), tokenizer
+
+
+def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
+    """Return the model on matrices of 16 bits where its checkpoint has them all, otherwise in float32."""
+    import torch
+
+    from caw import ops
+    from caw.models.halves import can_keep, keep_halves
+
+    if not is_gguf(source) and not ops.missing_extension():
+        model, tokenizer = _load_dense(name, source, "auto")
+        if can_keep(model, folder_or_hub_id(name)[0]):
+            model = keep_halves(model)
+            give_back()
+            model.save_pretrained = _refuse_saving
+            return model, tokenizer
+    return _load_dense(name, source, torch.float32, own)
 
 
 def _packed(model: Any, quantization: str, device: torch.device) -> Any:
@@ -101,11 +141,11 @@ def _named(name: str | Path, model: Any, tokenizer: Any) -> Any:
     return model, tokenizer
 
 
-def _load_quantized(name: str | Path, source: Path, quantization: str) -> Any:
+def _load_quantized(name: str | Path, source: Path, quantization: str, own: bool) -> Any:
     """Return the model with quantized weights on a CPU."""
     survive_forks()
     if quantization in FILE_WEIGHTS:
-        return _load_file(name, source, fast=quantization == "file-fast")
+        return _load_file(name, source, quantization == "file-fast", own)
     # these import torch, which the help of a command would wait for
     import torch
 
@@ -121,11 +161,11 @@ def _load_quantized(name: str | Path, source: Path, quantization: str) -> Any:
     return _named(name, model, tokenizer)
 
 
-def _load_file(name: str | Path, source: Path, fast: bool) -> Any:
+def _load_file(name: str | Path, source: Path, fast: bool, own: bool) -> Any:
     """Return the model on the blocks of a .gguf file."""
     from caw.models.gguf_file import GGUFFile
     from caw.models.gguf_kinds import require_model
-    from caw.models.gguf_settings import settings_folder, settings_tokenizer
+    from caw.models.gguf_settings import settings_folder, settings_model, settings_tokenizer
     from caw.models.gguf_tokenizer import check_tokenizer
     from caw.models.quantized_gguf import quantized_model
 
@@ -133,7 +173,7 @@ def _load_file(name: str | Path, source: Path, fast: bool) -> Any:
     file = GGUFFile(source)
     require_model(file)
     check_tokenizer(file)
-    model = quantized_model(file, fast=fast)
+    model = quantized_model(file, fast, settings_model(settings_place(source)) if own else None)
     folder = settings_folder(file)
     with quiet(), one_sentence(name):
         tokenizer = settings_tokenizer(folder)

@@ -82,3 +82,35 @@ class QuantizedEmbedding(HalfEmbedding):
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the dequantized rows of these ids."""
         return ops.unpack_rows(self.packed, ids.reshape(-1), self.inputs).view(*ids.shape, self.inputs)
+
+
+def replace_matrices(
+    model: Any,
+    linear: type[QuantizedLinear],
+    table: type[HalfEmbedding],
+    takes: Callable[[Any], bool],
+    packed: Callable[[torch.Tensor, bool], torch.Tensor],
+) -> Any:
+    """Replace the layers `takes` accepts, in place; everything else becomes float32. Shared matrices stay shared.
+
+    packed: of a weight, and whether it is first of all an embedding's. Each matrix is freed before the next, so that
+    memory never holds all of them twice.
+    """
+    found: dict[int, list[str]] = {}  # names, not layers, which would keep their matrices alive
+    for name, module in model.named_modules():
+        if takes(module):
+            found.setdefault(module.weight.data_ptr(), []).append(name)
+    for names in found.values():
+        module = model.get_submodule(names[0])
+        made = packed(module.weight.data, isinstance(module, torch.nn.Embedding))
+        for name in names:
+            parent, _, own = name.rpartition(".")
+            module = model.get_submodule(name)
+            shape, scale = module.weight.shape, getattr(module, "scalar_embed_scale", 1.0)
+            if isinstance(module, torch.nn.Embedding):
+                module = table(made, *shape, scale)
+            else:
+                module = linear(made, *shape, None if module.bias is None else module.bias.data.float())
+            setattr(model.get_submodule(parent), own, module)
+    model.config.dtype = torch.float32
+    return model.float()

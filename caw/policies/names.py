@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # PyTorch takes a second to import
 
 
 @dataclass(frozen=True)
-class Entry:
+class PolicyEntry:
     """class_name: in `caw.policies`. parameters: user-visible names, each with the argument of the class that it sets.
 
     needed: the parameter without a default, "" = none.
@@ -25,10 +25,10 @@ class Entry:
 TARGET = {"target": "target"}
 # in Python `strength` is what a policy does, so that its argument is called value
 POLICIES = {
-    "fixed": Entry("FixedStrength", {"strength": "value", **TARGET}),
-    "entropy": Entry("EntropyThreshold", {"nats": "nats", "strength": "value", **TARGET}, needed="nats"),
-    "logit-delta": Entry("LogitDeltaThreshold", {"gap": "gap", "strength": "value", **TARGET}, needed="gap"),
-    "capacity": Entry("CapacityPolicy", {"theta": "theta", "beta": "beta", "evaluator": "evaluator", **TARGET}),
+    "fixed": PolicyEntry("FixedStrength", {"strength": "value", **TARGET}),
+    "entropy": PolicyEntry("EntropyThreshold", {"nats": "nats", "strength": "value", **TARGET}, needed="nats"),
+    "logit-delta": PolicyEntry("LogitDeltaThreshold", {"gap": "gap", "strength": "value", **TARGET}, needed="gap"),
+    "capacity": PolicyEntry("CapacityPolicy", {"theta": "theta", "beta": "beta", "evaluator": "evaluator", **TARGET}),
 }
 
 
@@ -36,8 +36,8 @@ def make_policy(name: str, **parameters: Any) -> Policy:
     """Build the policy of a name in POLICIES. Raises what its class raises, KeyError for other parameters."""
     entry = POLICIES[name]
     arguments = {entry.parameters[parameter]: value for parameter, value in parameters.items()}
-    made: Policy = getattr(importlib.import_module("caw.policies"), entry.class_name)(**arguments)
-    return made
+    policy: Policy = getattr(importlib.import_module("caw.policies"), entry.class_name)(**arguments)
+    return policy
 
 
 def policy_name(policy: Policy) -> str:

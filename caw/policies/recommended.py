@@ -34,15 +34,6 @@ RowT = TypeVar("RowT", bound=Sampling)
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known where a request is made. level: p-value at which texts are tested before they leave, None = they
-    are not.
-    """
-
-    level: float | None = None
-
-
-@dataclass(frozen=True)
 class Recommended(Signature):
     """The rule to use if nothing speaks for another: which watermark marks a text, and under which policy.
 
@@ -89,15 +80,15 @@ class Recommended(Signature):
         """The watermark of greedy texts."""
         return KGW(self.secret)
 
-    def of(self, sampling: Sampling, facts: Facts) -> Mark:
-        """Return what marks a text that is chosen like this.
+    def of(self, sampling: Sampling, level: float | None = None) -> Mark:
+        """Return what marks a text that is chosen like this. level: p-value at which texts are tested, None = no test.
 
         Raises what `CapacityPolicy` raises for an evaluator that cannot be loaded.
         """
         watermark = self.part_for(sampling)
         if watermark is self.drawn:
             return Mark(watermark, FixedStrength(1.0))
-        target = self.level_of_each(self.target if facts.level is None else min(facts.level, self.target))
+        target = self.level_of_each(self.target if level is None else min(level, self.target))
         if self.evaluator is None:
             return Mark(watermark, FixedStrength(1.0, target=target))
         return Mark(watermark, CapacityPolicy(self.evaluator, target=target))
@@ -119,7 +110,7 @@ class Recommended(Signature):
         return self.parts[number]
 
 
-def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Mark:
+def mark_of(watermark: Any, policy: Any, sampling: Sampling, level: float | None = None) -> Mark:
     """Return what marks a text that is chosen like this: a caller's watermark and policy (None = the plain watermark),
     or what a rule says.
 
@@ -132,7 +123,7 @@ def mark_of(watermark: Any, policy: Any, sampling: Sampling, facts: Facts) -> Ma
             f"a Recommended brings its own policies, got {type(policy).__name__} as well; leave policy out, or give "
             "caw.KGW or caw.EXP"
         )
-    return watermark.of(sampling, facts)
+    return watermark.of(sampling, level)
 
 
 def row_of(watermark: Any, row: RowT) -> RowT:
@@ -165,9 +156,9 @@ class Marks:
     race: Mark | None
 
     @classmethod
-    def of(cls, watermark: Any, policy: Any, facts: Facts) -> Marks:
+    def of(cls, watermark: Any, policy: Any, level: float | None = None) -> Marks:
         """Return the marks of a caller's watermark and policy; raises what `mark_of` raises."""
-        main, race = (mark_of(watermark, policy, Sampling(do_sample=drawn), facts) for drawn in (False, True))
+        main, race = (mark_of(watermark, policy, Sampling(do_sample=drawn), level) for drawn in (False, True))
         return cls(watermark, main, None if race.watermark is main.watermark else race)
 
     def kind(self, sampling: Sampling) -> Mark:

@@ -35,11 +35,11 @@ class Answer(Response):
     """
 
     def __init__(
-        self, order: Order, shape: Shape, settings: ServerSettings, metrics: Metrics, told: StreamOptions
+        self, order: Order, shape: Shape, settings: ServerSettings, metrics: Metrics, usage: StreamOptions
     ) -> None:
         super().__init__()
         self.path = ""
-        self.order, self.shape, self.settings, self.metrics, self.told = order, shape, settings, metrics, told
+        self.order, self.shape, self.settings, self.metrics, self.usage = order, shape, settings, metrics, usage
         self.begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,9 +98,9 @@ class Answer(Response):
             if not self.begun:
                 await self._begin(send, 200, EVENTS)
             events.append(self.shape.chunk(self.order, piece))
-            counts = {"usage": usage(self.order)} if self.told.continuous_usage_stats else {}
+            counts = {"usage": usage(self.order)} if self.usage.continuous_usage_stats else {}
             await self._send(send, _body(b"".join(_event(one | counts) for one in events)))
-        if self.told.include_usage:
+        if self.usage.include_usage:
             await self._send(send, _body(_event(self.shape.usage_chunk(self.order))))
         await self._send(send, _body(DONE, last=True))
 

@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from caw.serve.answering import Answer
+from caw.serve.body_limits import BodyLimits
 from caw.serve.contracts import Tenant
+from caw.serve.description import PATH, describe
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
-from caw.serve.guard import Guard
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
@@ -81,7 +82,7 @@ def make_app(service: Service) -> FastAPI:
     metrics = Metrics(service.engine)
     settings = service.settings
     hosts = {*LOOPBACK, "[::1]"} if settings.local and not settings.proxies else None
-    app.add_middleware(Guard, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
+    app.add_middleware(BodyLimits, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
     _add_errors(app, metrics)
     _add_status(app, service, metrics)
     _add_texts(app, service, metrics)
@@ -94,14 +95,14 @@ def make_app(service: Service) -> FastAPI:
 
 
 async def _client(request: Request) -> Tenant:
-    found: Tenant = await request.app.state.service.tenant(_bearer(request))
-    return found
+    tenant: Tenant = await request.app.state.service.tenant(_bearer(request))
+    return tenant
 
 
 async def _asker(request: Request) -> Tenant | None:
     bearer = _bearer(request)
-    found: Tenant | None = await request.app.state.service.visitor() if bearer is None else await _client(request)
-    return found
+    tenant: Tenant | None = await request.app.state.service.visitor() if bearer is None else await _client(request)
+    return tenant
 
 
 # found before a body is looked into: strangers cost no more than reading it
@@ -110,7 +111,12 @@ Asker = Annotated[Tenant | None, Depends(_asker)]
 
 
 def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the path that tests texts."""
+    """Add the path that tests texts, and the one that describes their mark."""
+    described = encoded(describe(service.planned))
+
+    @app.get(PATH)
+    async def description() -> Response:
+        return Response(described, media_type="application/json")
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
@@ -199,13 +205,14 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        said = str(error.detail)
+        why = str(error.detail)
         if error.status_code == UNKNOWN:
             paths = sorted({each.path for each in app.routes if isinstance(each, APIRoute)}, key=len, reverse=True)
             asked = re.sub("/+", "/", request.url.path).rstrip("/")  # as of a base URL with a slash or a part too many
+            asked = re.sub("/v1/responses(/.*)?$", "/v1/chat/completions", asked)  # OpenAI's newer interface
             meant = [path for path in paths if "{" not in path and asked.endswith(path.removeprefix("/v1") or path)]
-            said = f"this server has no such path; use {meant[0] if meant and asked else ', '.join(sorted(paths))}"
-        answer = await refused(request, ApiError(error.status_code, said))
+            why = f"this server has no such path; use {meant[0] if meant and asked else ', '.join(sorted(paths))}"
+        answer = await refused(request, ApiError(error.status_code, why))
         answer.headers.update(error.headers or {})  # which methods a path has
         return answer
 

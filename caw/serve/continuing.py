@@ -84,8 +84,8 @@ class Continuations:
         return part
 
     def _mac(self, packed: bytes, about: Sequence[str]) -> bytes:
-        said = json.dumps(list(about)).encode()
-        return hmac.new(self._secret, DOMAIN + len(said).to_bytes(8, "big") + said + packed, hashlib.sha256).digest()
+        head = json.dumps(list(about)).encode()
+        return hmac.new(self._secret, DOMAIN + len(head).to_bytes(8, "big") + head + packed, hashlib.sha256).digest()
 
 
 def prompt_digest(ids: Sequence[int]) -> str:

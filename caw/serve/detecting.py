@@ -63,18 +63,19 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the response of `/v1/detect`."""
-        told: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
-        found = self.found
-        if found is None:
-            return told
+        answer: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
+        search = self.found
+        if search is None:
+            return answer
         matches = [
             {"key_id": name, "p_value": float(result.p_value), "scored": result.num_scored}
             | ({} if result.subkey is None else {"subkey": result.subkey})
             | ({} if result.family is None else {"family": result.family})
-            for name, result in found.results.items()
+            for name, result in search.results.items()
         ]
-        return told | {
-            "p_value": found.p_value, "level": found.fpr, "tokens": found.tokens, "keys": self.keys, "matches": matches,
+        return answer | {
+            "p_value": search.p_value, "level": search.fpr, "tokens": search.tokens, "keys": self.keys,
+            "matches": matches,
         }  # fmt: skip
 
 
@@ -99,8 +100,8 @@ class Detection:
         Raises ApiError for a text that cannot be tested, and above the rate limit.
         """
         if not 0 < len(text) <= MAX_LETTERS or not is_unicode(text):
-            said = f"text must be 1 to {MAX_LETTERS} characters of valid Unicode; send a part of it"
-            raise ApiError(BAD, said, parameter="text")
+            why = f"text must be 1 to {MAX_LETTERS} characters of valid Unicode; send a part of it"
+            raise ApiError(BAD, why, parameter="text")
         if tenant is None and not (self.rates.allows(asker_of(address)) and self.all.allows(EVERYBODY)):
             raise ApiError(
                 BUSY, "rate limit for requests without an API key exceeded; try again in a minute", code="rate_limit"
@@ -126,19 +127,21 @@ class Detection:
         search = self._search(tenant)
         if search is None:
             raise ApiError(404, "no public keys to test for; ask the operator for an API key")
-        [found] = search([text])
-        if found.error:
-            raise ApiError(BAD, found.error, parameter="text")
+        [result] = search([text])
+        if result.error:
+            raise ApiError(BAD, result.error, parameter="text")
         if tenant is None:
-            return _coarse(found)
-        mark = search.watermarks[search.names.index(found.likeliest)]
-        mark = part_of(mark, None if found.nearest is None else found.nearest.family)
+            return _coarse(result)
+        mark = search.watermarks[search.names.index(result.likeliest)]
+        mark = part_of(mark, None if result.nearest is None else result.nearest.family)
         green = mark.null_moments[0] if isinstance(mark, GreenList) else None
         drawn: tuple[Stretch, ...] = ()
-        if draw and found.nearest is not None:
-            drawn = tuple(islice(stretches(found.nearest, mark, self.planned.tokenizer), MOST_DRAWN + 1))
-        cut, holds = len(drawn) > MOST_DRAWN, "" if found.nearest is None else listed(found.nearest.undone)
-        return Finding(_verdict(found), found.message, found, len(search.names), green, drawn[:MOST_DRAWN], cut, holds)
+        if draw and result.nearest is not None:
+            drawn = tuple(islice(stretches(result.nearest, mark, self.planned.tokenizer), MOST_DRAWN + 1))
+        cut, holds = len(drawn) > MOST_DRAWN, "" if result.nearest is None else listed(result.nearest.undone)
+        return Finding(
+            _verdict(result), result.message, result, len(search.names), green, drawn[:MOST_DRAWN], cut, holds
+        )
 
     def _search(self, tenant: Tenant | None) -> KeySearch | None:
         """Return the prepared keys of an asker; None if there are none."""
@@ -155,23 +158,23 @@ class Detection:
         return search
 
 
-def _verdict(found: KeySearchResult) -> str:
-    return MARKED if found.is_watermarked else SHORT if found.is_undecided else NONE
+def _verdict(result: KeySearchResult) -> str:
+    return MARKED if result.is_watermarked else SHORT if result.is_undecided else NONE
 
 
-def _coarse(found: KeySearchResult) -> Finding:
+def _coarse(result: KeySearchResult) -> Finding:
     """Return the public's result."""
-    verdict = SHORT if found.tokens < LEAST_TOKENS else _verdict(found)
-    said = {
+    verdict = SHORT if result.tokens < LEAST_TOKENS else _verdict(result)
+    sentence = {
         MARKED: "The text carries a mark of this service.",
         NONE: "No mark of this service was found. This does not tell who wrote the text.",
         SHORT: "The text is too short to decide.",
     }[verdict]
     # what the text holds is no secret of ours; what each reading of it scored is, so no number is told
-    parts = () if found.nearest is None else found.nearest.undone
+    parts = () if result.nearest is None else result.nearest.undone
     holds = listed([part.lstrip("0123456789, ") for part in parts])
     return Finding(
-        verdict, f"{said} It contains {holds}: it was tested with and without." if holds else said, undone=holds
+        verdict, f"{sentence} It contains {holds}: it was tested with and without." if holds else sentence, undone=holds
     )
 
 
@@ -181,12 +184,12 @@ MOST = 10_000  # askers in the LRU cache
 def asker_of(address: str) -> str:
     """Return the identity behind an address: for IPv6 its /64, because one user has 2^64 addresses there."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
 
 
 class Rates:

@@ -1,24 +1,27 @@
 """The thread that owns the model: texts join and leave its batch between steps."""
 
+from __future__ import annotations
+
 import asyncio
 import dataclasses
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from caw.decoding.decoder import Decoder
-from caw.decoding.forks import Fork, Reading
+from caw.decoding.forks import Fork, ReadRequest
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
 from caw.decoding.request import ActiveSequence, Request
+from caw.decoding.waiting import Waiting
 from caw.decoding.warping import Warping
 from caw.detectable.attempts import Attempts
 from caw.serve.errors import BAD
 from caw.serve.grammars import Grammar, RowMasks
-from caw.serve.inbox import Inbox, LiveWaiting
+from caw.serve.inbox import Inbox
 from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.thinking import Thinking
 
@@ -44,7 +47,7 @@ class _Making:
         """Process the text's existing start, and return the request for the decoder."""
         self.request = request
         self.thinking = self.job.thinking() if self.job.thinking else None
-        self.grammar = self.job.grammar() if self.job.grammar and not isinstance(request, Reading) else None
+        self.grammar = self.job.grammar() if self.job.grammar and not isinstance(request, ReadRequest) else None
         if self.grammar is not None:
             self.grammar.go_on(request.begun)
         if self.thinking is None or not request.begun:
@@ -69,15 +72,13 @@ class Engine:
         self, model: Any, plan: Plan, most: int, *, shared: bool = False, kind: type[Decoder] = Decoder
     ) -> None:
         self.kind = kind
-        self.model, self.plan = (
-            model,
-            dataclasses.replace(plan, keep_rows=True, portioned=may_portion(plan) and exact_rows(model)),
-        )
+        portioned = may_portion(plan) and exact_rows(model)
+        self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True, portioned=portioned)
         if not plan.captured:  # a captured step cannot ask what a text may go on with
-            own = plan.warper
-            if isinstance(own, Warping):
-                own = dataclasses.replace(own, sparse=True, native=plan.kernels.native)
-            self.plan = dataclasses.replace(self.plan, warper=RowMasks(own, self._grammar))
+            warper = plan.warper
+            if isinstance(warper, Warping):
+                warper = dataclasses.replace(warper, sparse=True, native=plan.kernels.native)
+            self.plan = dataclasses.replace(self.plan, warper=RowMasks(warper, self._grammar))
         self.inbox, self.tokens, self.failed = Inbox(most, plan.batch, shared=shared), 0, ""
         self._making: dict[int, _Making] = {}
         self._outbox: list[tuple[Job, News]] = []
@@ -141,10 +142,7 @@ class Engine:
 
     def _decode(self) -> None:
         """Decode until the inbox is closed."""
-        waiting = LiveWaiting(
-            self.plan, self.inbox, self._settle, self._admit, self._gone, self._tenant_of, self._rows_held
-        )
-        self._decoder = decoder = self.kind(self.model, self.plan, LOG.info, waiting)
+        self._decoder = decoder = self.kind(self.model, self.plan, LOG.info, LiveWaiting(self))
         for sequence in decoder.run((), self._token):
             self._finished(sequence)
 
@@ -154,9 +152,9 @@ class Engine:
         self._decoder = None
         for job in jobs:
             self._tell(job, Failed(reason))
-        self._settle()
+        self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Deliver all news to the event loop at once."""
         if self._outbox:
             news, self._outbox = self._outbox, []
@@ -175,16 +173,16 @@ class Engine:
         if not job.cancelled:
             self._outbox.append((job, news))
 
-    def _tenant_of(self, number: int) -> str:
+    def tenant_of(self, number: int) -> str:
         return self._making[number].job.tenant
 
-    def _rows_held(self) -> Counter[str]:
+    def rows_of_tenants(self) -> Counter[str]:
         """Return the number of batch rows of each tenant."""
         assert self._decoder is not None
         numbers = [row.index for row in self._decoder.rows if row is not None] + self._decoder.portions.numbers
-        return Counter(map(self._tenant_of, numbers))
+        return Counter(map(self.tenant_of, numbers))
 
-    def _gone(self, number: int) -> bool:
+    def drops(self, number: int) -> bool:
         """Return whether a request was abandoned; it is then dropped."""
         job = self._making[number].job
         if not (job.cancelled or job.over or self._abandoned):
@@ -193,7 +191,7 @@ class Engine:
         self._tell(job, Failed("the server is shutting down; try again later"))
         return True
 
-    def _admit(self, job: Job) -> None:
+    def admit(self, job: Job) -> None:
         """Queue a job's first attempt."""
         try:
             attempts = job.tested() if job.tested else None
@@ -225,8 +223,8 @@ class Engine:
         if job.cancelled or job.over or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
         if job.streams:
-            said = sequence.log_probs[-1] if sequence.log_probs else None
-            self._tell(job, Token(sequence.tokens[-1], said))
+            log_probs = sequence.log_probs[-1] if sequence.log_probs else None
+            self._tell(job, Token(sequence.tokens[-1], log_probs))
         ended = making.attempts is not None and making.attempts.ended(sequence)
         return ended or job.stops.reached(sequence.tokens)
 
@@ -264,7 +262,7 @@ class Engine:
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))
-        elif job.cancelled or attempts is None:
+        elif job.cancelled or attempts is None or (job.exempt is not None and job.exempt(sequence)):
             self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, None))
         else:
             self._test(job, attempts, making.place, sequence)
@@ -285,6 +283,50 @@ class Engine:
         if done is not None:
             _, sequence, receipt = done
             self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, receipt))
+
+
+class LiveWaiting(Waiting):
+    """A queue whose decoder runs until the inbox is closed: with an empty batch it waits for a job."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.plan)
+        self.engine, self.inbox = engine, engine.inbox
+        self._ahead: set[int] = set()
+
+    def add(self, request: Request, *, ahead: bool = False) -> int:
+        number = super().add(request, ahead=ahead)
+        if ahead:
+            self._ahead.add(number)
+        return number
+
+    def take(self, most: int) -> list[tuple[int, Request]]:
+        """Return retries first, then one request per row: the oldest of the tenant with the fewest rows."""
+        rows, taken = self.engine.rows_of_tenants(), list[tuple[int, Request]]()
+        while self.requests and len(taken) < most:
+            order = ((one[0] not in self._ahead, rows[self.engine.tenant_of(one[0])], place) for place, one in
+                     enumerate(self.requests))  # fmt: skip
+            place = min(order)[-1]
+            taken.append(self.requests[place])
+            del self.requests[place]
+            self._ahead.discard(taken[-1][0])
+            rows[self.engine.tenant_of(taken[-1][0])] += 1
+        return taken
+
+    def gone(self, number: int) -> bool:
+        return self.engine.drops(number)
+
+    def more(self, *, idle: bool) -> bool:
+        while True:
+            self.engine.settle()
+            for job in self.inbox.take(wait=idle and not self.requests):
+                self.engine.admit(job)
+            self.requests = deque(one for one in self.requests if not self.engine.drops(one[0]))
+            self._ahead.intersection_update(number for number, _ in self.requests)
+            if not idle or self.requests:
+                return True
+            if self.inbox.closed:
+                self.engine.settle()
+                return False
 
 
 def _deliver(news: Sequence[tuple[Job, News]]) -> None:

@@ -105,13 +105,13 @@ class GrammarRules:
         at: dict[int, list[int]] = {}
         for number, (place, _) in enumerate(changes):
             at.setdefault(place, []).append(number)
-        found = [False] * len(changes)
+        verdicts = [False] * len(changes)
         for place, token in enumerate(text[: last + 1]):
             for number in at.get(place, ()):
-                found[number] = grammar.matcher.validate_tokens([changes[number][1]]) == 1
+                verdicts[number] = grammar.matcher.validate_tokens([changes[number][1]]) == 1
             if grammar.matcher.try_consume_tokens([token]) != 1:
                 break
-        return found
+        return verdicts
 
     def keeps(self, text: Sequence[int], *, ended: bool) -> bool:
         """Tell whether tokens are a text of the schema: a whole one if it ended, else a beginning."""
@@ -141,8 +141,8 @@ class Grammars:
         """
         text, where = json.dumps(OBJECT if schema is None else schema), "tools" if compact else "response_format"
         if len(text) > MAX_SCHEMA:
-            said = f"a schema may have at most {MAX_SCHEMA} characters, got {len(text)}; simplify it"
-            raise ApiError(BAD, said, parameter=where)
+            why = f"a schema may have at most {MAX_SCHEMA} characters, got {len(text)}; simplify it"
+            raise ApiError(BAD, why, parameter=where)
         try:
             grammar = self.matcher.grammar_from_json_schema(text, overrides=COMPACT if compact else RULES)
         except ValueError as error:
@@ -155,8 +155,8 @@ class Grammars:
 
 
 def _refused(reason: str, where: str) -> ApiError:
-    said = f"unsupported schema: {(reason.splitlines() or [''])[0][:200]!a}; change it"
-    return ApiError(BAD, said, parameter=where)
+    why = f"unsupported schema: {(reason.splitlines() or [''])[0][:200]!a}; change it"
+    return ApiError(BAD, why, parameter=where)
 
 
 class RowMasks:
@@ -171,9 +171,9 @@ class RowMasks:
 
     def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
         """Return logits float32 [B, V] with -inf for forbidden tokens; the same tensor if all are allowed."""
-        found = [(row, grammar) for row in range(logits.shape[0]) if (grammar := self.of(row)) is not None]
-        if found:
-            rows = torch.tensor([row for row, _ in found], device=logits.device)
-            allowed = torch.stack([grammar.allowed() for _, grammar in found]).to(logits.device)
+        bound = [(row, grammar) for row in range(logits.shape[0]) if (grammar := self.of(row)) is not None]
+        if bound:
+            rows = torch.tensor([row for row, _ in bound], device=logits.device)
+            allowed = torch.stack([grammar.allowed() for _, grammar in bound]).to(logits.device)
             logits = logits.index_copy(0, rows, logits[rows].masked_fill(~allowed, -torch.inf))
         return logits if self.inner is None else self.inner(logits, texts)

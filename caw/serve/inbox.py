@@ -1,16 +1,13 @@
 """The queue between the request threads and the decoding thread, with fair scheduling of tenants.
 
 A busy tenant cannot lock out others: a tenant may use at most as much of the queue as it leaves free, and a free row
-goes to the tenant with the fewest rows.
+goes to the tenant with the fewest rows (`engine.LiveWaiting`).
 """
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from caw.decoding.plan import Plan
-from caw.decoding.request import Request
-from caw.decoding.waiting import Waiting
 from caw.serve.job import Job
 
 
@@ -82,63 +79,3 @@ class Inbox:
         with self._changed:
             self.closed = True
             self._changed.notify()
-
-
-class LiveWaiting(Waiting):
-    """A queue whose decoder runs until the inbox is closed: with an empty batch it waits for a job.
-
-    Args:
-        settle: called before each step and before waiting. admit: called with each new job.
-        gone: whether a request was abandoned, by its number. whose: its tenant, by its number.
-        held: rows of each tenant.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        inbox: Inbox,
-        settle: Callable[[], None],
-        admit: Callable[[Job], None],
-        gone: Callable[[int], bool],
-        whose: Callable[[int], str],
-        held: Callable[[], Counter[str]],
-    ) -> None:
-        super().__init__(plan)
-        self.inbox, self.settle, self.admit, self._gone = inbox, settle, admit, gone
-        self.whose, self.held = whose, held
-        self._ahead: set[int] = set()
-
-    def add(self, request: Request, *, ahead: bool = False) -> int:
-        number = super().add(request, ahead=ahead)
-        if ahead:
-            self._ahead.add(number)
-        return number
-
-    def take(self, most: int) -> list[tuple[int, Request]]:
-        """Return retries first, then one request per row: the oldest of the tenant with the fewest rows."""
-        held, taken = self.held(), list[tuple[int, Request]]()
-        while self.requests and len(taken) < most:
-            order = ((one[0] not in self._ahead, held[self.whose(one[0])], place) for place, one in
-                     enumerate(self.requests))  # fmt: skip
-            place = min(order)[-1]
-            taken.append(self.requests[place])
-            del self.requests[place]
-            self._ahead.discard(taken[-1][0])
-            held[self.whose(taken[-1][0])] += 1
-        return taken
-
-    def gone(self, number: int) -> bool:
-        return self._gone(number)
-
-    def more(self, *, idle: bool) -> bool:
-        while True:
-            self.settle()
-            for job in self.inbox.take(wait=idle and not self.requests):
-                self.admit(job)
-            self.requests = deque(one for one in self.requests if not self._gone(one[0]))
-            self._ahead.intersection_update(number for number, _ in self.requests)
-            if not idle or self.requests:
-                return True
-            if self.inbox.closed:
-                self.settle()
-                return False

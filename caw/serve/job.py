@@ -44,11 +44,11 @@ class Job:
     """A text in progress.
 
     request: for the decoder. stops: of its text. streams: whether to report every token, or only the end. tested:
-    creates the tests and retries of the text; None = no test. thinking: created for each attempt, follows its unmarked
-    thinking section; None = everything is marked. grammar: created for each attempt, restricts the text; None =
-    anything. listen: called in the event loop with each piece of news, in order. cancelled: set by `Engine.cancel`; no
-    more news follows. over: set once it has ended, however many of its sequences are still decoded. tenant: for fair
-    scheduling.
+    creates the tests and retries of the text; None = no test. exempt: whether a finished text needs none. thinking:
+    created for each attempt, follows its unmarked sections; None = everything is marked. grammar: created for each
+    attempt, restricts the text; None = anything. listen: called in the event loop with each piece of news, in order.
+    cancelled: set by `Engine.cancel`; no more news follows. over: set once it has ended, however many of its sequences
+    are still decoded. tenant: for fair scheduling.
     """
 
     request: Request
@@ -56,6 +56,7 @@ class Job:
     streams: bool
     listen: Callable[[News], None]
     tested: Callable[[], Attempts] | None = None
+    exempt: Callable[[ActiveSequence], bool] | None = None
     thinking: Callable[[], Thinking] | None = None
     grammar: Callable[[], Grammar] | None = None
     tenant: str = ""

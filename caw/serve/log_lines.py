@@ -29,12 +29,12 @@ class LogLines:
     def failed(self, what: str, error: BaseException) -> None:
         """Log a failure by its caught error; what: the kind of event, one of few."""
         ours = type(error) in EXPECTED or isinstance(error, OSError)
-        said = " ".join(str(error).split()) or type(error).__name__
+        why = " ".join(str(error).split()) or type(error).__name__
         if not ours:  # with its traceback, always: nobody knows yet what it is
             self.log.error("%s", what, exc_info=error)
         elif (left_out := self._turn(what)) is not None:
             before = f" ({left_out} more in the last minute not shown)" if left_out else ""
-            self.log.error("%s: %s%s", what, said, before)
+            self.log.error("%s: %s%s", what, why, before)
 
     def _turn(self, what: str) -> int | None:
         """Return None if a kind of event has used up its lines, otherwise the number skipped since the last one."""

@@ -26,9 +26,9 @@ class Marking:
 
     key_id: of the marking key, "" if unmarked. unmarked: why, "" if marked. factor: of the policy's strength, 0 if
     unmarked. margin: added to the z of the policy's target. level: p-value at which finished texts are tested
-    under their key, None = no test. strict: whether to send only detected texts. thinks: whether thinking sections are
-    left unmarked. fewest: minimum tokens of a text that is called marked. strict_from: minimum tokens of a text that
-    `strict` refuses.
+    under their key, None = no test. strict: whether to send only detected texts. thinks, spares: whether thinking
+    sections, calls within a text are left unmarked. fewest: minimum tokens of a text that is called marked.
+    strict_from: minimum tokens of a text that `strict` refuses.
     """
 
     key_id: str
@@ -40,6 +40,7 @@ class Marking:
     thinks: bool
     fewest: int = 1
     strict_from: int = 0
+    spares: bool = False
 
     @property
     def marked(self) -> bool:
@@ -66,18 +67,10 @@ class Marking:
 
 
 def marking_of(
-    tenant: Tenant,
-    settings: ServerSettings,
-    policy: Policy,
-    fewest: int = 1,
-    *,
-    parts: int = 1,
-    mark: Watermark | None = None,
-    max_tokens: int,
-    wants: bool | None,
-    json: bool = False,
-    tools: bool = False,
-) -> Marking:
+    tenant: Tenant, settings: ServerSettings, policy: Policy, fewest: int = 1, *, parts: int = 1,
+    mark: Watermark | None = None, max_tokens: int, wants: bool | None, json: bool = False, tools: bool = False,
+    offered: bool = False,
+) -> Marking:  # fmt: skip
     """Return how a request is marked.
 
     The level of the tenant's rules is over all keys that detection tries; a text's level under its own key is
@@ -86,7 +79,7 @@ def marking_of(
     fewest: from `fewest_marked`. parts: families of marks among which detection divides a level. mark: the one
     that marks, whose sub-keys divide it too; None = one without. max_tokens: maximum
     tokens of each text, including what it continues. wants: the client's request, None = none. json: whether the texts
-    are in JSON mode. tools: whether they are calls.
+    are in JSON mode. tools: whether they are calls. offered: whether they may have calls.
 
     Raises ApiError if the tenant may not have what the client requests, and if the tenant's rules exceed the server's
     plan.
@@ -119,6 +112,7 @@ def marking_of(
         and not (json or tools),  # JSON begins at once, in whatever section the template has opened
         fewest,
         rules.strict_from,
+        offered and rules.exempt_tools and wants is not True,
     )
 
 
@@ -136,7 +130,7 @@ def _margin(level: float | None, policy: Policy, mark: Watermark | None) -> floa
     target = read_target(policy.target)
     if target is None or level is None:
         return 0.0
-    own = Target(level)
+    wanted = Target(level)
     if mark is not None:
-        own, target = lone_target(own, mark), lone_target(target, mark)
-    return max(0.0, own.quantile - target.quantile)
+        wanted, target = lone_target(wanted, mark), lone_target(target, mark)
+    return max(0.0, wanted.quantile - target.quantile)

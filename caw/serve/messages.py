@@ -95,12 +95,12 @@ class Message(Strict, extra="allow"):
         for name, value in (self.model_extra or {}).items():
             allowed = SILENT.get(name, ())
             if allowed is not ANYTHING and not any((type(value), value) == (type(one), one) for one in allowed):
-                said = f"{name[:64]!a} of a message is not supported; leave it out"
-                raise ApiError(BAD, said, parameter=place)
+                why = f"{name[:64]!a} of a message is not supported; leave it out"
+                raise ApiError(BAD, why, parameter=place)
         silent = self.role == "assistant" and bool({"content", "tool_calls"} & self.model_fields_set)
         if self.content is None and not silent:
-            said = f"a message of role {self.role!a} must have content, got none; send text"
-            raise ApiError(BAD, said, parameter=place)
+            why = f"a message of role {self.role!a} must have content, got none; send text"
+            raise ApiError(BAD, why, parameter=place)
 
     def as_template(self) -> dict[str, Any]:
         """Return the message for a chat template."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from caw.serve.errors import ApiError
 from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking
+from caw.serve.offers import Offer
 from caw.serve.tools import Calls
 from caw.serve.unfolding import Unfolding
 
@@ -81,7 +82,7 @@ class TextOrder:
 class Piece:
     """More of a text. choice: its number. finish: finish reason, "" until the end.
 
-    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none.
+    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none; calls: read from the text.
     """
 
     choice: int
@@ -91,6 +92,7 @@ class Piece:
     receipt: str
     marked: bool = False
     continuation: str = ""
+    calls: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(eq=False)
@@ -99,8 +101,8 @@ class Order:
 
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
-    all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call, None =
-    none. lines: of the log.
+    all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call or may
+    call, None = none. lines: of the log.
     """
 
     id: str
@@ -115,7 +117,7 @@ class Order:
     news: asyncio.Queue[tuple[int, News]]
     register: set[Order] = field(repr=False)
     beginnings: Beginnings = field(repr=False)
-    calls: Calls | None = None
+    calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     texts: list[TextOrder] = field(default_factory=list)
 
@@ -141,16 +143,16 @@ class Order:
             for choice, news in (await self._next()).items():
                 text = self.texts[choice]
                 tokens = [one for one in news if isinstance(one, Token)]
-                said = text.unfolding.add([one.id for one in tokens]) if tokens else ""
+                more = text.unfolding.add([one.id for one in tokens]) if tokens else ""
                 if isinstance(news[-1], Failed):
                     raise ApiError(news[-1].status, news[-1].reason)
                 text.tokens += len(tokens)
                 if isinstance(news[-1], Done):
                     text.done, left = news[-1], left - 1
                     if self.stream:
-                        yield await self._finish(choice, said, tokens)
-                elif said or (tokens and self.alternatives is not None):
-                    yield Piece(choice, said, tokens, "", "")
+                        yield await self._finish(choice, more, tokens)
+                elif more or (tokens and self.alternatives is not None):
+                    yield Piece(choice, more, tokens, "", "")
         if not self.stream:
             for choice in range(len(self.texts)):
                 self._check(self.texts[choice])
@@ -162,12 +164,12 @@ class Order:
         first = [await self.news.get()]
         while not self.news.empty():
             first.append(self.news.get_nowait())
-        found: dict[int, list[News]] = {}
+        by_choice: dict[int, list[News]] = {}
         for choice, news in first:
-            found.setdefault(choice, []).append(news)
-        return found
+            by_choice.setdefault(choice, []).append(news)
+        return by_choice
 
-    async def _finish(self, choice: int, said: str, tokens: Sequence[Token]) -> Piece:
+    async def _finish(self, choice: int, more: str, tokens: Sequence[Token]) -> Piece:
         """Return the last piece of a text, once its receipt is closed."""
         text = self.texts[choice]
         done = text.done
@@ -189,7 +191,7 @@ class Order:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
         again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
-        return Piece(choice, said + rest, tokens, finish, text.begun.id, text.marked, again)
+        return Piece(choice, more + rest, tokens, finish, text.begun.id, text.marked, again)
 
     def _check(self, text: TextOrder) -> None:
         """Raise ApiError for a text that must not be sent."""
@@ -197,12 +199,14 @@ class Order:
         detected = receipt is not None and receipt.detected
         if text.done is not None and len(text.done.sequence.tokens) < self.marking.strict_from:
             return
+        if text.done is not None and text.job.exempt is not None and text.job.exempt(text.done.sequence):
+            return
         if self.marking.strict and detected and receipt and not text.carries(self.marking, receipt.p_value):
-            said = (
+            reason = (
                 f"this server sends only marked texts, in which the mark chooses at least {self.marking.fewest} tokens"
                 "; ask for a longer text, and leave out what dictates its tokens"
             )
-            raise ApiError(500, said, code="undetected")
+            raise ApiError(500, reason, code="undetected")
         if self.marking.strict and not detected:
             why = "" if receipt is None else f" ({receipt.reason})"
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")

@@ -93,7 +93,7 @@ async def _fields(request: Request) -> Mapping[str, str]:
         raise ApiError(BAD, "the form could not be read; paste the text here")
     try:
         body = (await request.body()).decode("ascii")
-        found = parse_qs(body, keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
+        fields = parse_qs(body, keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
     except ValueError:  # bytes that are no text, or more fields
         raise ApiError(BAD, "the form could not be read; paste the text here") from None
-    return {name: values[0].replace("\r\n", "\n") for name, values in found.items()}
+    return {name: values[0].replace("\r\n", "\n") for name, values in fields.items()}

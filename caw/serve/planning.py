@@ -5,7 +5,7 @@ import functools
 import secrets
 from typing import Any
 
-from caw.arguments import check_arguments
+from caw.arguments import check_model, checked_mark
 from caw.decoding.plan import Plan, make_plan
 from caw.decoding.request import Request
 from caw.decoding.row_settings import RowLimits, RowSettings
@@ -23,7 +23,7 @@ from caw.models.sampling import model_sampling
 from caw.policies import Policy
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.mark import Mark
-from caw.policies.recommended import Facts, Marks
+from caw.policies.recommended import Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
@@ -51,16 +51,9 @@ class Planned:
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        watermark: Signature,
-        policy: Policy | None,
-        settings: ServerSettings,
-        *,
-        max_memory: str | None = None,
-        compile: bool = False,
-    ) -> None:
+        self, model: Any, tokenizer: Any, watermark: Signature, policy: Policy | None, settings: ServerSettings, *,
+        max_memory: str | None = None, compile: bool = False,
+    ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.facts = facts = ModelFacts.of(model, tokenizer)
         positions = facts.positions or settings.max_length
@@ -72,11 +65,10 @@ class Planned:
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.level
-        marks = Marks.of(self.watermark, policy, Facts(level))
-        main, policy = marks.main
+        marks = Marks.of(self.watermark, policy, level)
+        main, policy = checked_mark(marks.main, facts, tokenizer, sampled=True)
+        check_model(facts, self.sampling)
         assert main is not None
-        policy = check_arguments(facts, tokenizer, main, policy, None, self.sampling)
-        Mark(main, policy).check_beginning(sampled=True)
         if level is not None:
             check_strong(policy, main)
             policy = steered(policy, Detector(tokenizer, self.watermark, level), main)
@@ -93,11 +85,11 @@ class Planned:
             logit_bias=True, counts_open=True,
         )  # fmt: skip
         # how fast one tenant's text is made must not say what is in another's
-        own = Settings(
+        settings = Settings(
             max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile,
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
-        return make_plan(self.facts, *self.marks.main, own, limits, self.settings.batch, race=self.marks.race)
+        return make_plan(self.facts, *self.marks.main, settings, limits, self.settings.batch, race=self.marks.race)
 
     def mark_of(self, key: MarkKey) -> Signature:
         """Return the watermark of a key, whether or not this server marks with it."""

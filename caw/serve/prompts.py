@@ -57,7 +57,8 @@ class PromptReader:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ApiError(BAD, "the model has no chat template; use /v1/completions", parameter="messages")
         messages = [message.as_template() for message in asked.messages]
-        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()] if asked.calls is not None else None
+        told = asked.calls is not None or asked.offered
+        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()] if told else None
         variables = asked.chat_template_kwargs or {}
         try:
             check_variables(self.tokenizer, variables)
@@ -78,8 +79,8 @@ class PromptReader:
         if not ids:
             raise ApiError(BAD, "the prompt must have at least one token, got none; add some text", parameter="prompt")
         if not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            said = f"token ids must be below {self.vocab_size}; use the model's own tokenizer"
-            raise ApiError(BAD, said, parameter="prompt")
+            why = f"token ids must be below {self.vocab_size}; use the model's own tokenizer"
+            raise ApiError(BAD, why, parameter="prompt")
         return list(ids)
 
 

@@ -12,7 +12,7 @@ from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
 from caw.serve.messages import Message
 from caw.serve.strict import Strict, sentence
-from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
+from caw.serve.tools import Calls, Function, Tool, ToolChoice, calls_of
 from caw.settings import (
     DRAWING,
     MAX_BIAS,
@@ -55,12 +55,12 @@ def _prompt(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         return check(value)
     except ValidationError:
         pass
-    found = "something else"
+    given = "something else"
     if isinstance(value, list):
         kinds = sorted({KINDS.get(type(one), "others") for one in value})
-        found = f"a list of {len(value)}: {' mixed with '.join(kinds)}"
+        given = f"a list of {len(value)}: {' mixed with '.join(kinds)}"
     expected = f"text, a list of token ids, or a list of up to {MAX_PROMPTS} texts or lists of token ids"
-    raise sentence(f"a prompt must be {expected}, got {found}; send one of these")
+    raise sentence(f"a prompt must be {expected}, got {given}; send one of these")
 
 
 SAMPLED = (*DRAWING, *PENALTIES[:3])
@@ -96,7 +96,7 @@ class ResponseFormat(Strict):
         return self.json_schema.keeps if self.json_schema is not None else None
 
 
-class Sampling(Strict, extra="allow"):
+class RequestBody(Strict, extra="allow"):
     """Parameters of both kinds of request. watermark and continuation are this server's own: False requests unmarked
     text, and the token of a truncated answer continues it.
 
@@ -130,15 +130,15 @@ class Sampling(Strict, extra="allow"):
         others = self.model_extra or {}
         if self.continuation is not None:
             others = {name: value for name, value in others.items() if CONTINUING.get(name) is not value}
-            if self.count > 1 or self.calls is not None:
-                said = "a continuation requires n = 1 and no tools; leave them out"
-                raise ApiError(BAD, said, parameter="continuation")
+            if self.count > 1 or self.calls is not None or self.offered:
+                why = "a continuation requires n = 1 and no tools; leave them out"
+                raise ApiError(BAD, why, parameter="continuation")
         refuse_unserved(others, self.neutral)
         self._check_sampling()
         form = self.response_format
         if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
-            said = "response_format must have a json_schema exactly if its type is json_schema; fix it"
-            raise ApiError(BAD, said, parameter="response_format")
+            why = "response_format must have a json_schema exactly if its type is json_schema; fix it"
+            raise ApiError(BAD, why, parameter="response_format")
         good = all(0 < len(stop) <= MAX_STOP_LENGTH and is_unicode(stop) for stop in self.stops)
         if len(self.stops) > MAX_STOPS or not good:
             kind = f"up to {MAX_STOPS} valid Unicode strings of 1 to {MAX_STOP_LENGTH} characters"
@@ -146,12 +146,12 @@ class Sampling(Strict, extra="allow"):
 
     def _check_sampling(self) -> None:
         if self.do_sample and self.temperature is not None and self.temperature < MIN_TEMPERATURE:
-            said = "do_sample true requires a temperature above 0, got 0; leave one of them out"
-            raise ApiError(BAD, said, parameter="do_sample")
+            why = "do_sample true requires a temperature above 0, got 0; leave one of them out"
+            raise ApiError(BAD, why, parameter="do_sample")
         for name, value in (self.logit_bias or {}).items():
             if not (name.isascii() and name.isdigit() and len(name) <= 10) or not -MAX_BIAS <= value <= MAX_BIAS:
-                said = f"logit_bias must map token ids to numbers in [-{MAX_BIAS:g}, {MAX_BIAS:g}], got "
-                raise ApiError(BAD, f"{said}{name[:20]!a}: {value:g}; fix it", parameter="logit_bias")
+                why = f"logit_bias must map token ids to numbers in [-{MAX_BIAS:g}, {MAX_BIAS:g}], got "
+                raise ApiError(BAD, f"{why}{name[:20]!a}: {value:g}; fix it", parameter="logit_bias")
 
     def sampling(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return sampling arguments of `RowSettings`; defaults: for omitted parameters.
@@ -161,16 +161,16 @@ class Sampling(Strict, extra="allow"):
         temperature 1.
         """
         named = {name: getattr(self, name) for name in SAMPLED}
-        own = {**defaults, **{name: value for name, value in named.items() if value is not None}}
-        samples = own.pop("do_sample", True) if self.do_sample is not None or self.temperature is None else True
-        temperature = own.pop("temperature", 1.0)
-        own.pop("do_sample", None)
-        cut = {"top_k": own.get("top_k", 0), "top_p": own.get("top_p", 1.0), "min_p": own.get("min_p", 0.0)}
+        values = {**defaults, **{name: value for name, value in named.items() if value is not None}}
+        samples = values.pop("do_sample", True) if self.do_sample is not None or self.temperature is None else True
+        temperature = values.pop("temperature", 1.0)
+        values.pop("do_sample", None)
+        cut = {"top_k": values.get("top_k", 0), "top_p": values.get("top_p", 1.0), "min_p": values.get("min_p", 0.0)}
         samples = samples and not leaves_one_token(temperature=temperature, **cut)
         bias = {int(name): value for name, value in (self.logit_bias or {}).items()}
         return {
-            **own, "do_sample": samples, "temperature": temperature if samples else 1.0,
-            "top_k": max(0, own.get("top_k", 0)), "logit_bias": bias or None,
+            **values, "do_sample": samples, "temperature": temperature if samples else 1.0,
+            "top_k": max(0, values.get("top_k", 0)), "logit_bias": bias or None,
         }  # fmt: skip
 
     @property
@@ -193,6 +193,11 @@ class Sampling(Strict, extra="allow"):
         return None
 
     @property
+    def offered(self) -> tuple[Function, ...]:
+        """Functions that the texts may call."""
+        return ()
+
+    @property
     def count(self) -> int:
         """Number of requested texts."""
         return self.n or 1
@@ -203,7 +208,7 @@ class Sampling(Strict, extra="allow"):
         raise NotImplementedError
 
 
-class CompletionRequest(Sampling):
+class CompletionRequest(RequestBody):
     """`/v1/completions`."""
 
     neutral: ClassVar[dict[str, Any]] = {"add_special_tokens": (True,)}
@@ -216,7 +221,7 @@ class CompletionRequest(Sampling):
         return self.logprobs
 
 
-class ChatRequest(Sampling):
+class ChatRequest(RequestBody):
     """`/v1/chat/completions`. chat_template_kwargs: variables of the chat template, such as enable_thinking."""
 
     # templates write a text's first tokens themselves
@@ -228,11 +233,16 @@ class ChatRequest(Sampling):
     top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MAX_VARIABLES)
 
     @property
     def calls(self) -> Calls | None:
         return calls_of(self.tools, self.tool_choice)
+
+    @property
+    def offered(self) -> tuple[Function, ...]:
+        return tuple(tool.function for tool in self.tools or ()) if self.tool_choice in (None, "auto") else ()
 
     @property
     def alternatives(self) -> int | None:
@@ -242,9 +252,9 @@ class ChatRequest(Sampling):
         super().check()
         for number, message in enumerate(self.messages):
             message.check(f"messages[{number}]")
-        if self.calls is not None and self.json_mode:
-            said = "tools and response_format exclude each other, got both; leave one of them out"
-            raise ApiError(BAD, said, parameter="response_format")
+        if (self.calls is not None or self.offered) and self.json_mode:
+            why = "tools and response_format exclude each other, got both; leave one of them out"
+            raise ApiError(BAD, why, parameter="response_format")
         if self.calls is not None and self.stops:
             raise ApiError(BAD, "tools and stop exclude each other, got both; leave stop out", parameter="stop")
         if self.top_logprobs and not self.logprobs:

@@ -32,11 +32,12 @@ from caw.serve.inbox import BusyError, ClosedError, GreedyError
 from caw.serve.job import Job
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking, marking_of
+from caw.serve.offers import Offer, offer_of
 from caw.serve.orders import Order, TextOrder
 from caw.serve.planning import Planned
 from caw.serve.prompts import PromptReader, count_prompts
 from caw.serve.requests import NUDGE, Asked, ChatRequest
-from caw.serve.thinking import Thinking
+from caw.serve.thinking import CALL, Thinking
 from caw.serve.unfolding import Unfolding
 from caw.settings import DRAWING, Sampling
 
@@ -81,11 +82,11 @@ class Service:
     async def visitor(self) -> Tenant | None:
         """Return the tenant of a request without an API key; None for the public."""
         try:
-            found: Tenant | None = await self.threaded(self.directory.tenant_for, None)
+            tenant: Tenant | None = await self.threaded(self.directory.tenant_for, None)
         except Exception as error:
             self.lines.failed("a tenant could not be looked up", error)
             return None
-        return found
+        return tenant
 
     async def tenant(self, bearer: str | None) -> Tenant:
         """Return the tenant of a request. ApiError if unknown."""
@@ -95,8 +96,8 @@ class Service:
             self.lines.failed("a tenant could not be looked up", error)
             raise ApiError(503, "there is no active marking key, so no text is generated; ask the operator") from error
         if tenant is None:
-            said = "the API key is missing or unknown; send one as a bearer token"
-            raise ApiError(DENIED, said, code="invalid_api_key")
+            why = "the API key is missing or unknown; send one as a bearer token"
+            raise ApiError(DENIED, why, code="invalid_api_key")
         return tenant
 
     async def order(self, asked: Asked, tenant: Tenant, prefix: str) -> Order:
@@ -108,6 +109,8 @@ class Service:
         asked.check()
         self._check_room(asked.count * count_prompts(asked), tenant)
         self.planned.check_key(tenant.key)
+        parallel = not isinstance(asked, ChatRequest) or asked.parallel_tool_calls is not False
+        offer = offer_of(asked.offered, self.planned.tokenizer, parallel=parallel)
         part = None if asked.continuation is None else self._part(asked, tenant)
         prompts, begun = await self.threaded(self._prompts, asked, part)
         most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
@@ -115,15 +118,15 @@ class Service:
         self.planned.check_factor(marking)
         self.planned.check_reach(marking, most, self._sampling(asked))
         if marking.strict and part is not None and asked.steers:
-            said = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
-            raise ApiError(BAD, said, parameter="logit_bias")
+            why = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
+            raise ApiError(BAD, why, parameter="logit_bias")
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most, part)
         order = Order(
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
-            self.open, self.beginnings, asked.calls, self.lines,
+            self.open, self.beginnings, asked.calls or offer, self.lines,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -154,8 +157,8 @@ class Service:
     def check_model(self, name: str) -> None:
         """Raise ApiError for another model."""
         if name != self.settings.name:
-            said = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
-            raise ApiError(UNKNOWN, said, code="model_not_found", parameter="model")
+            why = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
+            raise ApiError(UNKNOWN, why, code="model_not_found", parameter="model")
 
     def _part(self, asked: Asked, tenant: Tenant) -> Part:
         """Return the text that a request continues. ApiError without proof that it is this tenant's."""
@@ -180,7 +183,7 @@ class Service:
         return marking_of(
             tenant, self.settings, policy, self.planned.fewest, parts=len(self.planned.watermark.parts),
             max_tokens=self.planned.max_length if most is None else most, wants=asked.watermark, json=asked.json_mode,
-            tools=asked.calls is not None, mark=watermark,
+            tools=asked.calls is not None, offered=bool(asked.offered), mark=watermark,
         )  # fmt: skip
 
     def _prompts(self, asked: Asked, part: Part | None) -> tuple[list[list[int]], tuple[int, ...]]:
@@ -196,10 +199,8 @@ class Service:
     def _check_room(self, count: int, tenant: Tenant) -> None:
         """Raise ApiError if this many texts cannot be accepted; checked again at submission."""
         if count > self.settings.max_choices:
-            said = (
-                f"a request may ask for at most {self.settings.max_choices} texts, got {count}; send several requests"
-            )
-            raise ApiError(BAD, said, parameter="n")
+            why = f"a request may ask for at most {self.settings.max_choices} texts, got {count}; send several requests"
+            raise ApiError(BAD, why, parameter="n")
         try:
             self.engine.inbox.check(count, tenant.id)
         except (BusyError, ClosedError) as error:
@@ -224,8 +225,8 @@ class Service:
         """Return a function that creates the grammar of each text. ApiError if that is impossible."""
         where = "response_format" if asked.calls is None else "tools"
         if self.grammars is None:
-            said = f"JSON mode and tool calls are not available: {self.no_grammars}; leave {where} out"
-            raise ApiError(BAD, said, parameter=where)
+            why = f"JSON mode and tool calls are not available: {self.no_grammars}; leave {where} out"
+            raise ApiError(BAD, why, parameter=where)
         if asked.calls is not None:
             return self.grammars.compiled(asked.calls.schema, compact=True)
         assert asked.response_format is not None
@@ -268,18 +269,20 @@ class Service:
     ) -> TextOrder:  # fmt: skip
         """Create one text of an order, with its receipt begun."""
         marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
-        buffered, tested = not order.stream or marking.strict or order.calls is not None, None
+        offer = order.calls if isinstance(order.calls, Offer) else None
+        buffered, tested = not order.stream or marking.strict or asked.calls is not None, None
         if marking.level is not None:
             rules = None if grammar is None else GrammarRules(grammar)
             tested = partial(
                 self.planned.attempts, request, stops, marking.level, once=not buffered,
-                plain=not marking.thinks, rules=rules,
+                plain=not (marking.thinks or marking.spares), rules=rules,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
             policy=policy_text(self.planned.marks.kind(request.row).policy)
-            + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
+            + ("; thinking sections unmarked" if marking.thinks else "")
+            + ("; calls unmarked" if marking.spares else ""), unmarked=marking.unmarked,
             detectable_at=marking.level, time=time.time(), keys=tenant.tried,
             continues="" if part is None else part.receipt,
         )  # fmt: skip
@@ -289,10 +292,17 @@ class Service:
             self.lines.failed("a receipt could not be written", error)
             raise ApiError(503, "no receipt can be written, so no text is generated; try again later") from error
         by_template = request.ids if isinstance(asked, ChatRequest) else ()
-        thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
-        job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, grammar, tenant.id)
+        exempt = thinking = None
+        if marking.thinks or marking.spares:
+            given = {"thinks": marking.thinks, "calls": marking.spares}
+            thinking = partial(Thinking, self.planned.tokenizer, by_template, **given)
+        if offer is not None and marking.spares:
+            exempt = partial(offer.suffices, stops, max(marking.strict_from, marking.fewest), marking.thinks)
+        job = Job(
+            request, stops, not buffered, partial(_heard, order, choice), tested, exempt, thinking, grammar, tenant.id
+        )
         reached = partial(self.planned.p_value, key=tenant.key.key) if marking.marked else None
-        unfolding = Unfolding(stops)
+        unfolding = Unfolding(stops, None if offer is None else CALL)
         if request.begun:
             unfolding.go_on(request.begun)
         about, steered = self._about(asked, tenant, marking), asked.steers or (part is not None and part.steered)
@@ -337,8 +347,8 @@ def _heard(order: Order, choice: int, news: Any) -> None:
 
 def _refusal(error: BusyError | ClosedError) -> ApiError:
     if isinstance(error, GreedyError):
-        said = "this tenant's share of the queue is full; try again later"
-        return ApiError(BUSY, said, code="tenant_queue_full")
+        why = "this tenant's share of the queue is full; try again later"
+        return ApiError(BUSY, why, code="tenant_queue_full")
     if isinstance(error, BusyError):
         return ApiError(BUSY, "the queue is full; try again later", code="queue_full")
     return ApiError(503, "the server is shutting down; try again later", code="shutting_down")

@@ -70,13 +70,13 @@ class Completions(Shape):
             return None
         text = order.texts[piece.choice]
         columns: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for own, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
-            columns["tokens"].append(own.name)
-            columns["token_logprobs"].append(own.value)
+        for token, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
+            columns["tokens"].append(token.name)
+            columns["token_logprobs"].append(token.value)
             likelier = {each.name: each.value for each in reversed(likeliest)}  # of one text, the likelier
             columns["top_logprobs"].append(likelier)
             columns["text_offset"].append(text.letters)
-            text.letters += own.letters
+            text.letters += token.letters
         return columns
 
 
@@ -86,26 +86,26 @@ class Chat(Shape):
     whole, part, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
     def answer(self, order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
-        return super().answer(order, [_called(order, piece) for piece in pieces])
+        return super().answer(order, [_read(order, piece) for piece in pieces])
 
     def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
-        return super().chunk(order, _called(order, piece))
+        return super().chunk(order, _read(order, piece))
 
     def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
-        if order.calls is not None:
-            message |= {"content": None, "tool_calls": _calls(order, piece)}
+        if piece.calls or _forced(order):
+            message |= {"content": piece.text or None, "tool_calls": list(piece.calls)}
         return {"index": piece.choice, "message": message, "logprobs": self._log_probs(order, piece.tokens)}
 
     def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
-        said: dict[str, Any] = {"content": piece.text} if piece.text else {}
-        if order.calls is not None:
-            said = {"tool_calls": [{"index": place, **call} for place, call in enumerate(_calls(order, piece))]}
-        return {"index": piece.choice, "delta": said, "logprobs": self._log_probs(order, piece.tokens)}
+        changes: dict[str, Any] = {"content": piece.text} if piece.text else {}
+        if piece.calls:
+            changes["tool_calls"] = [{"index": place, **call} for place, call in enumerate(piece.calls)]
+        return {"index": piece.choice, "delta": changes, "logprobs": self._log_probs(order, piece.tokens)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:
         for number in range(len(order.texts)):
-            delta = {"role": "assistant", "content": "" if order.calls is None else None}
+            delta = {"role": "assistant", "content": None if _forced(order) else ""}
             choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
             yield {**self._head(order, self.part), "choices": [choice]}
 
@@ -113,42 +113,48 @@ class Chat(Shape):
         if order.alternatives is None:
             return None
         content = [
-            {**own.entry, "top_logprobs": [each.entry for each in likeliest]}
-            for own, likeliest in _named(self.tokenizer, tokens, order.alternatives)
+            {**token.entry, "top_logprobs": [each.entry for each in likeliest]}
+            for token, likeliest in _named(self.tokenizer, tokens, order.alternatives)
         ]
         return {"content": content, "refusal": None}
 
 
-def _calls(order: Order, piece: Piece) -> list[dict[str, Any]]:
-    assert order.calls is not None
-    return order.calls.of(piece.text, whole=piece.finish == CALLED)
+def _forced(order: Order) -> bool:
+    return order.calls is not None and order.calls.forced
 
 
-def _called(order: Order, piece: Piece) -> Piece:
-    """Return a piece whose finish reason is its call."""
-    whole = order.calls is not None and piece.finish == "stop"
-    return replace(piece, finish=CALLED) if whole else piece
+def _read(order: Order, piece: Piece) -> Piece:
+    """Return a piece with its calls, which are then why it ended."""
+    if order.calls is None or not piece.finish:
+        return piece
+    text, calls = order.calls.read(piece.text, piece.finish)
+    finish = CALLED if calls and piece.finish == "stop" else piece.finish
+    return replace(piece, text=text, calls=calls, finish=finish)
 
 
 def usage(order: Order) -> dict[str, int]:
-    made = order.completion_tokens
-    return {"prompt_tokens": order.prompt_tokens, "completion_tokens": made, "total_tokens": order.prompt_tokens + made}
+    generated = order.completion_tokens
+    return {
+        "prompt_tokens": order.prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": order.prompt_tokens + generated,
+    }
 
 
 def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
     """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts, and
     continuation tokens of truncated texts (null: none).
     """
-    said: dict[str, Any] = {
+    extension: dict[str, Any] = {
         "marked": all(piece.marked for piece in pieces), "receipts": [piece.receipt for piece in pieces],
     }  # fmt: skip
     if any(piece.continuation for piece in pieces):
-        said["continuations"] = [piece.continuation or None for piece in pieces]
-    return {"caw": said}
+        extension["continuations"] = [piece.continuation or None for piece in pieces]
+    return {"caw": extension}
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedToken:
     """A token's text, its bytes (None: unknown) and its log-probability."""
 
     text: str
@@ -170,15 +176,15 @@ class Named:
         return len(self.text) if self.raw is None else sum(byte & 0xC0 != 0x80 for byte in self.raw)
 
 
-def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[Named, list[Named]]]:
+def _named(tokenizer: Any, tokens: Sequence[Token], alternatives: int) -> Iterator[tuple[NamedToken, list[NamedToken]]]:
     """Return each token and the top tokens at its place."""
     for token in tokens:
-        said = token.log_probs
-        assert said is not None
-        pairs = [(token.id, said.own), *said.likeliest[:alternatives]]
+        log_probs = token.log_probs
+        assert log_probs is not None
+        pairs = [(token.id, log_probs.own), *log_probs.likeliest[:alternatives]]
         texts = token_texts(tokenizer, [each for each, _ in pairs])
-        own, *likeliest = (
-            Named(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
+        emitted, *likeliest = (
+            NamedToken(text, token_bytes(tokenizer, each, text), value if math.isfinite(value) else LEAST)
             for text, (each, value) in zip(texts, pairs, strict=True)
         )
-        yield own, likeliest
+        yield emitted, likeliest

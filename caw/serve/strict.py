@@ -13,6 +13,6 @@ class Strict(BaseModel):
 SENTENCE = "sentence"  # the kind of an error whose message is the whole of what is to be said
 
 
-def sentence(said: str) -> PydanticCustomError:
+def sentence(text: str) -> PydanticCustomError:
     """Return a validation error with this message and no internals."""
-    return PydanticCustomError(SENTENCE, "{said}", {"said": said})
+    return PydanticCustomError(SENTENCE, "{text}", {"text": text})

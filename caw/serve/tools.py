@@ -1,7 +1,6 @@
 """Function calls: texts that are JSON of a function's parameters, generated in JSON mode.
 
-The model never decides whether to call a function ("auto"): each model has its own format for that, and a server that
-guesses would hand unchecked output to programs. So the request names the function, or lets the model choose one.
+The request names the function, or lets the model choose one; for whether to call any, see `caw.serve.offers`.
 """
 
 import json
@@ -32,7 +31,7 @@ class Tool(Strict):
     function: Function
 
 
-class Named(Strict):
+class FunctionName(Strict):
     name: str = Field(max_length=64)
 
 
@@ -40,7 +39,7 @@ class ToolChoice(Strict):
     """The one function to call."""
 
     type: Literal["function"]
-    function: Named
+    function: FunctionName
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Calls:
     """The functions that texts must call. functions: each text calls one, and names it if there are several."""
 
     functions: tuple[Function, ...]
+    forced = True
 
     @property
     def schema(self) -> Any:
@@ -62,15 +62,20 @@ class Calls:
             for one in self.functions
         ]}  # fmt: skip
 
-    def of(self, text: str, *, whole: bool) -> list[dict[str, Any]]:
-        """Return the call in OpenAI's form; none for a text truncated before it named a function."""
+    def read(self, text: str, finish: str) -> tuple[str, list[dict[str, Any]]]:
+        """Return ("", the call in OpenAI's form); none for a text truncated before it named a function."""
         for one in self.functions:
             head = "" if len(self.functions) == 1 else f'{{"name":{json.dumps(one.name)},"arguments":'
             if text.startswith(head):
-                arguments = text[len(head) : len(text) - (whole and bool(head))]  # without the brace around both
-                named = {"name": one.name, "arguments": arguments}
-                return [{"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": named}]
-        return []
+                brace = finish == "stop" and bool(head)  # around name and arguments
+                return "", [call_of(one.name, text[len(head) : len(text) - brace])]
+        return "", []
+
+
+def call_of(name: str, arguments: str) -> dict[str, Any]:
+    """Return a call in OpenAI's form."""
+    named = {"name": name, "arguments": arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": named}
 
 
 def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> Calls | None:
@@ -80,16 +85,13 @@ def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> C
         raise ApiError(BAD, "tools must have unique names, got one twice; rename it", parameter="tools")
     if isinstance(choice, ToolChoice):
         if choice.function.name not in functions:
-            said = "tool_choice must name a function in tools; add it or name one of them"
-            raise ApiError(BAD, said, parameter="tool_choice")
+            why = "tool_choice must name a function in tools; add it or name one of them"
+            raise ApiError(BAD, why, parameter="tool_choice")
         return Calls((functions[choice.function.name],))
     if choice == "required":
         if not functions:
             raise ApiError(BAD, "tool_choice 'required' requires tools, got none; add some", parameter="tool_choice")
         return Calls(tuple(functions.values()))
-    if functions and choice != "none":
-        said = "tool_choice 'auto' is not supported; name a function, or use 'required'"
-        raise ApiError(BAD, said, parameter="tool_choice")
     return None
 
 

@@ -10,18 +10,20 @@ class Unfolding:
     """Holds back incomplete characters and possible beginnings of stop strings.
 
     Args:
-        stops: of the text, with its tokenizer.
+        stops: of the text, with its tokenizer. holds: a string from which on the rest comes with the last piece, None =
+            no such string.
 
     sent: all pieces so far, joined. Pieces join to the text that `StopStrings.shown` returns for all tokens, provided
         that the tokenizer decodes parts alike; only the tokens since the last but one piece are decoded again.
     """
 
-    def __init__(self, stops: StopStrings) -> None:
+    def __init__(self, stops: StopStrings, holds: str | None = None) -> None:
         self.stops, self.sent = stops, ""
+        self._strings = [*stops.strings, *([holds] if holds else [])]
         self._tokens: list[int] = []
         self._start = self._read = 0  # text is known up to _read; decoding begins at _start
         self._held, self._ended = "", False
-        self._behind = max((len(stop) for stop in stops.strings), default=1) - 1
+        self._behind = max((len(stop) for stop in self._strings), default=1) - 1
 
     def go_on(self, tokens: Sequence[int]) -> None:
         """Process tokens whose text has been sent, except for an incomplete character, which follows."""
@@ -72,16 +74,16 @@ class Unfolding:
         """Return the text up to a stop string that ends in it."""
         before = self._before()
         whole = before + text
-        starts = [whole.find(stop, max(0, len(before) - len(stop) + 1)) for stop in self.stops.strings]
-        found = [start for start in starts if start >= 0]
-        return text[: max(0, min(found) - len(before))] if found else text
+        starts = [whole.find(stop, max(0, len(before) - len(stop) + 1)) for stop in self._strings]
+        ends = [start for start in starts if start >= 0]
+        return text[: max(0, min(ends) - len(before))] if ends else text
 
     def _doubtful(self, text: str) -> int:
         """Return how many of its last characters begin a stop string."""
         length_of, text = len(text), self._before() + text
         longest = (
             length
-            for stop in self.stops.strings
+            for stop in self._strings
             for length in range(min(len(stop) - 1, len(text)), 0, -1)
             if text.endswith(stop[:length])
         )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # PyTorch takes a second to import
 
 
 @dataclass(frozen=True)
-class Entry:
+class WatermarkEntry:
     """class_name: in `module`. strength: arguments that set the strength, which no detector reads."""
 
     class_name: str
@@ -21,11 +21,11 @@ class Entry:
 
 
 WATERMARKS = {
-    "recommended": Entry("Recommended", ("target", "evaluator"), "caw.policies.recommended"),
-    "kgw": Entry("KGW", ("delta",)),
-    "unigram": Entry("Unigram", ("delta",)),
-    "exp": Entry("EXP", ("top_k", "free")),
-    "synthid": Entry("SynthID"),
+    "recommended": WatermarkEntry("Recommended", ("target", "evaluator"), "caw.policies.recommended"),
+    "kgw": WatermarkEntry("KGW", ("delta",)),
+    "unigram": WatermarkEntry("Unigram", ("delta",)),
+    "exp": WatermarkEntry("EXP", ("top_k", "free")),
+    "synthid": WatermarkEntry("SynthID"),
 }
 
 

@@ -14,7 +14,6 @@ GUARD_WAYS = {
     "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
     "fixed": "fixed strength",
 }  # fmt: skip
-GUARD_TEXTS = {"all": "all", "long": "90 tokens and more", "short": "below 90 tokens"}
 
 
 def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
@@ -43,24 +42,22 @@ def guard() -> str:
     """Share of texts that are detected and keep their results, with a guard and in other ways, and what it costs."""
     lines = []
     for run, row, options in guarded_runs("gsm8k", *GUARD_WAYS):
-        whole = row["texts"] == "all"
-        if not whole and (run["batch"] == 1 or options or row["way"] not in ("guard", "ceiling")):
+        if row["texts"] != "all":
             continue
         options += f", edits {run['edits']:g}" if run["edits"] else ""
         setting = GUARD_WAYS[row["way"]] + (
             f", {options}".replace(", ,", ",") if options and row["way"] == "guard" else ""
         )
         lines.append((
-            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, GUARD_TEXTS[row["texts"]],
-            row["count"], row["keys"],
+            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, row["count"], row["keys"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
             per_cent(row["same"], 0) if "same" in row else "", per_cent(row["right"]), per_cent(row["stands"], 0),
-            f"{row['cost']:.1f}" if whole and "cost" in row else "",
-            f"{row['of_drafted']:.1f}" if whole and "of_drafted" in row else "",
+            f"{row['cost']:.1f}" if "cost" in row else "",
+            f"{row['of_drafted']:.1f}" if "of_drafted" in row else "",
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
         ))  # fmt: skip
     header = (
-        "model", "level", "batch", "setting", "texts", "number", "keys", "detected", "detected and kept",
+        "model", "level", "batch", "setting", "texts", "keys", "detected", "detected and kept",
         "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "of those with drafts",
         "rollouts", "nats per token",
     )  # fmt: skip
@@ -88,18 +85,15 @@ def guard_everyday() -> str:
 
 
 def guard_null() -> str:
-    """Shares of p-values under other keys, of unmarked and of guarded texts."""
+    """Shares of p-values under other keys: of guarded texts, minus those of the unmarked ones."""
     lines = []
     for run in read_result("guard.json")["runs"]:
-        if "null" not in run:
-            continue
-        for way in ("unmarked", "guard", "difference"):
-            lines.append((
-                run["model"].split(".Q")[0], run["what"], f"{run['level']:g}", _keeps(run), run["null"]["texts"],
-                "guard - unmarked, points" if way == "difference" else GUARD_WAYS[way],
-                *(_points(each) if way == "difference" else with_ends(*each, digits=1) for each in run["null"][way]),
-            ))  # fmt: skip
-    header = ("model", "texts of", "level", "keeps", "texts", "", "p at most 0.01", "0.1", "0.5")
+        if "null" in run:
+            pairs = zip(run["null"]["guard"], run["null"]["difference"], strict=True)
+            shares = [f"{with_ends(*guarded, digits=1)}; {_points(change)}" for guarded, change in pairs]
+            name = run["model"].split(".Q")[0]
+            lines.append((name, run["what"], f"{run['level']:g}", _keeps(run), run["null"]["texts"], *shares))
+    header = ("model", "texts of", "level", "keeps", "texts", "p at most 0.01; minus unmarked, points", "0.1", "0.5")
     return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 

@@ -1,6 +1,6 @@
 """Tables of measured results for the pages, made from what benchmarks/results holds when the site is built.
 
-A page names one: `<!-- table: NAME -->`, or with a run of `caw evaluate`: `<!-- table: accuracy qwen05 -->`. Every
+A page names one: `<!-- table: NAME -->`, or with a run of `caw evaluate`: `<!-- table: cost qwen05target -->`. Every
 figure stands in a result file, and the file and its command are named under the table. Here are the tables of what is
 measured again with each version; those of finished studies stand in the pages, beside the name of their file.
 """
@@ -11,10 +11,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bench_stages import table as stages_table
 from guard_tables import guard, guard_everyday, guard_null
 from result_files import RESULTS, ROOT, as_table, read_result, share, source, with_ends
-from run_tables import accuracy, cost, equal_detection, summary
+from run_tables import cost, summary
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 UNIVERSAL = "universal.json"
@@ -101,21 +100,6 @@ def _from_universal() -> str:
     return source(UNIVERSAL, "python benchmarks/bench_universal.py gather")
 
 
-def ablation(model: str) -> str:
-    """The evaluators that were tried for a model, as `caw evaluate evaluator` wrote them."""
-    return _report(f"evaluator_ablation_{model}")
-
-
-def top_k(model: str) -> str:
-    """The same with fewer probabilities of each position."""
-    return _report(f"evaluator_top_k_{model}")
-
-
-def _report(name: str) -> str:
-    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json')}"
-
-
 def shipped() -> str:
     """The evaluators that come with the library, on the held-out documents of their labels."""
     rows = []
@@ -134,62 +118,25 @@ def shipped() -> str:
     return f"{as_table(header, rows)}\n\n*From `caw/evaluator/weights/*.json`; each file names its command.*"
 
 
-def _files(pattern: str) -> list[tuple[str, Any]]:
-    return [(path.name, json.loads(path.read_text())) for path in sorted(RESULTS.glob(pattern))]
-
-
-def generate() -> str:
-    """A row per mode and case of every generate_*.json of `caw benchmark`."""
-    lines = ["| run | mode | ms per token | time over plain (quartiles) | first token over plain | memory over plain |",
-             "| --- | --- | ---: | --- | ---: | ---: |"]  # fmt: skip
-    for _, found in _files("generate_*.json"):
-        for row in found["rows"] if found.get("kind") == "caw benchmark" else []:
-            name, arguments = row["mode"], found["arguments"]
-            subject = f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}"
-            case = f"{subject}, batch {row['batch']}, prompt {row['prompt']}"
-            if "error" in row:
-                lines.append(f"| {case} | {name} | not supported | | | |")
-                continue
-            ratio, memory = row["ratio"], f"{row['peak_ratio']:.3f}" if "peak_ratio" in row else ""
-            case += f", {row['tokens']} new tokens, {ratio['n']} rounds"
-            lines.append(
-                f"| {case} | {name} | {row['ms_per_token']['median']:.1f} | {ratio['median']:.2f} "
-                f"({ratio['low']:.2f} - {ratio['high']:.2f}) | {row['first_ratio']['median']:.2f} | {memory} |"
-            )
-    return "\n".join(lines)
-
-
-def stages() -> str:
-    """Milliseconds per step by stage, a table for each dtype and batch."""
-    parts = []
-    for _, found in _files("stages*.json"):
-        for dtype, batch in dict.fromkeys((row["dtype"], row["batch"]) for row in found["rows"]):
-            own = {r["mode"]: r for r in found["rows"] if (r["dtype"], r["batch"]) == (dtype, batch)}
-            about = found["arguments"]
-            case = f"{dtype}, batch {batch}, prompt {about['prompt']}, {about['tokens']} new tokens"
-            parts.append(f"Milliseconds per step, {case}, {about['rounds']} rounds:\n\n{stages_table(own)}")
-    return "\n\n".join(parts)
-
-
 def machine() -> str:
     """What each file was measured on."""
     lines = ["| file | machine | threads | torch | transformers | commit |", "| --- | --- | --- | --- | --- | --- |"]
-    for name, found in _files("*.json"):
+    for path in sorted(RESULTS.glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or "commit" not in found:
             continue
         about, versions = found["machine"], found["versions"]
         place = about.get("gpu") or f"{about['cpu']}, {about['cores']} cores"
         lines.append(
-            f"| `{name}` | {place} | {about['threads']} | {versions['torch']} | {versions['transformers']} "
+            f"| `{path.name}` | {place} | {about['threads']} | {versions['torch']} | {versions['transformers']} "
             f"| {found['commit']} |"
         )
     return "\n".join(lines)
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    "accuracy": accuracy, "cost": cost, "equal": equal_detection, "summary": summary, "null": null,
+    "cost": cost, "summary": summary, "null": null,
     "guard": guard, "guard-everyday": guard_everyday, "guard-null": guard_null,
     "universal-texts": universal_texts, "universal-judged": universal_judged,
-    "ablation": ablation, "top-k": top_k, "shipped": shipped,
-    "generate": generate, "stages": stages, "machine": machine,
+    "shipped": shipped, "machine": machine,
 }  # fmt: skip

@@ -20,12 +20,6 @@ def _data(run: str) -> ReportData:
     return read_report_data(RESULTS / f"evaluation_{run}")
 
 
-def accuracy(run: str, task: str = "gsm8k") -> str:
-    """The paper's Table 1 of a run: accuracy, AUC, F1, share found."""
-    found = report_tables.main_table(_data(run), task)
-    return f"{found.markdown()}\n{_source(run)}"
-
-
 def cost(run: str) -> str:
     """What the marks of each setting of a run cost in accuracy and decodes."""
     return f"{report_tables.cost_table(_data(run)).markdown()}\n{_source(run)}"
@@ -33,14 +27,6 @@ def cost(run: str) -> str:
 
 def _points(row: dict[str, Any]) -> str:
     return report_tables.with_interval(row["difference"], row["difference_ci"], report_tables.points)
-
-
-def equal_detection(run: str, *measures: str) -> str:
-    """Accuracy of a policy over an equally detected fixed strength, by the measures named (all without)."""
-    data = _data(run)
-    kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
-    found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
-    return f"{found.markdown()}\n{_source(run)}"
 
 
 def summary(run: str, task: str, watermark: str, *policies: str) -> str:

@@ -74,7 +74,7 @@ def fake_makers(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> l
 
     monkeypatch.setattr(product_tuner, "makers", made)
     monkeypatch.setattr(product_tuner, "timers_of", timers_of)
-    monkeypatch.setattr(product_tuner, "copy_bandwidth", lambda device, few: 1e9)
+    monkeypatch.setattr(product_tuner, "read_bandwidth", lambda device, few: 1e9)
     return timed
 
 

@@ -1,7 +1,12 @@
-"""The model of a step: what it counts, its bytes against arithmetic, and bounds that a change must not exceed."""
+"""The model of a step: what it counts, its bytes against arithmetic, the times it gives beside an H100's, and bounds
+that a change must not exceed."""
+
+import json
+from pathlib import Path
 
 import pytest
-from step_model import model_of_step
+from bench_step_model import microseconds
+from step_model import DEVICES, model_of_step
 
 from caw.benchmark.sizes import SHAPES
 from caw.triton_kernels.packed_weights_ref import FORMATS, Format
@@ -71,3 +76,19 @@ def test_no_more_launches_and_bytes_than_before() -> None:
         assert len(plain) < len(launches) <= len(plain) + more, mode
         moved, of_plain = (sum(launch.bytes for launch in step) for step in (launches, plain))
         assert of_plain < moved <= BYTES[mode] * of_plain, mode
+
+
+def test_its_times_are_within_six_per_cent_of_an_h100() -> None:
+    """Of the kernels that were timed; what is stored is what the constants give (interpreted outputs are wider)."""
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "step_model.json"
+    found = json.loads(path.read_text())
+    timed = next(iter(found["counts"]))
+    for row in found["rows"]:
+        assert row["model_us"][timed] == pytest.approx(row["measured_us"], rel=0.06), row
+    assert {row["batch"] for row in found["rows"]} == {1, 8, 32} and len(found["rows"]) == 24
+    row = next(row for row in found["rows"] if (row["mode"], row["batch"]) == ("exp+caw", 8))
+    for library, counts in found["counts"].items():
+        step = model_of_step("exp+caw", "llama-2-7b", "float16", 8, 1024)
+        assert sum(microseconds(one, DEVICES["h100"], counts) for one in step) == pytest.approx(
+            row["model_us"][library], rel=0.01
+        ), library

@@ -80,7 +80,7 @@ def test_people_are_told_what_weighs(model: str, lines: Path) -> None:
     result = detect("--weights", f"model:{model}", "--tokenizer", model, "--text", read(lines)[0]["text"])
     assert result.exit_code == 0, result.stderr
     name = Path(model).name
-    assert f"weights by model:{name} without the prompt, CapacityPolicy(evaluator='universal'" in result.stderr
+    assert f"weights by model:{name} without the prompt, CapacityPolicy(evaluator='universal-window00'" in result.stderr
     assert "the universal one serves it" in result.stderr
 
 

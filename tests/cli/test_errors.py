@@ -75,7 +75,7 @@ def test_a_bug_of_ours_is_not_dressed_up(model: str, monkeypatch: pytest.MonkeyP
     def broken(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("caw.models.load_model", broken)
+    monkeypatch.setattr("caw.models.load.load_for_command", broken)
     assert isinstance(generate(model, "--prompt", "x").exception, AssertionError)
 
 

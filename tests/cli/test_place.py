@@ -21,18 +21,18 @@ pytestmark = [
 LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
 # what each command loads its model with, and what it needs besides one
 COMMANDS = {
-    "generate": ("caw.models", ["--prompt", "x"]),
-    "demo": ("caw.models", ["--evaluator", "EVALUATOR"]),
-    "tune": ("caw.models", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
-    "serve": ("caw.models", []),
-    "evaluate perplexity": ("caw.models", ["."]),
+    "generate": ("caw.models.load", ["--prompt", "x"]),
+    "demo": ("caw.models.load", ["--evaluator", "EVALUATOR"]),
+    "tune": ("caw.models.load", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
+    "serve": ("caw.models.load", []),
+    "evaluate perplexity": ("caw.models.load", ["."]),
     "evaluate evaluator": ("caw_lab.training.pipeline", ["--evaluator", "EVALUATOR", *LABELLED]),
     "train-evaluator": ("caw_lab.training.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
     "detection-weights": (
-        "caw.models",
+        "caw.models.load",
         ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],
     ),
-    "detect": ("caw.models", ["--text", "x"]),
+    "detect": ("caw.models.load", ["--text", "x"]),
     "benchmark": ("caw.benchmark.subjects", []),
 }
 NAMED = {"detection-weights": ["--reader", "MODEL"], "detect": ["--weights", "model:MODEL"]}
@@ -59,7 +59,8 @@ def test_it_reaches_the_loading(
         raise ValueError(f"asked for {name} on {given['device']} with {given['quantization']}")
 
     module, needed = COMMANDS[command]
-    monkeypatch.setattr(importlib.import_module(module), "load_model", load_model)
+    loading = "load_for_command" if module == "caw.models.load" else "load_model"
+    monkeypatch.setattr(importlib.import_module(module), loading, load_model)
     monkeypatch.setattr(evaluate_perplexity_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
     monkeypatch.setattr(config, "choose_plans", lambda plans, only: [])
     flag = "--quantization"

@@ -93,6 +93,16 @@ def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not {m for m in loaded if m.startswith(("caw.decoding", "caw_lab.evaluation", "caw.entrance"))}
 
 
+def test_a_second_start_imports_no_modelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAW_KEY", "1")
+    model = str(save_tiny(tmp_path / "model"))
+    asked = ("generate", "--model", model, "--prompt", "a small", "--max-new-tokens", "2", "--dtype", "float32")
+    first, second = (modules_after(*asked, "--device", "cpu") for _ in range(2))
+    heavy = {"transformers.modeling_utils", "torch._dynamo", "torch.distributed.tensor", "scipy.optimize", "sympy"}
+    assert "transformers.modeling_utils" in first
+    assert "caw.decoding.step" in second and not second & heavy
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_list_says_what_the_command_says(name: str) -> None:
     shown = " ".join(run(*name.split()[:-1], "--help").stdout.replace("\u2502", " ").split())

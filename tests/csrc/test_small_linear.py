@@ -87,7 +87,7 @@ def test_layers_are_switched_inside_the_block_only():
 def test_a_row_of_a_conv1d_does_not_depend_on_the_others():
     """GPT-2's layers keep their weight [in, out]; torch's product of it sums in another order at other rows."""
     layer, x = Conv1D(24, 7), torch.randn(96, 7)
-    switch = FusedForwards.kept(torch.nn.Sequential(layer), enabled=True)
+    switch = FusedForwards.of(torch.nn.Sequential(layer), enabled=True, compiled=True)
     with torch.inference_mode():
         layer.weight.mul_(torch.randn(7, 24))
         with switch:
@@ -100,7 +100,7 @@ def test_a_changed_conv1d_is_read_again():
     model, x = torch.nn.Sequential(Conv1D(3, 5)), torch.randn(2, 5)
     with torch.inference_mode():
         for _ in range(2):
-            with FusedForwards.kept(model, enabled=True):
+            with FusedForwards.of(model, enabled=True, compiled=True):
                 assert_close(model(x), x @ model[0].weight + model[0].bias, "float32")
             model[0].weight.data.add_(1.0)
 

@@ -406,13 +406,13 @@ def test_logits_of_earlier_positions_are_checked_first(llama: Any, make: Any, ki
     vocab_size = llama.config.vocab_size
     chooser, wrong = chooser_of(llama, caw.KGW(key=3), POLICIES["window10"](llama)), make(vocab_size)
     chooser.start(1, [1], before=torch.zeros(1, vocab_size))
-    held = [record.logsumexp.clone() for record in chooser._history]
+    held = [record.logsumexp.clone() for record in chooser._positions.history]
     with pytest.raises(kind, match=f"before .*{said}"):
         chooser.start(0, [1, 2], before=wrong)
     with pytest.raises(kind, match=f"before .*{said}"):
         chooser.resume(1, [5], before=wrong)
     assert chooser.started == (1,) and chooser._rows[1].ids == [] and chooser._rows[1].late == []
-    assert torch.equal(chooser._history[0].logsumexp, held[0])
+    assert torch.equal(chooser._positions.history[0].logsumexp, held[0])
     other = chooser_of(llama, caw.KGW(key=3), None)
     with pytest.raises((TypeError, ValueError), match="before must be"):
         other.start(0, [1, 2], before=wrong)
@@ -434,17 +434,17 @@ def test_earlier_logits_stay_until_ids_come(llama: Any) -> None:
     chooser = chooser_of(llama, caw.KGW(key=3), POLICIES["window10"](llama))
     first, second = torch.randn(2, 1, llama.config.vocab_size).requires_grad_()
     chooser.start(0, [1, 2], before=first)
-    held = chooser._history[0].logsumexp[0].clone()
-    assert held.isfinite() and not chooser._history[0].logsumexp.requires_grad
+    held = chooser._positions.history[0].logsumexp[0].clone()
+    assert held.isfinite() and not chooser._positions.history[0].logsumexp.requires_grad
     chooser.resume(0, [])
     chooser.choose(torch.randn(1, llama.config.vocab_size), lengths=[0])
-    assert chooser._history[0].logsumexp[0] == held
+    assert chooser._positions.history[0].logsumexp[0] == held
     chooser.start(0, [1, 2])
     buffer = second.detach().clone()
     chooser.resume(0, [5], before=buffer)
     buffer.fill_(torch.nan)
     chooser.choose(torch.randn(1, llama.config.vocab_size))
-    assert torch.allclose(chooser._history[0].logsumexp[0], second.detach().logsumexp(dim=1)[0])
+    assert torch.allclose(chooser._positions.history[0].logsumexp[0], second.detach().logsumexp(dim=1)[0])
 
 
 def test_inference_mode_may_come_and_go(llama: Any) -> None:

@@ -11,7 +11,7 @@ from decoding.test_evidence import MARKS
 from pairwise import pairwise
 
 from caw.decoding.along import TextReading
-from caw.decoding.forks import Fork, ForkDecoder, OldText, Reading, ReadSequence, Stem
+from caw.decoding.forks import Fork, ForkDecoder, OldText, ReadRequest, ReadSequence, Stem
 from caw.decoding.request import Request
 from caw.decoding.row_settings import MAX_MARGIN, RowLimits, RowSettings
 
@@ -120,7 +120,7 @@ def test_a_reading_proposes_what_a_marked_fork_chooses(llama: Any, name: str, ki
         if sequence.index == 0:
             text = sequence.tokens
             decoder.waiting.add(
-                Reading(PROMPTS[1], LENGTH, marked, 0, tuple(text[:-1]), stem, last=text[-1], strengths=(1.0, 2.0))
+                ReadRequest(PROMPTS[1], LENGTH, marked, 0, tuple(text[:-1]), stem, last=text[-1], strengths=(1.0, 2.0))
             )
         elif isinstance(sequence, ReadSequence):
             reading = sequence.reading
@@ -149,7 +149,7 @@ def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind
             readings.append(sequence.reading)
             stem.records = []
         if len(readings) < 2:
-            reading = Reading(
+            reading = ReadRequest(
                 PROMPTS[1], LENGTH, marked, 0, tuple(text[:-1]), stem,
                 last=text[-1], strengths=(1.0, 2.0), since=since,
             )  # fmt: skip

@@ -15,7 +15,7 @@ from caw import ops
 from caw.decoding.row_settings import RowSettings
 from caw.detection import Detector
 from caw.policies.mark import Mark
-from caw.policies.recommended import Facts, Marks, row_of
+from caw.policies.recommended import Marks, row_of
 
 MARK = caw.Recommended(11, target=1e-3)
 DRAWN = {"do_sample": True, "temperature": 1.3, "seed": 4}
@@ -28,7 +28,7 @@ ROWS = [
     RowSettings(max_new_tokens=30, strength_factor=0.0, **DRAWN),
     RowSettings(max_new_tokens=30, **{**DRAWN, "temperature": 0.29}),
 ]
-MARKS = Marks.of(MARK, None, Facts())
+MARKS = Marks.of(MARK, None)
 FIXED = MARKS.main.policy
 
 

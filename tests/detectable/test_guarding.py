@@ -255,7 +255,7 @@ def test_what_a_finished_text_is_forked_from_is_freed(model: Any, monkeypatch: p
     stems: list[Stem] = []
     monkeypatch.setattr(search, "Stem", lambda: (stems.append(Stem()), stems[-1])[1])
     held = [
-        sum(bool(each.own) for each in stems)
+        sum(bool(each.rest) for each in stems)
         for _ in caw.iter_generate(model, tokenizer(), PROMPTS[:2], batch_size=1, **without(OPTIONS, "progress"))
     ]
     assert held == [0, 0] and len(stems) == 2
@@ -294,7 +294,7 @@ def plain_text(tokens: list[int]) -> str:
 
 def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, none could be changed into one of more tokens."""
-    allowed, longer = search.Search._allowed, []
+    allowed, longer = search.GuardSearch._allowed, []
 
     def seen(self: Any, base: Any, patches: Any) -> Any:
         version = allowed(self, base, patches)
@@ -302,7 +302,7 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
             longer.append(len(version.tokens))
         return version
 
-    monkeypatch.setattr(search.Search, "_allowed", seen)
+    monkeypatch.setattr(search.GuardSearch, "_allowed", seen)
     made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 1e-4, "max_new_tokens": 40})
     assert set(longer) == {40}
     for tokens, trace in zip(made.sequences, made.trace or [], strict=True):
@@ -311,13 +311,13 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
 
 @pytest.fixture
 def proposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    ordered, found = search.Search._ordered, list[Any]()
+    ordered, found = search.GuardSearch._ordered, list[Any]()
 
     def watched(self: Any, base: Any, proposals: Any) -> Any:
         found.extend(proposals)
         return ordered(self, base, proposals)
 
-    monkeypatch.setattr(search.Search, "_ordered", watched)
+    monkeypatch.setattr(search.GuardSearch, "_ordered", watched)
     return found
 
 
@@ -404,7 +404,7 @@ def test_texts_do_not_shrink_or_grow_much(model: Any, unmarked: Any) -> None:
 
 
 def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    prune, seen, needed = search.Search._prune, [], []
+    prune, seen, needed = search.GuardSearch._prune, [], []
 
     def watched(self: Any, base: Any, state: Any) -> None:
         before = len(state.taken)
@@ -416,7 +416,7 @@ def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pyte
             needed.append(version is None or not version.verdict.found)
         assert state.best.verdict.found
 
-    monkeypatch.setattr(search.Search, "_prune", watched)
+    monkeypatch.setattr(search.GuardSearch, "_prune", watched)
     for key in (1, 2, 3):
         options = {**OPTIONS, "watermark": caw.KGW(key=key, delta=6.0), "detectable_at": 0.02}
         caw.generate(model, tokenizer(), PROMPTS, **options)
@@ -424,13 +424,13 @@ def test_a_detected_text_needs_each_of_its_changes(model: Any, monkeypatch: pyte
 
 
 def test_what_a_text_costs_is_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, readings = search.Search._reading, []
+    read, readings = search.GuardSearch._reading, []
 
     def counted(self: Any, tokens: Any) -> Any:
         readings.append(self)
         return read(self, tokens)
 
-    monkeypatch.setattr(search.Search, "_reading", counted)
+    monkeypatch.setattr(search.GuardSearch, "_reading", counted)
     guard = caw.Guard(rejoin=2, horizon=8, rollouts=5)
     made = caw.generate(model, tokenizer(), PROMPTS[:2], **{**OPTIONS, "guard": guard, "detectable_at": 1e-6})
     assert all(receipt.rollouts <= 5 for receipt in made.receipts or [])

@@ -455,8 +455,9 @@ def test_the_file_of_the_page(installed: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HOUSE_KEY", KEY)
     processor = vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
     processor.validate_params(parameters(profile="until-detectable"))
-    assert [chooser.policy.target is None for chooser in choosers(processor)] == [True, False]
-    with pytest.raises(ValueError, match="must be one of plain, until-detectable, got 'off'"):
+    assert choosers(processor)[1].policy.target.p_value == 0.001
+    assert load(installed).profiles["recommended"].watermark == caw.Recommended(KEY)
+    with pytest.raises(ValueError, match="must be one of recommended, until-detectable, got 'off'"):
         processor.validate_params(parameters(profile="off"))
 
 

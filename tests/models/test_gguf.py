@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 import caw
-from caw.models import gguf, made_once
+from caw.models import cache_folders, gguf
 
 
 def test_gguf_is_converted_once(gguf_file: tuple[Path, Any], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_a_killed_conversion_is_never_read(gguf_file: tuple[Path, Any], cache: P
     done = subprocess.run([sys.executable, "-c", script, str(gguf_file[0])], capture_output=True, timeout=300)
     assert done.returncode == -9, done.stderr.decode()
     (leftover,) = cache.iterdir()
-    assert leftover.name.startswith(made_once.PARTIAL)
+    assert leftover.name.startswith(cache_folders.PARTIAL)
     model, _ = caw.load_model(gguf_file[0], device="cpu", dtype="float32")
     assert torch.equal(model.state_dict()["lm_head.weight"], gguf_file[1].state_dict()["lm_head.weight"])
     assert leftover.exists(), "it may belong to a run that is still at work"

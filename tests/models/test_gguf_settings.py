@@ -11,10 +11,10 @@ from models.test_tokenizer import assert_same
 from transformers import AutoTokenizer
 
 from caw.models import gguf, gguf_settings
+from caw.models.cache_folders import LIST, listed
 from caw.models.gguf_file import GGUFFile
 from caw.models.gguf_settings import settings_folder, settings_tokenizer
 from caw.models.gguf_tokenizer import gguf_tokenizer
-from caw.models.made_once import LIST, listed
 from caw.models.sources import tokenizer_source
 from caw.models.tokenizer import PROBES
 

@@ -17,7 +17,7 @@ from serve.serving import DIRECTORY, NAME, Kept, Running, alone, parts, running,
 
 from caw.detectable.receipts import text_digest
 from caw.models.eval_mode import model_lock
-from caw.serve import guard
+from caw.serve import body_limits
 from caw.serve.contracts import Begun, MarkRules
 from caw.serve.log_lines import LINES, SECONDS, LogLines
 from caw.serve.requests import CompletionRequest
@@ -232,11 +232,13 @@ def test_bodies_that_do_not_say_how_large_they_are_are_refused(served: Running, 
 
 def test_many_large_bodies_at_once_are_refused_and_small_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand strangers who each hold back the last byte of a megabyte would fill a gigabyte."""
-    monkeypatch.setattr(guard, "HELD", 200_000)
-    monkeypatch.setattr(guard, "SMALL", 1000)
-    guards: list[guard.Guard] = []
-    made = guard.Guard.__init__
-    monkeypatch.setattr(guard.Guard, "__init__", lambda own, *a, **k: (guards.append(own), made(own, *a, **k))[1])
+    monkeypatch.setattr(body_limits, "HELD", 200_000)
+    monkeypatch.setattr(body_limits, "SMALL", 1000)
+    guards: list[body_limits.BodyLimits] = []
+    made = body_limits.BodyLimits.__init__
+    monkeypatch.setattr(
+        body_limits.BodyLimits, "__init__", lambda own, *a, **k: (guards.append(own), made(own, *a, **k))[1]
+    )
     large = json.dumps({**ASK, "prompt": "x" * 150_000}).encode()
     with running(max_length=64) as served:
         assert post(served.port, large)[0] == 400, "too long for the model, not for the guard"

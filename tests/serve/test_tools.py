@@ -102,7 +102,7 @@ def test_without_a_call_asked_for_tools_change_nothing(served: Running) -> None:
 
 def test_what_is_not_served_is_refused(served: Running) -> None:
     for change, parameter, said in (
-        ({"tool_choice": "auto"}, "tool_choice", "is not supported"), ({}, "tool_choice", "'auto' is not supported"),
+        ({"tool_choice": "auto"}, "tool_choice", "shows calls as JSON"), ({}, "tool_choice", "name a function, or use"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "requires tools, got none"),
         ({"tool_choice": named("nobody")}, "tool_choice", "must name a function in tools"),
         ({"tools": [tool("a"), tool("a")]}, "tools", "unique names"),

@@ -29,27 +29,32 @@ class OutputRing:
     integers: int64 [R, B, 1 or 3 + M, + N]: token (-1 = none emitted, -2 = logits that
         are not finite); with a trace also choice, counts and candidates; with log-probabilities the likeliest tokens.
     floats: float32 [R, B, 2 or 0, + 1 + N]: strength and capacity; log-probabilities; None without either.
-    cursor: int64 [1], where the next step writes. trace: whether there is one. said: N, 0 without log-probabilities.
-    forwarded: of all results, as `StepResult` has it.
+    cursor: int64 [1], where the next step writes. trace: whether there is one. alternatives: N, 0 without
+        log-probabilities. forwarded: of all results, as `StepResult` has it.
     """
 
     integers: torch.Tensor
     floats: torch.Tensor | None
     cursor: torch.Tensor
     trace: bool
-    said: int = 0
+    alternatives: int = 0
     forwarded: int = 0
 
     @classmethod
-    def empty(cls, size: int, batch: int, rungs: int, trace: bool, device: torch.device, said: int = 0) -> OutputRing:
+    def empty(
+        cls, size: int, batch: int, rungs: int, trace: bool, device: torch.device, alternatives: int = 0
+    ) -> OutputRing:
         """R = size; rungs: M, the width of the ladders."""
-        columns, numbers = (3 + rungs if trace else 1) + said, (2 if trace else 0) + (1 + said if said else 0)
+        columns, numbers = (
+            (3 + rungs if trace else 1) + alternatives,
+            (2 if trace else 0) + (1 + alternatives if alternatives else 0),
+        )
         return cls(
             integers=torch.full((size, batch, columns), NOT_EMITTED, dtype=torch.int64, device=device),
             floats=torch.zeros(size, batch, numbers, device=device) if numbers else None,
             cursor=torch.zeros(1, dtype=torch.int64, device=device),
             trace=trace,
-            said=said,
+            alternatives=alternatives,
         )
 
     @property
@@ -75,16 +80,16 @@ class OutputRing:
         """Return the first `steps` results from copies of `integers` and `floats`."""
         results = []
         for step in range(steps):
-            row, own, said = integers[step], integers.shape[2] - self.said, None
+            row, width, log_probs = integers[step], integers.shape[2] - self.alternatives, None
             tokens = row[:, 0]
             if floats is None or not self.trace:  # the rest was not asked for
                 nothing = torch.zeros(tokens.shape)
                 detail = (torch.zeros_like(tokens), tokens[:, None], torch.ones_like(tokens), nothing, nothing)
             else:
-                detail = (row[:, 1], row[:, 3:own], row[:, 2], floats[step, :, 0], floats[step, :, 1])
-            if self.said and floats is not None:
-                said = LogProbs(row[:, own:], floats[step, :, -1 - self.said :])
-            results.append(StepResult(tokens >= 0, tokens, *detail, tokens == BROKEN, self.forwarded, said))
+                detail = (row[:, 1], row[:, 3:width], row[:, 2], floats[step, :, 0], floats[step, :, 1])
+            if self.alternatives and floats is not None:
+                log_probs = LogProbs(row[:, width:], floats[step, :, -1 - self.alternatives :])
+            results.append(StepResult(tokens >= 0, tokens, *detail, tokens == BROKEN, self.forwarded, log_probs))
         return results
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from caw.decoding.capture.fixed_step import DeviceStep, FixedStep, OutputRing
-from caw.decoding.capture.kept_graphs import Kept, about_of, keep
+from caw.decoding.capture.graph_pool import GraphMemory, about_of, keep
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
 from caw.decoding.trace import ALTERNATIVES, StepResult
@@ -128,59 +128,51 @@ class RunAhead:
     """
 
     def __init__(
-        self,
-        step: FixedStep,
-        state: DecodeState,
-        cache: SiblingCache,
-        report: Callable[[str], None] | None = None,
-        kept: Kept | None = None,
-    ) -> None:
+        self, step: FixedStep, state: DecodeState, cache: SiblingCache, report: Callable[[str], None] | None = None,
+        memory: GraphMemory | None = None,
+    ) -> None:  # fmt: skip
         self.fixed_step, self.state, self.cache, self.report = step, state, cache, report
         self.cuda = state.pending.is_cuda
         self.under_way: deque[_Round] = deque()
         self._prepare()
         self.about = about_of(step.model, step.plan) if self.captured is not None else None
-        if kept is not None:
-            self._take_over(kept)
+        if memory is not None:
+            self._take_over(memory)
 
     def _prepare(self) -> None:
         """Make a ring and a step for the current batch."""
         self.batch = self.state.batch
         plan, rungs = self.fixed_step.plan, self.fixed_step.plan.rungs
-        device, said = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
-        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, said)
+        device, log_probs = self.state.pending.device, ALTERNATIVES if plan.limits.log_probs else 0
+        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, log_probs)
         self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
 
-    def _take_over(self, kept: Kept) -> None:
+    def _take_over(self, memory: GraphMemory) -> None:
         """Reuse the graph of an earlier call, whose memory texts, state and cache already use."""
         assert self.captured is not None
-        kept.clear()
+        memory.clear()
         # the network that the graph reads is its own; the step's is what would be captured, if it came to that
-        self.fixed_step.choosing.evaluator, self.ring = kept.evaluator, kept.ring
+        self.fixed_step.choosing.evaluator, self.ring = memory.evaluator, memory.ring
         self.step = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
-        self.captured.step, self.captured.graph = self.step, kept.graph
+        self.captured.step, self.captured.graph = self.step, memory.graph
         self.started = WORTH_CAPTURING
 
     def keep(self) -> None:
         """Leave graph and memory to later calls, if there is a graph of the whole batch; all texts have ended."""
         plan, cache, graph = self.fixed_step.plan, self.cache, self.captured and self.captured.graph
-        if (
-            graph is None
-            or cache.store is None
-            or cache.scratch is None
-            or not self.batch == self.state.batch == plan.batch
-        ):
+        if graph is None or cache.store is None or cache.scratch is None:
             return
-        if self.about is not None and self.about == about_of(self.fixed_step.model, plan):
+        whole = self.batch == self.state.batch == plan.batch
+        if whole and self.about is not None and self.about == about_of(self.fixed_step.model, plan):
             choosing = self.fixed_step.choosing
-            kept = Kept(
+            memory = GraphMemory(
                 self.about, choosing.evaluator, cache.store, cache.scratch, cache.lengths, choosing.texts, self.state,
                 self.ring, graph,
             )  # fmt: skip
-            keep(self.fixed_step.model, plan, kept)
+            keep(self.fixed_step.model, plan, memory)
 
     def may_shrink(self, remaining: int) -> bool:
         """Tell whether a smaller batch, which has to be captured again, pays off with `remaining` steps to come."""

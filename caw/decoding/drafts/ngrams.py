@@ -73,8 +73,8 @@ class NgramFollower:
                 length, place = max((self._match(place, token), place) for place in places)
                 trust = max(known for known in TRUST if known <= max(length, size))
                 return Guess(self._from(place, token, most), TRUST[trust])
-            if size == EARLIER and len(tail) >= EARLIER and (found := self._earlier.after(tail)):
-                return Guess(found[:most], TRUST_EARLIER)
+            if size == EARLIER and len(tail) >= EARLIER and (followed := self._earlier.after(tail)):
+                return Guess(followed[:most], TRUST_EARLIER)
         return self._behind_replaced(token, most)
 
     def _behind_replaced(self, token: int, most: int) -> Guess:
@@ -102,10 +102,10 @@ class NgramFollower:
     def _from(self, place: int, token: int, most: int) -> list[int]:
         """Return the tokens from a place on; at the end of the text the guess continues itself, as repetitions do."""
         here = len(self.tokens)
-        found: list[int] = []
+        tokens: list[int] = []
         for at in range(place, place + most):
-            found.append(self.tokens[at] if at < here else token if at == here else found[at - here - 1])
-        return found
+            tokens.append(self.tokens[at] if at < here else token if at == here else tokens[at - here - 1])
+        return tokens
 
 
 class NgramDrafter:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
 
 from caw import ops
 from caw.decoding.forward.prefill_attention import causal_attention, compiled_prefill
 from caw.decoding.forward.sibling_cache import SiblingCache, SpreadCache
 from caw.models.branchable import refusal
+from caw.models.llamas import LanguageModel
 
 NAME = "caw"
 MAX_DIM = 512  # the head dimension that compiled attention takes
@@ -42,20 +42,18 @@ class Layout:
     rows: torch.Tensor | None = None
     places: torch.Tensor | None = None
 
+    def attend(
+        self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Return `attention` of a module of our own."""
+        return attention(module, query, key, value, None, scaling, caw_layout=self)[0]
+
 
 def attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    caw_layout: Layout | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, sliding_window: int | None = None,
+    softcap: float | None = None, s_aux: torch.Tensor | None = None, caw_layout: Layout | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
     """transformers' attention contract: query [R, H, Q, D], key and value [R, HK, Q, D] -> ([R, Q, H, D], None)."""
     _check_contract(module, key, value, attention_mask, sliding_window, caw_layout, kwargs.get("is_causal"))
     assert caw_layout is not None
@@ -90,15 +88,9 @@ def _has_kernel(cache: SiblingCache | SpreadCache, query: torch.Tensor) -> bool:
 
 
 def _as_steps(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    layer: Any,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: Any, scale: float, window: int | None,
+    softcap: float | None, sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of prompts with the arithmetic of a step, position by position: the same bits however they are cut."""
     rows, tokens = query.shape[0], query.shape[2]
     keys, values = layer.owner.store[layer.index]
@@ -109,14 +101,9 @@ def _as_steps(
 
 
 def _check_contract(
-    module: torch.nn.Module,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    window: int | None,
-    layout: Layout | None,
-    is_causal: bool | None,
-) -> None:
+    module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, window: int | None,
+    layout: Layout | None, is_causal: bool | None,
+) -> None:  # fmt: skip
     """Raise NotImplementedError where this model's attention is not what `attention` computes."""
     kind = getattr(getattr(module, "config", None), "model_type", type(module).__name__)
     if layout is None:
@@ -155,11 +142,17 @@ class caw_attention:
     """
 
     def __init__(self, model: Any, below: Sequence[torch.nn.Module] | None = None) -> None:
+        self._configs: list[Any] = []
+        self._before: list[str | None] = []
+        if isinstance(model, LanguageModel):
+            return  # asks the layout, and nobody waits for transformers' base
+        from transformers import AttentionInterface, PreTrainedModel
+
+        AttentionInterface.register(NAME, attention)
         modules = model.modules() if below is None else (model, *below)
         owners = [model.config, *(m.config for m in modules if isinstance(m, PreTrainedModel))]
         configs = [config for owner in owners for config in _with_sub_configs(owner)]
         self._configs = list({id(config): config for config in configs}.values())
-        self._before: list[str | None] = []
 
     def __enter__(self) -> None:
         self._before = [config._attn_implementation for config in self._configs]
@@ -177,6 +170,3 @@ def _with_sub_configs(config: Any) -> Iterator[Any]:
     for name in getattr(config, "sub_configs", {}):
         if getattr(config, name, None) is not None:
             yield from _with_sub_configs(getattr(config, name))
-
-
-AttentionInterface.register(NAME, attention)

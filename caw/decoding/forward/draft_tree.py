@@ -45,10 +45,10 @@ class DraftTree:
         """Make the tree of B sequences of lengths[b] committed tokens each; one without candidates has no row."""
         columns: tuple[list[int], ...] = ([], [], [], [])
         first, drafts = [], []
-        for row, (own, chain, length) in enumerate(zip(candidates, chains, lengths, strict=True)):
+        for row, (tokens_here, chain, length) in enumerate(zip(candidates, chains, lengths, strict=True)):
             beside = length + 1 + len(chain.tokens)  # the next place for a candidate that is not the root
             first.append(len(columns[0]))
-            for number, token in enumerate(own):
+            for number, token in enumerate(tokens_here):
                 place = length if number == chain.root else beside
                 beside += number != chain.root
                 _append(columns, token, row, length, place)

@@ -59,37 +59,26 @@ class FusedForwards(Installed):
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
 
     @classmethod
-    def kept(cls, model: Any, *, enabled: bool) -> FusedForwards:
-        """Return those made for this model before, as long as they would be the same now.
-
-        torch.compile's code holds only as long as the functions that it was made from, and making it takes a minute.
-        It takes layers, but no stack of them, which looks at all their parts, and neither table nor norm: it compiles
-        these itself.
-        """
-        parts = ModelParts.of(model)
-        about = enabled, ops.missing_extension(), parts.hooked(model)
-        layers: FusedForwards | None = parts.known("compiled", about)
-        if layers is None or not layers.as_made():
-            layers = parts.keep("compiled", cls(model, enabled=enabled, stacks=False), about)
-        for _, forward in layers.forwards:
-            if isinstance(forward, _Transposed):
-                forward.refresh()
-        return layers
-
-    @classmethod
-    def again(cls, model: Any, *, enabled: bool, places: int | None = None) -> Installed:
-        """Return those of an earlier call if they would be the same now, with the rotations of this one.
+    def of(cls, model: Any, *, enabled: bool, compiled: bool = False, places: int | None = None) -> Installed:
+        """Return those made for this model before, as long as they would be the same now, with this call's rotations.
 
         They are the same while the model has the same parts, none of which has come to train, to be hooked or to have
         another forward, and its layers have the same settings.
+
+        compiled: for torch.compile, whose code holds only as long as the functions that it was made from, and takes a
+        minute to make. It takes layers, but no stack of them, which looks at all their parts, and neither table nor
+        norm: it compiles these itself.
         """
-        parts = ModelParts.of(model)
+        parts, name = ModelParts.of(model), "compiled" if compiled else "forwards"
         about = enabled, ops.missing_extension(), parts.hooked(model)
-        layers: FusedForwards | None = parts.known("forwards", about)
+        layers: FusedForwards | None = parts.known(name, about)
         if layers is None or not layers.as_made():
-            layers = cls(model, enabled=enabled)
-            if not layers.holds_copies():
-                parts.keep("forwards", layers, about)
+            layers = cls(model, enabled=enabled, stacks=not compiled)
+            if compiled or not layers.holds_copies():
+                parts.keep(name, layers, about)
+        for _, forward in layers.forwards if compiled else ():
+            if isinstance(forward, _Transposed):
+                forward.refresh()
         if places is None or not enabled:
             return layers
         return Installed([*layers.forwards, *rotary_forwards(model, places)])
@@ -175,6 +164,6 @@ class _SmallNorm:
         weight = self.layer.weight
         known = weight.dtype in GPU_DTYPES and weight.dtype == x.dtype and plain(weight)
         if not known or not few_enough(x) or not 1 <= x.shape[-1] <= GPU_WIDTH:
-            own: torch.Tensor = type(self.layer).forward(self.layer, x)
-            return own
+            normed: torch.Tensor = type(self.layer).forward(self.layer, x)
+            return normed
         return ops.rms_norm(x.contiguous(), weight, self.eps, self.offset)

@@ -110,9 +110,9 @@ class FusedLayer:
         windows: of the configs of layers looked at before, by their `id`: transformers takes microseconds to read one.
         """
         one_eps = all(norm_eps(norm) == self.eps for norm in self.norms)
-        found = self._settings({} if windows is None else windows)
+        now = self._settings({} if windows is None else windows)
         mine = self.index, self.window, self.scale, self.eps, self.softcap, self.multiplier
-        return one_eps and mine == found
+        return one_eps and mine == now
 
     @property
     def weights(self) -> list[Any]:
@@ -123,9 +123,9 @@ class FusedLayer:
         modules = [self.layer.get_submodule(name) for name in self.kind.matrices]
         sizes = [module.inputs if isinstance(module, PACKED) else module.weight.shape[1] for module in modules]
         rows = [torch.empty(_outputs(module), 0, device="meta") for module in modules]
-        found = split(self.layer, self.kind, rows)
-        before = (0, 0, 0, 1, 2, 2, 3) if self.kind.merged else range(len(found))
-        return tuple((part.shape[0], sizes[i]) for part, i in zip(found, before, strict=True))
+        parts = split(self.layer, self.kind, rows)
+        before = (0, 0, 0, 1, 2, 2, 3) if self.kind.merged else range(len(parts))
+        return tuple((part.shape[0], sizes[i]) for part, i in zip(parts, before, strict=True))
 
     def kept_shape(self) -> tuple[int, int]:
         """Return how many heads keys and values have, and of how many dimensions."""
@@ -186,18 +186,13 @@ class FusedLayer:
         )  # fmt: skip
 
     def _as_stack(
-        self,
-        hidden: torch.Tensor,
-        rotary: tuple[torch.Tensor, ...],
-        cache: Any,
-        lengths: torch.Tensor,
-        rows: torch.Tensor | None,
-        places: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, ...], cache: Any, lengths: torch.Tensor,
+        rows: torch.Tensor | None, places: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """The layer as a stack of one: a CPU has no operator for a layer alone."""
-        own = slice(self.index, self.index + 1)
+        layer = slice(self.index, self.index + 1)
         return ops.decoder_stack(
-            hidden, *rotary, cache.store[own], cache.scratch[own], cache.slot, lengths, self._weights,
+            hidden, *rotary, cache.store[layer], cache.scratch[layer], cache.slot, lengths, self._weights,
             [source["bias"] for source in self.bias_sources], self.eps, self.scale, [self.window or 0], rows, places,
             self.kind.family, self.softcap, [], self.multiplier,
         )  # fmt: skip
@@ -236,8 +231,8 @@ def _one_kind(weights: list[torch.Tensor]) -> bool:
 
 def plain(weight: torch.Tensor) -> bool:
     """Tell whether it is dense in memory, not a quantized or otherwise wrapped tensor."""
-    own = type(weight) in (torch.Tensor, torch.nn.Parameter) and type(weight.data) is torch.Tensor
-    return own and weight.is_contiguous()
+    bare = type(weight) in (torch.Tensor, torch.nn.Parameter) and type(weight.data) is torch.Tensor
+    return bare and weight.is_contiguous()
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:

@@ -97,8 +97,8 @@ class _Stack:
         positions, cache = kwargs.pop("position_ids", None), kwargs.pop("past_key_values", None)
         if input_ids is None or positions is None or args or not self._takes(cache, kwargs):
             with self.inside:
-                own = {"position_ids": positions, "past_key_values": cache, **kwargs}
-                return type(self.layer).forward(self.layer, input_ids, *args, **own)
+                options = {"position_ids": positions, "past_key_values": cache, **kwargs}
+                return type(self.layer).forward(self.layer, input_ids, *args, **options)
         hidden = self.layer.embed_tokens(input_ids)
         if self._embedding_multiplier is not None:
             hidden = hidden * getattr(self.layer, self._embedding_multiplier)
@@ -139,8 +139,8 @@ class _Stack:
 
     def _rotary(self, hidden: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if not self._types:
-            made: tuple[torch.Tensor, ...] = self.layer.rotary_emb(hidden, position_ids=positions)
-            return made
+            pair: tuple[torch.Tensor, ...] = self.layer.rotary_emb(hidden, position_ids=positions)
+            return pair
         pairs = [self.layer.rotary_emb(hidden, positions, one) for one in self._types]
         return tuple(torch.stack(both) for both in zip(*pairs, strict=True))
 

@@ -4,11 +4,12 @@ The operators know what Llama does and what Gemma does otherwise (`Family`), mer
 is rotated, as Phi-3 has them, and on a CPU Granite's multipliers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from caw.models import llamas
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
 
@@ -105,6 +106,11 @@ _KINDS: dict[str, LayerKind] = {
 LAYERS = {
     f"transformers.models.{module}.modeling_{module}.{kind.prefix}DecoderLayer": kind for module, kind in _KINDS.items()
 }
+# those of our own, for commands on a CPU
+LAYERS |= {
+    f"{llamas.__name__}.{kind.prefix}DecoderLayer": replace(kind, gpu=False)
+    for module, kind in _KINDS.items() if module in llamas.FAMILIES
+}  # fmt: skip
 LLAMAS = {name for name, kind in LAYERS.items() if kind.as_llama}
 ON_GPU = {name: kind for name, kind in LAYERS.items() if kind.gpu}
 # classes of embedding, layers and norm whose layers a CPU runs as one
@@ -137,11 +143,11 @@ def split(layer: Any, kind: LayerKind, tensors: list[Any]) -> list[Any]:
     """
     if not kind.merged:
         return tensors
-    found = []
+    parts = []
     for i, tensor in enumerate(tensors):
         sizes = rows_of(layer, kind, i, 0 if tensor is None else tensor.shape[0])
         if len(sizes) == 1:
-            found.append(tensor)
+            parts.append(tensor)
         else:
-            found += [None] * len(sizes) if tensor is None else tensor.detach().split(sizes)
-    return found
+            parts += [None] * len(sizes) if tensor is None else tensor.detach().split(sizes)
+    return parts

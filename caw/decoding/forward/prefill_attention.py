@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 
 from caw import ops
 from caw.io.show import shown
@@ -26,15 +25,9 @@ def compiled_prefill(how: PrefillAttention, device: torch.device, kernels: ops.O
 
 
 def causal_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    how: PrefillAttention = "sdpa",
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None,
+    softcap: float | None, sinks: torch.Tensor | None, how: PrefillAttention = "sdpa",
+) -> torch.Tensor:  # fmt: skip
     """[R, H, T, D] from query [R, H, T, D], key and value [R, HK, S, D].
 
     how: "sdpa" = torch's scaled_dot_product_attention, or "eager" where that knows no window, softcap or sinks;
@@ -46,7 +39,11 @@ def causal_attention(
         return _flash(query, key, value, scale, window, softcap)
     if how == "sdpa" and softcap is None and sinks is None and (window is None or size <= window):
         # a lone query sees everything; torch's own causal mask is meant for as many keys as queries
-        mask = causal_lower_right(tokens, size) if 1 < tokens < size else None
+        mask = None
+        if 1 < tokens < size:
+            from torch.nn.attention.bias import causal_lower_right  # brings torch's compiler: half a second
+
+            mask = causal_lower_right(tokens, size)
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=1 < tokens == size, scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
@@ -68,14 +65,9 @@ def causal_attention(
 
 
 def _eager_block(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    hidden: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float,
+    softcap: float | None, sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of some query rows over float32 keys, where hidden [rows, keys] is false; scores in float32."""
     scores = (query.float() @ key.transpose(2, 3)) * scale
     if softcap is not None:
@@ -123,7 +115,7 @@ def check_prefill_attention(how: Any, device: torch.device, dtype: torch.dtype) 
             "with `pip install flash-attn`, or use 'sdpa'"
         ) from None
     if device.type != "cuda" or dtype not in FLASH_DTYPES:
-        found = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
         raise ValueError(
-            f"prefill_attention='flash_attention_2' needs float16 or bfloat16 on CUDA, got {found}; use 'sdpa'"
+            f"prefill_attention='flash_attention_2' needs float16 or bfloat16 on CUDA, got {where}; use 'sdpa'"
         )

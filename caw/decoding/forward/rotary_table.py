@@ -104,8 +104,8 @@ def _table(module: Any, places: int, like: torch.Tensor) -> torch.Tensor:
     table = like.new_empty(places, 2, 2 * module.inv_freq.shape[0])
     for start in range(0, places, PIECE):
         positions = torch.arange(start, min(start + PIECE, places), device=like.device)
-        made = type(module).forward(module, like.new_empty(0), positions[None])
-        torch.stack(made, dim=2, out=table[None, start : start + PIECE])
+        pair = type(module).forward(module, like.new_empty(0), positions[None])
+        torch.stack(pair, dim=2, out=table[None, start : start + PIECE])
     there.append((about, table))
     return table
 

@@ -12,6 +12,8 @@ layer has a copy of them.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,15 +77,9 @@ class SiblingCache(Cache):
     """
 
     def __init__(
-        self,
-        num_layers: int,
-        batch: int,
-        capacity: int,
-        slots: int,
-        device: torch.device,
-        kernels: ops.Ops | None = None,
-        prefill_attention: PrefillAttention = "sdpa",
-    ) -> None:
+        self, num_layers: int, batch: int, capacity: int, slots: int, device: torch.device,
+        kernels: ops.Ops | None = None, prefill_attention: PrefillAttention = "sdpa",
+    ) -> None:  # fmt: skip
         self.num_layers, self.batch, self.capacity, self.slots = num_layers, batch, capacity, slots
         self.kernels, self.prefill_attention = kernels or ops.dispatched(), prefill_attention
         self.store: torch.Tensor | None = None
@@ -113,7 +109,7 @@ class SiblingCache(Cache):
             )
         heads, dim = key.shape[1], key.shape[3]
         self.lengths = self.lengths.to(key.device)
-        self.store = key.new_zeros(self.num_layers, 2, self.batch, heads, self.capacity, dim)
+        self.store = _zeros(key, (self.num_layers, 2, self.batch, heads, self.capacity, dim))
         self.scratch = key.new_zeros(self.num_layers, 2, self.batch, self.slots, heads, dim)
 
     def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -165,9 +161,9 @@ class SiblingCache(Cache):
         assert self.store is not None
         return [self.store[:, :, row, :, start:end].clone()]
 
-    def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
+    def copy_in(self, row: int, start: int, copies: Sequence[torch.Tensor]) -> None:
         """Write what `copy_out` took into a row, from position `start` on."""
-        [keys_values] = kept
+        [keys_values] = copies
         self.allocate(keys_values[0, :1], keys_values[0, 1:])
         assert self.store is not None
         self.store[:, :, row, :, start : start + keys_values.shape[3]] = keys_values
@@ -196,15 +192,9 @@ class SiblingCache(Cache):
         self.kernels.commit_kv(self.store, self.scratch, choice, self.lengths, active)
 
     def commit_step(
-        self,
-        choice: torch.Tensor,
-        active: torch.Tensor,
-        logits: torch.Tensor,
-        step_logits: torch.Tensor,
-        records: list[torch.Tensor],
-        following: list[torch.Tensor],
-        alive: torch.Tensor | None = None,
-    ) -> None:
+        self, choice: torch.Tensor, active: torch.Tensor, logits: torch.Tensor, step_logits: torch.Tensor,
+        records: list[torch.Tensor], following: list[torch.Tensor], alive: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         """`commit`, and logits and records move along in the same launch; arguments as in `commit_step_ref`."""
         assert self.store is not None and self.scratch is not None
         self.kernels.commit_step(
@@ -227,19 +217,22 @@ class SiblingCache(Cache):
             layer.keys = layer.values = None
 
 
+def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return zeros that take memory on a CPU only where something is written: texts end long before the capacity."""
+    count = math.prod(shape)
+    if like.device.type != "cpu" or not count or not hasattr(mmap, "MAP_PRIVATE"):
+        return like.new_zeros(shape)
+    area = mmap.mmap(-1, count * like.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(area, dtype=like.dtype, count=count).view(shape)
+
+
 class SpreadCache(Cache):
     """`SiblingCache` over several devices; arguments as there, `device` is the main one."""
 
     def __init__(
-        self,
-        num_layers: int,
-        batch: int,
-        capacity: int,
-        slots: int,
-        device: torch.device,
-        kernels: ops.Ops | None = None,
-        prefill_attention: PrefillAttention = "sdpa",
-    ) -> None:
+        self, num_layers: int, batch: int, capacity: int, slots: int, device: torch.device,
+        kernels: ops.Ops | None = None, prefill_attention: PrefillAttention = "sdpa",
+    ) -> None:  # fmt: skip
         self.batch, self.capacity, self.slots = batch, capacity, slots
         self.kernels, self.prefill_attention = kernels or ops.dispatched(), prefill_attention
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -266,8 +259,8 @@ class SpreadCache(Cache):
     def copy_out(self, row: int, start: int, end: int) -> list[torch.Tensor]:
         return [copy for part in self.parts for copy in part.copy_out(row, start, end)]
 
-    def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
-        for part, copy in zip(self.parts, kept, strict=True):
+    def copy_in(self, row: int, start: int, copies: Sequence[torch.Tensor]) -> None:
+        for part, copy in zip(self.parts, copies, strict=True):
             part.copy_in(row, start, [copy])
 
     def begin_forward(self, slot: int = 0) -> None:

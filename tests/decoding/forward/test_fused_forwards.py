@@ -21,7 +21,7 @@ def llama() -> Any:
 
 
 def again(model: Any, *, enabled: bool = True) -> Any:
-    return FusedForwards.again(model, enabled=enabled)
+    return FusedForwards.of(model, enabled=enabled)
 
 
 def names(forwards: Any) -> list[str]:

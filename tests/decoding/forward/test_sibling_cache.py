@@ -1,5 +1,9 @@
 """What models ask of the cache; where it puts keys and values is asked in test_branching.py."""
 
+import mmap
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -21,3 +25,19 @@ def test_what_transformers_asks_of_a_cache() -> None:
     assert cache.get_mask_sizes(5, 0) == (5, 0)
     assert cache.layers[0].get_max_length() == SIZE
     assert len(cache.layers) == LAYERS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's count of a process's pages")
+def test_a_long_capacity_takes_memory_only_where_tokens_are() -> None:
+    def taken() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before, cache = taken(), SiblingCache(2, 4, 1 << 17, 1, torch.device("cpu"))
+    key = torch.ones(4, 2, 3, 32)
+    cache.allocate(key, key)
+    assert cache.store is not None and cache.store.nbytes == 1 << 29
+    cache.begin_prefill(torch.arange(4))
+    for layer in range(2):
+        cache.put(layer, key, key)
+    assert torch.equal(cache.store[1, 0, 3, 1, :4, 0], torch.tensor([1.0, 1, 1, 0]))
+    assert taken() - before < cache.store.nbytes // 8

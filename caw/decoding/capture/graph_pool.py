@@ -27,7 +27,7 @@ OWN = ("torch.nn.", "transformers.", "caw.models.packed")  # modules whose forwa
 
 
 @dataclass
-class Kept:
+class GraphMemory:
     """A graph, what it reads and writes, and what it was made for.
 
     evaluator: the step's own, whose memory the graph reads. done: when the last call had ended.
@@ -71,55 +71,55 @@ class Kept:
         self.ring.cursor.zero_()
 
 
-_kept: WeakKeyDictionary[Any, list[Kept]] = WeakKeyDictionary()
-_guard = threading.Lock()
+_pool: WeakKeyDictionary[Any, list[GraphMemory]] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
-def claim(model: Any, plan: Plan) -> Kept | None:
+def claim(model: Any, plan: Plan) -> GraphMemory | None:
     """Take over what an earlier call of the same shapes left; None if there is nothing."""
     about = about_of(model, plan)
     if about is None:
         return None
-    with _guard:
-        there = _kept.get(model, [])
-        found = next((one for one in there if one.about == about and one.fits(plan)), None)
-        if found is not None:
-            there.remove(found)
-    return found
+    with _lock:
+        there = _pool.get(model, [])
+        match = next((one for one in there if one.about == about and one.fits(plan)), None)
+        if match is not None:
+            there.remove(match)
+    return match
 
 
-def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
-    """Make an empty cache; beside: positions beyond the plan's capacity. kept: memory to reuse."""
+def make_cache(plan: Plan, beside: int, memory: GraphMemory | None) -> SiblingCache:
+    """Make an empty cache; beside: positions beyond the plan's capacity. memory: what to reuse."""
     facts = plan.facts
     cache = (SpreadCache if facts.spread else SiblingCache)(
         facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots, facts.device,
         plan.kernels, plan.settings.prefill_attention,
     )  # fmt: skip
-    if kept is not None:
-        cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths
+    if memory is not None:
+        cache.store, cache.scratch, cache.lengths = memory.store, memory.scratch, memory.lengths
     return cache
 
 
-def keep(model: Any, plan: Plan, kept: Kept) -> None:
+def keep(model: Any, plan: Plan, memory: GraphMemory) -> None:
     """Leave this to later calls of `model`, evicting the oldest if there are too many; skip what is too large."""
-    device = kept.store.device
+    device = memory.store.device
     if device.type == "cuda":
-        if SHARE * kept.store.nbytes > torch.cuda.mem_get_info(device)[1]:
+        if SHARE * memory.store.nbytes > torch.cuda.mem_get_info(device)[1]:
             return
-        kept.done = torch.cuda.Event()
-        kept.done.record(torch.cuda.current_stream(device))
-    kept.texts.keys.zero_()
-    kept.texts.marks = [None] * kept.texts.batch  # they hold keys
-    with _guard:
-        there = _kept.setdefault(model, [])
-        there.append(kept)
+        memory.done = torch.cuda.Event()
+        memory.done.record(torch.cuda.current_stream(device))
+    memory.texts.keys.zero_()
+    memory.texts.marks = [None] * memory.texts.batch  # they hold keys
+    with _lock:
+        there = _pool.setdefault(model, [])
+        there.append(memory)
         del there[:-MOST]
 
 
 def forget() -> None:
     """Free what all calls left."""
-    with _guard:
-        _kept.clear()
+    with _lock:
+        _pool.clear()
 
 
 def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
@@ -148,12 +148,12 @@ def _places(network: Evaluator | None) -> list[int]:
 
 def _weights(model: Any) -> tuple[Any, ...] | None:
     """Every module, and where each of its tensors lies; None for modules of others and for such with hooks."""
-    found: list[Any] = []
+    places: list[Any] = []
     for module in model.modules():
         hooks = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
         if hooks or not type(module).__module__.startswith(OWN):
             return None
         tensors = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
-        found.append((id(module), type(module), module.training))
-        found += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors]
-    return (*found, *rotations_of(model))
+        places.append((id(module), type(module), module.training))
+        places += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors]
+    return (*places, *rotations_of(model))

@@ -13,7 +13,7 @@ DRAINED = 4  # times the limit, up to which a body is read to its end: who is st
 PORT = re.compile(r":[0-9]*$")
 
 
-class Guard:
+class BodyLimits:
     """Reads bodies before the application sees them: at most `most` bytes, within `seconds`.
 
     hosts: names under which the server may be called, and only by its own pages; None = any. Otherwise a foreign page,
@@ -70,7 +70,7 @@ class Guard:
         if not announced.isdigit() or int(announced[:20]) > DRAINED * self.most:
             raise too_long
         parts: list[bytes] = []
-        size = kept = 0
+        size = waiting = 0
         try:
             while True:
                 message = await receive()
@@ -87,11 +87,11 @@ class Guard:
                 parts.append(part)
                 if whole:
                     return b"".join(parts)
-                self.held, kept = self.held + len(part), kept + len(part)
+                self.held, waiting = self.held + len(part), waiting + len(part)
                 if self.held > HELD and size > SMALL:
                     raise ApiError(503, "too many large requests at once; try again later", code="queue_full")
         finally:
-            self.held -= kept
+            self.held -= waiting
 
 
 async def _refuse(send: Send, error: ApiError) -> None:

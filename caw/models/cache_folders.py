@@ -39,7 +39,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def made_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool] = has_config) -> str:
+def filled_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], Any] = has_config) -> str:
     """Return the folder `target`; if it is not `whole` yet, `make` fills a temporary one, which is moved into place.
 
     Raises PermissionError, in one sentence, if the cache cannot be written, and what `make` raises.
@@ -56,7 +56,7 @@ def made_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path]
     return str(target)
 
 
-def _drop_leftovers(target: Path, whole: Callable[[Path], bool]) -> None:
+def _drop_leftovers(target: Path, whole: Callable[[Path], Any]) -> None:
     """Remove an incomplete target, and old leftovers of killed runs."""
     if target.exists() and not whole(target):
         shutil.rmtree(target, ignore_errors=True)
@@ -66,7 +66,7 @@ def _drop_leftovers(target: Path, whole: Callable[[Path], bool]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fill(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool]) -> None:
+def _fill(target: Path, make: Callable[[Path], None], whole: Callable[[Path], Any]) -> None:
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
     try:
         make(work)

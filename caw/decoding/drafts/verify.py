@@ -5,15 +5,17 @@ ahead: the original one) is the next drafted one, its logits are known, and no f
 decision falls on another token, that one waits (`DecodeState.pending`): it is the only candidate of the next forward.
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
 from caw.decoding.choosing import Choice
-from caw.decoding.drafts.ahead import Ahead
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep, Rows
 from caw.decoding.forward.branching import forward_drafted
@@ -26,6 +28,72 @@ from caw.decoding.texts import Texts
 from caw.decoding.trace import StepResult
 from caw.ladder import Ladder
 from caw.record import Record
+
+
+class Drafted(NamedTuple):
+    """A token that lies in the cache: its row of logits, and its place."""
+
+    token: int
+    row: int
+    place: int
+
+
+@dataclass
+class Ahead:
+    """What the last forward computed for positions that are not reached yet: drafted tokens of B sequences that lie in
+    the cache, and the logits behind them.
+
+    logits: [N, V], in the model's dtype. drafts: of each sequence, the tokens that are left of its draft. trusts: of
+    each draft's guess. drafted, accepted: of each how many there were, and were right.
+    """
+
+    logits: torch.Tensor
+    drafts: list[list[Drafted]]
+    trusts: Sequence[int]
+    drafted: list[int]
+    accepted: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, logits: torch.Tensor, tree: DraftTree, chains: Sequence[Chain], trusts: Sequence[int], follow: list[bool]
+    ) -> Ahead:
+        """Behind a forward; follow: whether each sequence chose the root of its draft."""
+        tokens, places = tree.tokens.tolist(), tree.places.tolist()
+        drafted = [len(chain.tokens) for chain in chains]
+        drafts = [
+            [Drafted(tokens[at], at, places[at]) for at in range(start, start + (count if chosen else 0))]
+            for start, count, chosen in zip(tree.drafts, drafted, follow, strict=True)
+        ]
+        return cls(logits, drafts, trusts, drafted, [0] * len(drafts))
+
+    def waiting(self) -> torch.Tensor:
+        """Tell which sequences have a draft left, bool [B]."""
+        return torch.tensor([bool(draft) for draft in self.drafts])
+
+    def find(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tell whether tokens int64 [B] are the next of their drafts, bool [B]; their rows and places int64 [B], 0
+        where they are not."""
+        matches = [
+            draft[0] if draft and draft[0].token == token else None
+            for draft, token in zip(self.drafts, tokens.tolist(), strict=True)
+        ]
+        known = torch.tensor([one is not None for one in matches])
+        rows, places = (torch.tensor([one[what] if one else 0 for one in matches]) for what in (1, 2))
+        return known, rows, places
+
+    def advance(self, moved: torch.Tensor) -> None:
+        """The next tokens of the drafts joined the texts where moved (bool [B]); other drafts end."""
+        for number, right in enumerate(moved.tolist()):
+            self.accepted[number] += right
+            self.drafts[number] = self.drafts[number][1:] if right else []
+
+    def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
+        """Return (trust, tokens drafted, tokens accepted) of each draft, at the end.
+
+        What was left where a text ended (it is not active) was not wrong.
+        """
+        rows = zip(self.trusts, self.drafted, self.accepted, active, strict=True)
+        return [(trust, drafted if goes_on else right, right) for trust, drafted, right, goes_on in rows if drafted]
 
 
 class DraftStep(EagerStep):
@@ -46,12 +114,12 @@ class DraftStep(EagerStep):
 
         The forward has been made when this returns; what it decides after the first token is decided when asked for.
         """
-        kept = list(rows)
-        self._leave(kept)
-        self.rows, self._tree, self._ahead = kept, None, None
+        current = list(rows)
+        self._leave(current)
+        self.rows, self._tree, self._ahead = current, None, None
         first = self.decode(self.state, self.cache)
         self.choosing.texts.finish(first.tokens, first.emitted)
-        return ((result, kept) for result in itertools.chain([first], self.go_on(self.state, self.cache)))
+        return ((result, current) for result in itertools.chain([first], self.go_on(self.state, self.cache)))
 
     def close(self) -> None:
         self._leave(())
@@ -117,11 +185,11 @@ class DraftStep(EagerStep):
             assert self._ahead is not None
             return self._ahead.logits, self._walking[1]
         numbers = torch.where(self.choosing.texts.active, 1 if counts is None else counts, 0).tolist()
-        own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
-        chains, trusts = self._propose(own)
+        carried = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
+        chains, trusts = self._propose(carried)
         if not any(chain.tokens for chain in chains):
             return super().logits(state, cache, candidates, counts)
-        tree = DraftTree.of(own, chains, cache.lengths.tolist())
+        tree = DraftTree.of(carried, chains, cache.lengths.tolist())
         self._tree = tree, chains, trusts
         return forward_drafted(self.model, cache, tree), tree.first
 
@@ -130,20 +198,20 @@ class DraftStep(EagerStep):
         if self._walking is None or rows is None:
             return super().record(logits, rows)
         assert rows.numel() == len(self.rows), "a walk chooses the token that was forwarded"
-        found = Record.empty(rows.numel(), rows.device)
+        records = Record.empty(rows.numel(), rows.device)
         walking = self._walking[0]
-        found.write(walking, super().record(logits, rows[walking]))
-        return found
+        records.write(walking, super().record(logits, rows[walking]))
+        return records
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
         """A draft and its trust for every row."""
         batch, chains, trusts = sum(map(bool, candidates)), list[Chain](), list[int]()
-        for sequence, own in zip(self.rows, candidates, strict=True):
+        for sequence, tokens in zip(self.rows, candidates, strict=True):
             chain, trust = Chain(), 0
-            if sequence is not None and own:
-                chain, trust = self.proposer.chain(sequence, own, batch)
+            if sequence is not None and tokens:
+                chain, trust = self.proposer.chain(sequence, tokens, batch)
                 if sequence.trace.drafts is not None:
-                    sequence.trace.drafts.add(len(own) + len(chain.tokens), len(chain.tokens))
+                    sequence.trace.drafts.add(len(tokens) + len(chain.tokens), len(chain.tokens))
             chains.append(chain)
             trusts.append(trust)
         return chains, trusts
@@ -155,7 +223,7 @@ class DraftStep(EagerStep):
         if self._tree is not None and self._walking is None:
             tree, chains, trusts = self._tree
             pairs = zip(chosen.tolist(), moved.tolist(), chains, strict=True)
-            follow = [own and choice == chain.root for choice, own, chain in pairs]
+            follow = [right and choice == chain.root for choice, right, chain in pairs]
             self._ahead = Ahead.of(forwarded.logits, tree, chains, trusts, follow)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ from decoding.test_step import WATERMARKS, capacity_policy
 from models.packing import packed_pair
 
 import caw
-from caw.decoding.capture import kept_graphs
+from caw.decoding.capture import graph_pool
 from caw.decoding.forward import rotary_table
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
@@ -37,8 +37,8 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     by_replays(monkeypatch, worth=4)
     monkeypatch.setattr("decoding.capturing.Recording", Counting)
     yield made
-    kept_graphs.forget()
-    assert not len(kept_graphs._kept)
+    graph_pool.forget()
+    assert not len(graph_pool._pool)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_second_call_goes_on_with_the_graph(model: Any, captures: list[Any], w
         assert run(model, OTHERS, other, policy, **SETTINGS).tokens == expected[1]
     assert run(model, PROMPTS, chosen, policy, **SETTINGS).tokens == expected[0]
     assert len(captures) == 1
-    [kept] = kept_graphs._kept[model]
+    [kept] = graph_pool._pool[model]
     assert not kept.texts.keys.any() and kept.texts.marks == [None, None], "keys stay no longer than a call"
 
 
@@ -128,7 +128,7 @@ def test_calls_at_the_same_time_have_graphs_of_their_own(model: Any, captures: l
         assert len(captures) == wanted
         for call in calls:
             assert not list(call)  # to its end, which leaves the graph
-        assert len(kept_graphs._kept[model]) == 2
+        assert len(graph_pool._pool[model]) == 2
 
 
 def test_few_are_kept_and_all_go_with_the_model(llama: Any, captures: list[Any]) -> None:
@@ -136,20 +136,20 @@ def test_few_are_kept_and_all_go_with_the_model(llama: Any, captures: list[Any])
     for new in (7, 8, 9):
         run(model, PROMPTS, **{**SETTINGS, "max_new_tokens": new})
     gc.collect()
-    assert len(kept_graphs._kept[model]) == kept_graphs.MOST == 2
-    stores = [weakref.ref(kept.store) for kept in kept_graphs._kept[model]]
-    for kept in kept_graphs._kept[model]:
+    assert len(graph_pool._pool[model]) == graph_pool.MOST == 2
+    stores = [weakref.ref(kept.store) for kept in graph_pool._pool[model]]
+    for kept in graph_pool._pool[model]:
         kept.graph.calls.clear()  # a recording names the model's weights, which a graph does not hold
     del model, kept
     gc.collect()
-    assert not len(kept_graphs._kept) and [store() for store in stores] == [None, None]
+    assert not len(graph_pool._pool) and [store() for store in stores] == [None, None]
 
 
 def test_models_with_packed_weights_keep_graphs_too(llama: Any) -> None:
     """By where their bytes lie: a graph reads them there."""
     packed, _ = packed_pair(llama, "int8")
-    before = kept_graphs._weights(packed)
-    assert before is not None and before == kept_graphs._weights(packed)
+    before = graph_pool._weights(packed)
+    assert before is not None and before == graph_pool._weights(packed)
     layer = packed.model.layers[0].mlp.up_proj
     layer.packed = layer.packed.clone()
-    assert kept_graphs._weights(packed) not in (before, None)
+    assert graph_pool._weights(packed) not in (before, None)

@@ -1,0 +1,69 @@
+"""`caw detect --at URL`: have a server test texts, as its `/.well-known/watermark.json` says. No key, no tokenizer."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from caw.cli.detect_output import Item
+from caw.cli.detect_registry import KEYS
+from caw.cli.errors import complain
+from caw.cli.options import panel
+from caw.io.show import visible
+
+PATH, MOST, SECONDS = "/.well-known/watermark.json", 1 << 20, 90
+At = Annotated[str | None, panel(KEYS, "Have the server at this URL test the texts, as anybody may.", metavar="URL")]
+
+
+def test_at(url: str, items: Sequence[Item], strangers: Mapping[str, Any], *, as_json: bool, single: bool) -> int:
+    """Have texts tested and print the verdicts. Return how many were not tested.
+
+    strangers: options, by name, that have no effect there. ValueError in one sentence for one that is given, for
+    another kind of URL, and for a server that does not describe its mark.
+    """
+    given = next((name for name, value in strangers.items() if value not in (None, False)), None)
+    if given is not None or not url.startswith(("http://", "https://")):
+        found = f"--{given} as well; leave one out" if given else f"{url!a}; give e.g. https://example.org"
+        raise ValueError(f"--at must be a server's URL, which defines how texts are tested there, got {found}")
+    root = url.rstrip("/")
+    verify = _asked(root + PATH).get("verify")
+    path = verify.get("path") if isinstance(verify, dict) else None
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise ValueError(f"{root} must describe its mark at {PATH}, found something else; ask its operator")
+    bad = 0
+    for item in items:
+        try:
+            if not isinstance(item.content, str):
+                raise ValueError("a server tests text, got token ids; give the text")
+            told = _asked(root + path, {"text": item.content})
+        except ValueError as error:
+            bad += 1
+            complain(item.said(str(error), single=single))
+            continue
+        print(
+            json.dumps({"id": item.id, **told}) if as_json else item.said(visible(str(told["message"])), single=single)
+        )
+    return bad
+
+
+def _asked(url: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a server's JSON object. ValueError, in one sentence, for anything else."""
+    data, headers = None if body is None else json.dumps(body).encode(), {"content-type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=SECONDS) as answer:
+            told = json.loads(answer.read(MOST))
+    except urllib.error.HTTPError as error:
+        why = "too many texts at once; wait a minute" if error.code == 429 else "check the URL, or ask its operator"
+        raise ValueError(f"{url} answered with status {error.code}; {why}") from None
+    except OSError:
+        raise ValueError(
+            f"{url} must be a server's address, got no answer; check the URL, and whether it runs"
+        ) from None
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or (body is not None and "message" not in told):
+        raise ValueError(f"{url} must answer with a JSON object of a caw server, got something else; check the URL")
+    return told

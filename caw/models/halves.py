@@ -1,0 +1,56 @@
+"""Checkpoints of 16 bits whose matrices stay as they are beside float32: `dtype="float32-sums"`, half the bytes.
+
+Widening bfloat16 or float16 is exact and products sum in the order of float32 ones, so texts are those of the float32
+model, token by token.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caw.models.huge_pages import HugePages, forget
+from caw.models.quantized import HalfEmbedding, HalfLinear, replace_matrices
+
+# whose layers run as one operator, which takes such matrices beside norms of float32
+KNOWN = ("llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3_text")
+STORED = {torch.bfloat16: "BF16", torch.float16: "F16"}  # by safetensors' names
+
+
+def can_keep(model: Any, source: str) -> bool:
+    """Tell whether the model, loaded in its own precision from this folder or hub id, has 16 bits in all its files."""
+    if model.config.model_type not in KNOWN or model.dtype not in STORED:
+        return False
+    # what is worked out, not stored, must not have been so in less precision; embeddings get their scale anew
+    worked_out = (buffer for name, buffer in model.named_buffers() if not name.endswith("embed_scale"))
+    if any(buffer.is_floating_point() and buffer.dtype != torch.float32 for buffer in worked_out):
+        return False
+    return stored_dtypes(source) == {STORED[model.dtype]}
+
+
+def stored_dtypes(source: str) -> set[str]:
+    """Return the dtypes in the .safetensors files of a folder or of a hub's local copy; empty without such files."""
+    from huggingface_hub import snapshot_download
+    from safetensors import safe_open
+
+    folder = Path(source) if Path(source).is_dir() else Path(snapshot_download(source, local_files_only=True))
+    found = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  # no mapping
+    return found
+
+
+def keep_halves(model: Any) -> Any:
+    """Put the matrices of linear layers and embeddings into huge pages, in place; everything else becomes float32."""
+    pages = HugePages()
+
+    def copied(weight: torch.Tensor, table: bool) -> torch.Tensor:
+        own = pages.empty(weight.nbytes).view(weight.dtype).view(weight.shape).copy_(weight)
+        forget(weight)
+        return own
+
+    def takes(module: Any) -> bool:
+        return isinstance(module, (torch.nn.Linear, torch.nn.Embedding))
+
+    return replace_matrices(model, HalfLinear, HalfEmbedding, takes, copied)

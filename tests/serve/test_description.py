@@ -1,0 +1,90 @@
+"""A mark that describes itself, and `caw detect --at`, which needs nothing else."""
+
+import hashlib
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from cli.running import assert_refused, run
+from serve.serving import DIRECTORY, KEY, MARK, NAME, Directory, Running, alone, parts, running
+
+from caw.serve.contracts import LEVEL, MarkKey, Tenant
+
+
+class Public(Directory):
+    def detection_keys(self, tenant: Tenant | None) -> tuple[MarkKey, ...]:
+        return (MarkKey("k1", KEY),)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running(directory=Public(DIRECTORY.tenants)) as found:
+        yield found
+
+
+def at(served: Running, *arguments: str, **settings: Any) -> Any:
+    return run("detect", "--at", served.server.url, *arguments, **{"key": None, **settings})
+
+
+def test_the_document_holds_what_a_detector_needs_and_no_key(served: Running) -> None:
+    with urllib.request.urlopen(f"{served.server.url}/.well-known/watermark.json") as answer:
+        told = json.load(answer)
+    vocabulary = sorted(parts()[1].get_vocab().items(), key=lambda pair: pair[1])
+    digest = hashlib.sha256(json.dumps(vocabulary, separators=(",", ":")).encode()).hexdigest()
+    assert told["tokenizer"] == {"vocab_size": len(parts()[1]), "sha256": digest}
+    assert (told["model"], told["format"]["name"], told["context_width"]) == (NAME, "kgw", MARK.window)
+    assert "key" not in told["format"] and str(KEY) not in json.dumps(told["format"])
+    assert told["verify"]["false_positive_rate"] == LEVEL and told["verify"]["path"] == "/v1/detect"
+
+
+def test_a_server_tests_texts_for_whoever_has_neither_key_nor_tokenizer(served: Running, tmp_path: Any) -> None:
+    [marked] = alone("the sky", max_new_tokens=150)
+    result = at(served, "--text", marked)
+    assert (result.exit_code, result.stdout) == (0, "The text carries a mark of this service.\n"), result.stderr
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in (marked, "short", [1, 2])))
+    several = at(served, "--input", str(lines), "--json")
+    found = [json.loads(line) for line in several.stdout.splitlines()]
+    assert several.exit_code == 1 and "line 3: a server tests text, got token ids" in several.stderr
+    assert [(one["id"], one["verdict"]) for one in found] == [(1, "marked"), (2, "too short")]
+    for _ in range(10):
+        last = at(served, "--text", "x")
+    assert (last.exit_code, last.stdout) == (1, "") and "status 429; too many texts at once" in last.stderr
+
+
+def test_what_has_no_effect_there_is_refused(served: Running) -> None:
+    assert_refused(at(served, "--text", "x", "--fpr", "0.1"), "got --fpr as well; leave one out")
+    assert_refused(at(served, "--text", "x", "--tokenizer", "t"), "got --tokenizer as well")
+    assert_refused(run("detect", "--at", "file:///etc/passwd", "--text", "x", key=None), "must be a server's URL")
+    assert_refused(run("detect", "--at", "http://127.0.0.1:1", "--text", "x", key=None), "got no answer")
+    assert_refused(
+        run("detect", "--at", f"{served.server.url}/v1", "--text", "x", key=None), "answered with status 404"
+    )
+
+
+@pytest.mark.parametrize("body", ["no JSON", "[1]", "{}", '{"verify": {"path": "//elsewhere.example/"}}'])
+def test_an_answer_of_something_else_says_so(body: str) -> None:
+    """A path must not lead to another host."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    other = HTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{other.server_port}"
+        result = run("detect", "--at", url, "--text", "x", key=None)
+    finally:
+        other.shutdown()
+        other.server_close()
+    assert result.exit_code in (1, 2) and result.stdout == "" and "caw: http" in result.stderr
