@@ -107,18 +107,3 @@ def next_power_of_2(n: int) -> int:
 
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
-
-
-__all__ = [
-    "FLOATS",
-    "INTERPRETED",
-    "SM_COUNT",
-    "Launch",
-    "cdiv",
-    "check",
-    "check_lengths",
-    "check_tensor",
-    "launch",
-    "next_power_of_2",
-    "recorded",
-]
