@@ -17,7 +17,7 @@ from caw.cli import options as opt
 from caw.cli.command import command, options_of
 from caw.cli.detect_at import At, test_at
 from caw.cli.detect_config import Normalize, read_key_list
-from caw.cli.detect_lines import made_of, of_other_keys, replaced, unread
+from caw.cli.detect_lines import made_of, of_other_keys, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
@@ -383,10 +383,9 @@ def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | 
     """
     made = [item.made for item in items]
     count, said = unread(made, marks)
-    gone, why = replaced(made, marks)
-    for remark in filter(None, (said, why, of_other_keys(made, marks))):
+    for remark in filter(None, (said, of_other_keys(made, marks))):
         complain(f"{name_of(source or '-')}: {remark}")
-    return count + gone
+    return count
 
 
 def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
