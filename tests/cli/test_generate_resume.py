@@ -52,13 +52,10 @@ def run(model: str, tmp_path: Path) -> Run:
 
 
 CHANGES: dict[str, Sequence[Prompt]] = {
-    "in front": ["a new one", *TEXTS],
-    "in between": [*TEXTS[:2], "a new one", *TEXTS[2:]],
-    "reordered": TEXTS[::-1],
-    "behind": [*TEXTS, "a new one"],
-    "twice": [TEXTS[0], *TEXTS],
+    "in front": ["a new one", *TEXTS], "in between": [*TEXTS[:2], "a new one", *TEXTS[2:]], "reordered": TEXTS[::-1],
+    "behind": [*TEXTS, "a new one"], "twice": [TEXTS[0], *TEXTS],
     "with ids now": [(f"id {i}", text) for i, text in enumerate(TEXTS)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [(), ("--with-prompt",)], ids=["plain", "with prompt"])

@@ -18,14 +18,10 @@ from caw.serve.marking import EVIDENT, fewest_marked
 
 PROMPT = "the sky is blue because"
 MARKS = {
-    "kgw": MARK,
-    "selfhash": caw.KGW(key=1, seeding="selfhash"),
-    "unigram": caw.Unigram(key=1),
-    "exp": caw.EXP(key=1),
-    "synthid": caw.SynthID(key=1),
-    "transformers": caw.KGW(key=1, format="transformers"),
+    "kgw": MARK, "selfhash": caw.KGW(key=1, seeding="selfhash"), "unigram": caw.Unigram(key=1), "exp": caw.EXP(key=1),
+    "synthid": caw.SynthID(key=1), "transformers": caw.KGW(key=1, format="transformers"),
     "selfhash of transformers": caw.KGW(key=1, format="transformers", seeding="selfhash"),
-}
+}  # fmt: skip
 WHOLE = 48
 
 
@@ -97,12 +93,8 @@ def test_short_answers_are_called_marked_only_where_contexts_are_whole(marked_by
 def test_how_many_tokens_a_marked_text_has_at_the_least() -> None:
     """Three quarters of them have a whole context: of n tokens the first W have none."""
     assert [fewest_marked(MARKS[name]) for name in ("kgw", "selfhash", "unigram", "exp", "synthid")] == [
-        4,
-        12,
-        1,
-        16,
-        16,
-    ]
+        4, 12, 1, 16, 16,
+    ]  # fmt: skip
     for mark in MARKS.values():
         least = fewest_marked(mark)
         assert least - mark.window >= 0.75 * least > 0
