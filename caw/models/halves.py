@@ -44,7 +44,7 @@ def keep_halves(model: Any) -> Any:
     pages = HugePages()
 
     def copied(weight: torch.Tensor, table: bool) -> torch.Tensor:
-        own = pages.empty(weight.nbytes).view(weight.dtype).view(weight.shape).copy_(weight)
+        own = pages.copy(weight)
         forget(weight)
         return own
 
