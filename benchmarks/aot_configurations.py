@@ -37,7 +37,7 @@ from caw.triton_kernels.warp_logits import warp_logits
 BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 # Registers a thread: a guard against getting worse, set a little above what the compiler gave (Triton 3.9). Up to 255,
 # two programs of 128 threads fit a multiprocessor, up to 168 three, up to 128 four. It says nothing about speed.
-REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
+REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 128, "_merge_kernel": 168,
              "_scan_kernel": 168, "_walk_kernel": 168, "_evaluator_kernel": 128, "_decision_kernel": 128,
              "_layer_attention_kernel": 200, "_warp_kernel": 128, "_bins_kernel": 80, "_layers_kernel": 72,
              "_product_kernel": 255, "_bias_kernel": 72}  # fmt: skip
@@ -146,8 +146,8 @@ def packed(rows: int, outputs: int, size: int, dtype: torch.dtype, form: Format,
 def trial(
     rows: int, dtype: torch.dtype, gated: bool, blocks: ProductBlocks, form: Format | None = None
 ) -> Configuration:
-    """A product by tiles that the tuner tries."""
-    x, shape, kind = empty(rows, 4096, dtype=dtype), (4096, 4096 if form is None else form.row(4096)), dtype
+    """A product by tiles that the tuner tries; of so many outputs that 64 rows take them twice as wide."""
+    x, shape, kind = empty(rows, 4096, dtype=dtype), (16384, 4096 if form is None else form.row(4096)), dtype
     if form is not None:
         kind = form.dtype
     weights = [empty(*shape, dtype=kind) for _ in range(2 if gated else 1)]

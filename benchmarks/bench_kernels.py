@@ -1,6 +1,6 @@
 """Each kernel against the time its memory traffic takes, and against what torch has for the same task.
 
-    python benchmarks/bench_kernels.py [--device cuda] [--smoke] [--only PART] [--flex] [--rounds 20] [--out r.json]
+    python benchmarks/bench_kernels.py [--device cuda] [--smoke] [--only PART] [--rounds 20] [--out r.json]
 
 The floor of a kernel is the bytes it must move over what a kernel reads in a second, measured first beside a copy's.
 Every side is checked against the reference before it is timed; another's that fails is left out and said so, ours makes
@@ -9,7 +9,7 @@ its data as exceed the second-level cache, so that it comes from memory; what a 
 values and records) stays where it is. The sides take turns and the median of the rounds is reported, in microseconds a
 call. What is done is saved after each round.
 
-`--flex`: flex_attention alone, which is compiled for every shape. `--smoke`: small shapes, plain calls, numbers that
+`--smoke`: small shapes, plain calls, numbers that
 mean nothing; it shows that the benchmark still runs, and gives compute-sanitizer every kernel (kernel_smoke.py).
 """
 
@@ -41,8 +41,6 @@ from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from caw.triton_kernels.tournament_ref import tournament_ref
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
-FLEX = ((1, 32, 32, 8), (8, 32, 8, 2))  # batch, heads, of keys, candidates
-
 
 @dataclass
 class Case:
@@ -59,7 +57,7 @@ class Case:
 
 
 def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, slots: int, device: str,
-                   dtype: torch.dtype, smoke: bool, flex: bool = False) -> Case:  # fmt: skip
+                   dtype: torch.dtype, smoke: bool) -> Case:  # fmt: skip
     """C candidates over a prefix of `size` tokens; torch's answers need the prefix and the own tokens in one tensor."""
     bytes_moved = 2 * batch * kv_heads * size * dim * dtype.itemsize
 
@@ -97,8 +95,6 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
     sides: dict[str, Call] = {"caw": ours, "SDPA with a mask": sdpa}
     if heads == kv_heads:  # the operator knows no shared heads
         sides["FlashAttention-2 of the prefix"] = merged
-    if flex:
-        sides = {"caw": ours, "flex_attention": flex_side(data, slots, size, scale, heads != kv_heads)}
     first = data[0]
     kind = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[dtype]
     return Case(
@@ -108,23 +104,6 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
         ).to(dtype),
         f"attention/{kind}", "85 % of what is read" if size >= 2048 else "", len(data),
     )  # fmt: skip
-
-
-def flex_side(data: list[Any], slots: int, size: int, scale: float, gqa: bool) -> Call:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    def sees(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return (kv < size) | (kv == size + q)
-
-    block = create_block_mask(sees, None, None, slots, size + slots, device=data[0]["q"].device.type)
-    torch._dynamo.reset()  # beyond eight shapes it would no longer compile
-    compiled = torch.compile(flex_attention, dynamic=False)
-
-    def call(i: int) -> torch.Tensor:
-        d = data[i % len(data)]
-        return compiled(d["q"], d["all"][0], d["all"][1], block_mask=block, scale=scale, enable_gqa=gqa)
-
-    return call
 
 
 def topk_case(rows: int, vocab_size: int, device: str, dtype: torch.dtype, smoke: bool, aim: str) -> Case:
@@ -269,15 +248,6 @@ def small_case(made: Made, device: str) -> Case:
                 lambda: flat(reference(*moved(arguments, "cpu"))), row)  # fmt: skip
 
 
-def flex_cases(device: str, smoke: bool) -> Iterator[Case]:
-    """Few: each is compiled for its shape, which takes a GPU some ten seconds."""
-    if smoke:
-        yield attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True, flex=True)
-        return
-    for batch, heads, kv_heads, slots in FLEX:
-        yield attention_case(batch, heads, kv_heads, 128, 2048, slots, device, torch.float16, False, flex=True)
-
-
 def cases(device: str, smoke: bool) -> Iterator[Case]:
     """Each made when its turn comes: together their data would fill a GPU."""
     if smoke:
@@ -369,7 +339,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--ceiling", action="store_true", help="what a kernel reads and a copy moves, and no case")
-    parser.add_argument("--flex", action="store_true", help="flex_attention instead of all other cases")
     parser.add_argument("--out")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -391,7 +360,7 @@ def main() -> int:
 
     save()
     with torch.inference_mode():
-        for case in (flex_cases if arguments.flex else cases)(arguments.device, arguments.smoke):
+        for case in cases(arguments.device, arguments.smoke):
             if arguments.ceiling:
                 break
             if arguments.only not in case.name:

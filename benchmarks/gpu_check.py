@@ -96,7 +96,7 @@ def parts(place: Place, which: str = "first") -> list[Part]:
     """What is checked, in this order. which: the list, of TOTAL."""
     if which == "second":
         return second(place)
-    first, *timed, drawn, flex = kernels(place)
+    first, *timed, drawn = kernels(place)
     return [
         build(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY), generate(place, "1", 1024, 50),
         steps(place, "b1", "1", "1024,128,4096,16384", 36), first, timed[0], tune(place), *timed[1:],
@@ -108,13 +108,13 @@ def parts(place: Place, which: str = "first") -> list[Part]:
             *[steps(place, shapes[6:], "1,8", "1024", 35, shapes=shapes) for shapes in ("llama-3-8b", "llama-2-13b")],
             generate(place, "8", 1024, 39, "transformers", "others"),
         ]],
-        replace(generate(place, "1", 1024, 0, "transformers-static", "static"), spare=True), replace(flex, spare=True),
+        replace(generate(place, "1", 1024, 0, "transformers-static", "static"), spare=True),
     ]  # fmt: skip
 
 
 def second(place: Place) -> list[Part]:
     """What the first H100 left open: the most telling first."""
-    topk, tail, attention, drawn, _ = kernels(place)
+    topk, tail, attention, drawn = kernels(place)
     every = "1,8"
     return [
         build(place), ceiling(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY),
@@ -209,12 +209,10 @@ def kernels(place: Place) -> list[Part]:
     """A part for each kind, so that a kernel that brings the device down takes no other kind along."""
     found = []
     for name, only, seconds, lines in (("topk", "top-100", 12, 4), ("tail", "evaluate", 12, 5),
-                                       ("attention", "attention b", 32, 7), ("drawn", "drawn: ", 20, 2),
-                                       ("flex", "", 0, 2)):  # fmt: skip
+                                       ("attention", "attention b", 32, 7), ("drawn", "drawn: ", 20, 2)):  # fmt: skip
         size = place.choose("--rounds", "10", rehearsed=("--smoke", "--device", "cpu", "--rounds", "2"))
-        which = ["--only", only] if only else ["--flex"]
         out = ["--out", str(place.out / f"kernels_{name}.json")]
-        command = place.python("bench_kernels.py", *size, *which, *out)
+        command = place.python("bench_kernels.py", *size, "--only", only, *out)
         found.append(Part(f"kernels_{name}", seconds, command, lines, needs=LIBRARY))
     return found
 

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package; `homes` maps each module to its names.
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package; `modules` maps modules to their names.
 
     The package's modules are available too, as if imported. No module may share its name with one of these attributes:
     importing it would replace the attribute.
     """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
         import importlib.util
@@ -35,7 +36,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    def names() -> list[str]:
+    def every() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes} - {"TYPE_CHECKING", "lazy", "lazy_names"})
 
-    return get, names
+    return get, every

@@ -14,9 +14,7 @@ import torch
 from caw.lazy import lazy_names
 
 # for authors of watermarks; it stands above this module, and so waits for its first use
-__getattr__, __dir__ = lazy_names(
-    __name__, dict.fromkeys(("check_watermark", "WatermarkReport"), "caw.detection.watermark_check")
-)
+__getattr__, __dir__ = lazy_names(__name__, {"caw.detection.watermark_check": "check_watermark WatermarkReport"})
 
 
 @dataclass(frozen=True)

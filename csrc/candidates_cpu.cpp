@@ -1,7 +1,7 @@
 // Watermark ops on the CPU: ladders, token scores, sampling noise. Arithmetic: candidates.h.
 
 #include "candidates.h"
-#include "ops.h"
+#include "tensors.h"
 #include "text_scores.h"
 
 namespace caw {
@@ -11,15 +11,6 @@ void require_scheme(int64_t scheme, int64_t threshold) {
   require(scheme >= 0 && scheme <= 3, "scheme must be 0, 1, 2 or 3, got " + std::to_string(scheme));
   require(threshold >= 0 && threshold <= (int64_t(1) << 24),
       "threshold must be in [0, 2**24], got " + std::to_string(threshold));
-}
-
-void require_vocabulary(int64_t size) {
-  require(size >= 1 && size < (int64_t(1) << 31), "vocab_size must be in [1, 2**31), got " + std::to_string(size));
-}
-
-void require_keys(const Tensor& key, int64_t batch) {
-  require_shape("key", key, {batch});
-  require_dtype("key", key, ScalarType::Long, "int64");
 }
 
 int64_t rung_width(int64_t scheme, int64_t size, float full, float max_strength) {
@@ -35,16 +26,14 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
   require_scheme(scheme, threshold);
   require(values.dim() == 2 && values.size(1) >= 1, "values must have shape [B, K] with K >= 1, got " + shape_of(values));
   const int64_t batch = values.size(0), size = values.size(1);
-  require_shape("ids", ids, {batch, size});
-  require_shape("race", race, {batch, size});
+  require_tensor("ids", ids, ScalarType::Long, {batch, size});
+  require_tensor("race", race, ScalarType::Float, {batch, size});
   require(scores.dim() == 2 && scores.size(0) == batch, "scores must have shape [B, V], got " + shape_of(scores));
   require(context.dim() == 2 && context.size(0) == batch, "context must have shape [B, W], got " + shape_of(context));
-  require_dtype("values", values, ScalarType::Float, "float32");
-  require_dtype("race", race, ScalarType::Float, "float32");
-  require_dtype("scores", scores, ScalarType::Float, "float32");
-  require_dtype("ids", ids, ScalarType::Long, "int64");
-  require_dtype("context", context, ScalarType::Long, "int64");
-  require_keys(key, batch);
+  require_dtype("values", values, ScalarType::Float);
+  require_dtype("scores", scores, ScalarType::Float);
+  require_dtype("context", context, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {batch});
   const bool selfhash = scheme == kSelfhashGreen;
   require(!selfhash || context.size(1) >= 1, "selfhash needs a context of at least one token, got " + shape_of(context));
   const Tensor value_rows = dense(values), id_rows = dense(ids), race_rows = dense(race), contexts = dense(context);
@@ -76,8 +65,8 @@ std::tuple<Tensor, Tensor> score_tokens(
     const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold) {
   require_scheme(scheme, threshold);
   require(tokens.dim() == 1, "tokens must have shape [n], got " + shape_of(tokens));
-  require_dtype("tokens", tokens, ScalarType::Long, "int64");
-  require_keys(key, tokens.size(0));
+  require_dtype("tokens", tokens, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {tokens.size(0)});
   require(window >= 0 && window <= 64, "window must be in [0, 64], got " + std::to_string(window));
   require(scheme != kSelfhashGreen || window >= 1, "selfhash needs a window of at least 1, got 0");
   const Tensor ids = dense(tokens), keys = dense(key);
@@ -101,8 +90,8 @@ std::tuple<Tensor, Tensor> score_tokens(
 
 Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size) {
   require(context.dim() == 2, "context must have shape [B, W], got " + shape_of(context));
-  require_dtype("context", context, ScalarType::Long, "int64");
-  require_keys(key, context.size(0));
+  require_dtype("context", context, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {context.size(0)});
   require_vocabulary(vocab_size);
   const Tensor contexts = dense(context), keys = dense(key);
   const int64_t batch = contexts.size(0), width = contexts.size(1);
@@ -125,3 +114,9 @@ Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_si
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("enumerate_candidates", TORCH_BOX(&caw::enumerate_candidates));
+  m.impl("score_tokens", TORCH_BOX(&caw::score_tokens));
+  m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
+}

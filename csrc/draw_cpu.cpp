@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "candidates.h"
-#include "ops.h"
+#include "tensors.h"
 #include "topk_softmax.h"
 
 namespace caw {
@@ -122,15 +122,13 @@ void draw(const float* x, int64_t size, int64_t k, DrawTask& task, const Out& ou
 std::tuple<Tensor, Tensor, Tensor> draw_scores(const Tensor& warped, const Tensor& drawn, const Tensor& context,
     const Tensor& key, int64_t k, double reach) {
   require(warped.dim() == 2 && warped.size(1) >= 1, "warped must have shape [B, V] with V >= 1, got " + shape_of(warped));
-  require_dtype("warped", warped, ScalarType::Float, "float32");
+  require_dtype("warped", warped, ScalarType::Float);
   const int64_t batch = warped.size(0), size = warped.size(1);
   require(size < (int64_t(1) << 31), "V must be below 2**31, got " + std::to_string(size));
-  require_shape("drawn", drawn, {batch});
-  require_dtype("drawn", drawn, ScalarType::Bool, "bool");
+  require_tensor("drawn", drawn, ScalarType::Bool, {batch});
   require(context.dim() == 2 && context.size(0) == batch, "context must have shape [B, W], got " + shape_of(context));
-  require_dtype("context", context, ScalarType::Long, "int64");
-  require_shape("key", key, {batch});
-  require_dtype("key", key, ScalarType::Long, "int64");
+  require_dtype("context", context, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {batch});
   require(k >= 1, "k must be at least 1, got " + std::to_string(k));
   require(reach >= 0, "reach must be at least 0, got " + std::to_string(reach));
   const Tensor rows = dense(warped), flags = dense(drawn), contexts = dense(context), keys = dense(key);
@@ -165,3 +163,7 @@ std::tuple<Tensor, Tensor, Tensor> draw_scores(const Tensor& warped, const Tenso
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("draw_scores", TORCH_BOX(&caw::draw_scores));
+}

@@ -1,7 +1,6 @@
 // Evidence of texts in the making on the CPU. Arithmetic: evidence.h.
 
 #include "evidence_inputs.h"
-#include "ops.h"
 
 namespace caw {
 
@@ -41,3 +40,8 @@ void count_evidence(const Tensor& seen, const Tensor& distinct, const Tensor& tr
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("show_evidence", TORCH_BOX(&caw::show_evidence));
+  m.impl("count_evidence", TORCH_BOX(&caw::count_evidence));
+}

@@ -38,7 +38,7 @@ struct Texts {
     require_shape("key", keys, {batch});
     const std::pair<const char*, const Tensor*> whole[] = {{"padded", &padded}, {"counts", &counts},
         {"tokens", &tokens}, {"seen", &seen}, {"distinct", &distinct}, {"key", &keys}};
-    for (const auto& [name, tensor] : whole) require_dtype(name, *tensor, ScalarType::Long, "int64");
+    for (const auto& [name, tensor] : whole) require_dtype(name, *tensor, ScalarType::Long);
   }
 
   static const int64_t* of(const Tensor& t) { return t.const_data_ptr<int64_t>(); }
@@ -76,11 +76,11 @@ struct Counted {
     for (const auto& [name, tensor] : rows) require_shape(name, *tensor, {batch});
     const std::pair<const char*, const Tensor*> whole[] = {
         {"seen", &seen_}, {"distinct", &distinct_}, {"trials", &trials_}, {"evidence", &evidence}, {"level", &levels}};
-    for (const auto& [name, tensor] : whole) require_dtype(name, *tensor, ScalarType::Long, "int64");
+    for (const auto& [name, tensor] : whole) require_dtype(name, *tensor, ScalarType::Long);
     const std::pair<const char*, const Tensor*> reals[] = {
         {"score", &score_}, {"standing", &standing_}, {"values", &values}};
-    for (const auto& [name, tensor] : reals) require_dtype(name, *tensor, ScalarType::Double, "float64");
-    require_dtype("first", first, ScalarType::Bool, "bool");
+    for (const auto& [name, tensor] : reals) require_dtype(name, *tensor, ScalarType::Double);
+    require_dtype("first", first, ScalarType::Bool);
     seen = written<int64_t>("seen", seen_), distinct = written<int64_t>("distinct", distinct_);
     trials = written<int64_t>("trials", trials_), score = written<double>("score", score_);
     standing = written<double>("standing", standing_);

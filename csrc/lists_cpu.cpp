@@ -3,21 +3,9 @@
 #include <algorithm>
 
 #include "lists.h"
-#include "ops.h"
+#include "tensors.h"
 
 namespace caw {
-namespace {
-
-void require_list(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
-  require_dtype("seeds", seeds, ScalarType::Long, "int64");
-  require(vocab_size >= 1 && vocab_size < (int64_t(1) << 31),
-      "vocab_size must be in [1, 2**31), got " + std::to_string(vocab_size));
-  require(count >= 0 && count <= vocab_size, "count must be in [0, vocab_size], got " + std::to_string(count));
-}
-
-}  // namespace
-
 Tensor permutation_green(
     const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted) {
   require_list(seeds, vocab_size, count);
@@ -43,8 +31,7 @@ Tensor permutation_green(
 
 Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t vocab_size, int64_t count) {
   require_list(seeds, vocab_size, count);
-  require_shape("tokens", tokens, {seeds.size(0)});
-  require_dtype("tokens", tokens, ScalarType::Long, "int64");
+  require_tensor("tokens", tokens, ScalarType::Long, {seeds.size(0)});
   const Tensor numbers = dense(seeds), ids = dense(tokens);
   const int64_t n = numbers.size(0);
   Tensor out = make({n}, ScalarType::Bool);
@@ -61,9 +48,8 @@ Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t v
 
 Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
   require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
-  require_dtype("seeds", seeds, ScalarType::Long, "int64");
-  require_shape("indices", indices, {seeds.size(0)});
-  require_dtype("indices", indices, ScalarType::Long, "int64");
+  require_dtype("seeds", seeds, ScalarType::Long);
+  require_tensor("indices", indices, ScalarType::Long, {seeds.size(0)});
   const Tensor numbers = dense(seeds), places = dense(indices);
   const int64_t n = numbers.size(0);
   const int64_t* place = places.const_data_ptr<int64_t>();
@@ -84,3 +70,9 @@ Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
+  m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));
+  m.impl("generator_words", TORCH_BOX(&caw::generator_words));
+}

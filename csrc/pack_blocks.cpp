@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "convert.h"
-#include "ops.h"
 #include "packed.h"
 
 namespace caw {
@@ -183,3 +182,9 @@ Tensor unpack_rows(const Tensor& weight, const Tensor& rows, int64_t size) {
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("pack_blocks", TORCH_BOX(&caw::pack_blocks));
+  m.impl("pack_blocks_into", TORCH_BOX(&caw::pack_blocks_into));
+  m.impl("unpack_rows", TORCH_BOX(&caw::unpack_rows));
+}

@@ -4,28 +4,24 @@
 
 #include <algorithm>
 
-#include "ops.h"
+#include "tensors.h"
 
 namespace caw {
 
 Tensor penalise_logits(const Tensor& logits, const Tensor& tokens, const Tensor& wanted, const Tensor& numbers,
     const Tensor& prompts, const Tensor& bias) {
   require(logits.dim() == 2 && logits.size(1) >= 1, "logits must have shape [B, V] with V >= 1, got " + shape_of(logits));
-  require_dtype("logits", logits, ScalarType::Float, "float32");
+  require_dtype("logits", logits, ScalarType::Float);
   const int64_t batch = logits.size(0), size = logits.size(1);
   require(size < (int64_t(1) << 31), "V must be below 2**31, got " + std::to_string(size));
   require(tokens.dim() == 2 && tokens.size(0) == batch,
       [&] { return "tokens must have shape [" + std::to_string(batch) + ", T], got " + shape_of(tokens); });
-  require_dtype("tokens", tokens, ScalarType::Long, "int64");
-  require_shape("wanted", wanted, {batch});
-  require_dtype("wanted", wanted, ScalarType::Bool, "bool");
-  require_shape("numbers", numbers, {batch, 3});
-  require_dtype("numbers", numbers, ScalarType::Float, "float32");
-  require_dtype("prompts", prompts, ScalarType::Bool, "bool");
-  require_dtype("bias", bias, ScalarType::Float, "float32");
+  require_dtype("tokens", tokens, ScalarType::Long);
+  require_tensor("wanted", wanted, ScalarType::Bool, {batch});
+  require_tensor("numbers", numbers, ScalarType::Float, {batch, 3});
   const bool repeats = prompts.dim() != 2 || prompts.size(1) != 0, biased = bias.dim() != 2 || bias.size(1) != 0;
-  require_shape("prompts", prompts, {batch, repeats ? size : 0});
-  require_shape("bias", bias, {batch, biased ? size : 0});
+  require_tensor("prompts", prompts, ScalarType::Bool, {batch, repeats ? size : 0});
+  require_tensor("bias", bias, ScalarType::Float, {batch, biased ? size : 0});
   const Tensor rows = dense(logits), texts = dense(tokens), flags = dense(wanted), own = dense(numbers);
   const Tensor seen = dense(prompts), added = dense(bias);
   const int64_t length = tokens.size(1), *text = texts.const_data_ptr<int64_t>();
@@ -53,3 +49,7 @@ Tensor penalise_logits(const Tensor& logits, const Tensor& tokens, const Tensor&
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("penalise_logits", TORCH_BOX(&caw::penalise_logits));
+}

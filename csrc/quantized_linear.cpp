@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "convert.h"
-#include "ops.h"
 
 namespace caw {
 
@@ -48,13 +47,12 @@ Tensor quantized_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
       std::to_string(outputs));
   require(x.dim() == 2 && x.size(1) == w.size,
       "x must have shape [M, " + std::to_string(w.size) + "], got " + shape_of(x));
-  require_dtype("x", x, ScalarType::Float, "float32");
+  require_dtype("x", x, ScalarType::Float);
   const Tensor input = dense(x);
   const float *from = static_cast<const float*>(input.const_data_ptr()), *added = nullptr;
   Tensor plain = input;
   if (bias.has_value()) {
-    require_shape("bias", *bias, {w.outputs});
-    require_dtype("bias", *bias, ScalarType::Float, "float32");
+    require_tensor("bias", *bias, ScalarType::Float, {w.outputs});
     plain = dense(*bias);
     added = static_cast<const float*>(plain.const_data_ptr());
   }
@@ -87,3 +85,7 @@ Tensor quantized_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("quantized_linear", TORCH_BOX(&caw::quantized_linear));
+}

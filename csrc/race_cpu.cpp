@@ -3,19 +3,18 @@
 #include <cmath>
 
 #include "candidates.h"
-#include "ops.h"
+#include "tensors.h"
 
 namespace caw {
 
 Tensor race_winner(const Tensor& logits, const Tensor& context, const Tensor& key, double temperature) {
   require(logits.dim() == 2 && logits.size(1) >= 1, "logits must have shape [B, V] with V >= 1, got " + shape_of(logits));
-  require_dtype("logits", logits, ScalarType::Float, "float32");
+  require_dtype("logits", logits, ScalarType::Float);
   const int64_t batch = logits.size(0), size = logits.size(1);
   require(size < (int64_t(1) << 31), "V must be below 2**31, got " + std::to_string(size));
   require(context.dim() == 2 && context.size(0) == batch, "context must have shape [B, W], got " + shape_of(context));
-  require_dtype("context", context, ScalarType::Long, "int64");
-  require_shape("key", key, {batch});
-  require_dtype("key", key, ScalarType::Long, "int64");
+  require_dtype("context", context, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {batch});
   require(temperature > 0 && std::isfinite(temperature),
       "temperature must be a finite number above 0, got " + std::to_string(temperature));
   const Tensor rows = dense(logits), contexts = dense(context), keys = dense(key);
@@ -37,3 +36,7 @@ Tensor race_winner(const Tensor& logits, const Tensor& context, const Tensor& ke
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("race_winner", TORCH_BOX(&caw::race_winner));
+}

@@ -3,5 +3,5 @@
 #pragma once
 
 namespace caw {
-__attribute__((used)) static const char kSchemas[] = "caw operator schemas 20;";
+__attribute__((used)) inline const char kSchemas[] = "caw operator schemas 20;";
 }  // namespace caw

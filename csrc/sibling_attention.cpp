@@ -13,7 +13,6 @@
 
 #include "attention.h"
 #include "convert.h"
-#include "ops.h"
 
 namespace caw {
 namespace {
@@ -296,3 +295,9 @@ Tensor prefix_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("sibling_attention", TORCH_BOX(&caw::sibling_attention));
+  m.impl("sibling_attention_packed", TORCH_BOX(&caw::sibling_attention_packed));
+  m.impl("prefix_attention", TORCH_BOX(&caw::prefix_attention));
+}

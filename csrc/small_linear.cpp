@@ -7,7 +7,6 @@
 
 #include "convert.h"
 #include "cpu/linear.h"
-#include "ops.h"
 
 namespace caw {
 Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
@@ -59,3 +58,7 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("small_linear", TORCH_BOX(&caw::small_linear));
+}

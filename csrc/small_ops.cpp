@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops.h"
+#include "tensors.h"
 
 namespace caw {
 namespace {
@@ -26,7 +26,7 @@ struct Network {
     const std::vector<std::vector<int64_t>> shapes = {
         {size}, {size}, {hidden, size}, {hidden}, {hidden, hidden}, {hidden}, {1, hidden}, {1}};
     for (size_t i = 0; i < 8; ++i) {
-      require_dtype(names[i], weights[i], ScalarType::Float, "float32");
+      require_dtype(names[i], weights[i], ScalarType::Float);
       if (shapes[i].size() == 1) {
         require_shape(names[i], weights[i], {shapes[i][0]});
       } else {
@@ -61,12 +61,10 @@ struct Ladders {
     require(candidates.dim() == 2, "candidates must have shape [B, M], got " + shape_of(candidates));
     batch = candidates.size(0);
     width = candidates.size(1);
-    require_shape("needs", needs, {batch, width});
-    require_shape("counts", counts, {batch});
+    require_tensor("needs", needs, ScalarType::Float, {batch, width});
+    require_tensor("counts", counts, ScalarType::Long, {batch});
     require(rule >= 0 && rule <= 2, "rule must be 0, 1 or 2, got " + std::to_string(rule));
-    require_dtype("candidates", ids, ScalarType::Long, "int64");
-    require_dtype("counts", counts, ScalarType::Long, "int64");
-    require_dtype("needs", needs, ScalarType::Float, "float32");
+    require_dtype("candidates", ids, ScalarType::Long);
     ids = dense(ids);
     needs = dense(needs);
     counts = dense(counts);
@@ -112,7 +110,7 @@ float strength_of(float capacity, float theta, float beta) {
 
 Tensor evaluate_capacity(const Tensor& features, const std::vector<Tensor>& weights) {
   require(features.dim() == 2, "features must have shape [B, F], got " + shape_of(features));
-  require_dtype("features", features, ScalarType::Float, "float32");
+  require_dtype("features", features, ScalarType::Float);
   const int64_t batch = features.size(0), size = features.size(1);
   const Network network(weights, size);
   const Tensor input = dense(features);
@@ -130,8 +128,7 @@ Tensor evaluate_capacity(const Tensor& features, const std::vector<Tensor>& weig
 Tensor select_candidate(const Tensor& candidates, const Tensor& needs, const Tensor& counts, const Tensor& strength,
     int64_t rule, double full) {
   const Ladders ladders(candidates, needs, counts, rule, full);
-  require_shape("strength", strength, {ladders.batch});
-  require_dtype("strength", strength, ScalarType::Float, "float32");
+  require_tensor("strength", strength, ScalarType::Float, {ladders.batch});
   const Tensor strengths = dense(strength);
   Tensor choice = make({ladders.batch}, ScalarType::Long);
   for (int64_t b = 0; b < ladders.batch; ++b)
@@ -152,26 +149,22 @@ std::tuple<Tensor, Tensor, Tensor> evaluator_step(const std::vector<Tensor>& pro
     require(part.dim() == 2 && part.size(0) == batch && k >= 1 && part.size(1) >= k,
         "probs must have shape [" + std::to_string(batch) + ", >= k] with k >= 1, got " + shape_of(part) + " for k " +
             std::to_string(k));
-    require_dtype("probs", part, ScalarType::Float, "float32");
+    require_dtype("probs", part, ScalarType::Float);
     records.push_back(dense(part));
   }
   std::optional<Tensor> more;
   if (extra.has_value()) {
     require(extra->dim() == 2 && extra->size(0) == batch,
         "extra must have shape [" + std::to_string(batch) + ", X], got " + shape_of(*extra));
-    require_dtype("extra", *extra, ScalarType::Float, "float32");
+    require_dtype("extra", *extra, ScalarType::Float);
     more = dense(*extra);
   }
   const int64_t known = positions * k, added = more ? more->size(1) : 0, size = known + added;
   const Network network(weights, size);
-  require_shape("pending", pending, {batch});
-  require_shape("pending_strength", pending_strength, {batch});
-  require_shape("pending_capacity", pending_capacity, {batch});
-  require_dtype("pending", pending, ScalarType::Long, "int64");
-  require_dtype("pending_strength", pending_strength, ScalarType::Float, "float32");
-  require_dtype("pending_capacity", pending_capacity, ScalarType::Float, "float32");
-  require_shape("factor", factor, {batch});
-  require_dtype("factor", factor, ScalarType::Float, "float32");
+  require_tensor("pending", pending, ScalarType::Long, {batch});
+  require_tensor("pending_strength", pending_strength, ScalarType::Float, {batch});
+  require_tensor("pending_capacity", pending_capacity, ScalarType::Float, {batch});
+  require_tensor("factor", factor, ScalarType::Float, {batch});
   const Tensor waits = dense(pending), strengths = dense(pending_strength), capacities = dense(pending_capacity);
   const Tensor factors = dense(factor);
   Tensor capacity = make({batch}, ScalarType::Float), strength = make({batch}, ScalarType::Float);
@@ -209,12 +202,9 @@ void commit_kv(
   require_shape("scratch", scratch, {layers, 2, batch, slots, heads, dim});
   require(store.scalar_type() == scratch.scalar_type(), "store and scratch must have one dtype");
   require(store.stride(5) == 1 && scratch.stride(5) == 1, "store and scratch must be dense in their last dimension");
-  require_shape("choice", choice, {batch});
-  require_shape("lengths", lengths, {batch});
-  require_shape("active", active, {batch});
-  require_dtype("choice", choice, ScalarType::Long, "int64");
-  require_dtype("lengths", lengths, ScalarType::Long, "int64");
-  require_dtype("active", active, ScalarType::Bool, "bool");
+  require_tensor("choice", choice, ScalarType::Long, {batch});
+  require_tensor("lengths", lengths, ScalarType::Long, {batch});
+  require_tensor("active", active, ScalarType::Bool, {batch});
   const size_t bytes = store.element_size();
   char* to = static_cast<char*>(store.mutable_data_ptr());
   const char* from = static_cast<const char*>(scratch.const_data_ptr());
@@ -243,3 +233,10 @@ void commit_kv(
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("commit_kv", TORCH_BOX(&caw::commit_kv));
+  m.impl("evaluate_capacity", TORCH_BOX(&caw::evaluate_capacity));
+  m.impl("select_candidate", TORCH_BOX(&caw::select_candidate));
+  m.impl("evaluator_step", TORCH_BOX(&caw::evaluator_step));
+}

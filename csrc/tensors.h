@@ -1,4 +1,5 @@
-// What every op needs of a tensor through torch's stable ABI: checks in one sentence, allocation, threads.
+// What every op needs of a tensor through torch's stable ABI: checks in one sentence, allocation, threads. Each file of ops
+// hands its own to torch; their schemas are defined in caw/ops.py, which also works without this library.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -12,10 +13,12 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "schemas.h"
 
 namespace caw {
 
@@ -51,9 +54,31 @@ inline void require_shape(const char* name, const Tensor& t, std::initializer_li
   });
 }
 
-inline void require_dtype(const char* name, const Tensor& t, ScalarType type, const char* type_name) {
-  require(t.scalar_type() == type,
-      [&] { return std::string(name) + " must be " + type_name + "; convert it before the call"; });
+inline void require_dtype(const char* name, const Tensor& t, ScalarType type) {
+  require(t.scalar_type() == type, [&] {
+    const char* wanted = type == ScalarType::Long ? "int64" : type == ScalarType::Bool ? "bool"
+        : type == ScalarType::Byte ? "uint8" : type == ScalarType::Double ? "float64" : "float32";
+    return std::string(name) + " must be " + wanted + "; convert it before the call";
+  });
+}
+
+inline void require_tensor(const char* name, const Tensor& t, ScalarType type, std::initializer_list<int64_t> shape) {
+  require_shape(name, t, shape);
+  require_dtype(name, t, type);
+}
+
+inline void require_vocabulary(int64_t size) {
+  require(size >= 1 && size < (int64_t(1) << 31),
+      [&] { return "vocab_size must be in [1, 2**31), got " + std::to_string(size); });
+}
+
+// Lists of `count` tokens, drawn by the seeds.
+inline void require_list(const Tensor& seeds, int64_t vocab_size, int64_t count) {
+  require(seeds.dim() == 1, [&] { return "seeds must have shape [N], got " + shape_of(seeds); });
+  require_dtype("seeds", seeds, ScalarType::Long);
+  require_vocabulary(vocab_size);
+  require(count >= 0 && count <= vocab_size,
+      [&] { return "count must be in [0, vocab_size], got " + std::to_string(count); });
 }
 
 // Which rows of a list a caller asks for.
@@ -61,14 +86,13 @@ inline void require_wanted(const Tensor& wanted, const Tensor& rows) {
   const bool together = wanted.is_cuda() == rows.is_cuda() &&
       (!rows.is_cuda() || wanted.get_device_index() == rows.get_device_index());
   require(together, "wanted must be on the device of the rows; move it there before the call");
-  require_shape("wanted", wanted, {rows.size(0)});
-  require_dtype("wanted", wanted, ScalarType::Bool, "bool");
+  require_tensor("wanted", wanted, ScalarType::Bool, {rows.size(0)});
 }
 
 // The numbers of an int64 [N] tensor.
 inline std::vector<int64_t> integers(const char* name, const Tensor& t) {
   require(t.dim() == 1, [&] { return std::string(name) + " must have one dimension, got " + shape_of(t); });
-  require_dtype(name, t, ScalarType::Long, "int64");
+  require_dtype(name, t, ScalarType::Long);
   std::vector<int64_t> numbers(static_cast<size_t>(t.size(0)));
   const int64_t* from = t.const_data_ptr<int64_t>();
   const int64_t step = t.stride(0);

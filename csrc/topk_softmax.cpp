@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> topk_softmax(
   std::optional<Tensor> chosen;
   if (rows) {
     require(rows->dim() == 1, "rows must have shape [R'], got " + shape_of(*rows));
-    require_dtype("rows", *rows, ScalarType::Long, "int64");
+    require_dtype("rows", *rows, ScalarType::Long);
     chosen = dense(*rows);
   }
   const int64_t count = rows ? rows->size(0) : height;
@@ -167,3 +167,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> topk_softmax(
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("topk_softmax", TORCH_BOX(&caw::topk_softmax));
+}

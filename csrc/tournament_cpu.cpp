@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "ops.h"
+#include "tensors.h"
 #include "tournament.h"
 
 namespace caw {
@@ -23,14 +23,12 @@ Tensor tournament(const Tensor& warped, const Tensor& scores, const Tensor& firs
       [&] { return "warped must have shape [B, V] with V >= 1, got " + shape_of(warped); });
   const int64_t batch = warped.size(0), vocabulary = warped.size(1), size = table.dim() == 1 ? table.size(0) : 0;
   require(vocabulary < int64_t(1) << 31, [&] { return "V must be below 2**31, got " + std::to_string(vocabulary); });
-  require_dtype("warped", warped, ScalarType::Float, "float32");
-  require_shape("scores", scores, {batch, vocabulary});
-  require_dtype("scores", scores, ScalarType::Float, "float32");
-  require_shape("first", first, {batch});
-  require_dtype("first", first, ScalarType::Long, "int64");
+  require_dtype("warped", warped, ScalarType::Float);
+  require_tensor("scores", scores, ScalarType::Float, {batch, vocabulary});
+  require_tensor("first", first, ScalarType::Long, {batch});
   require(context.dim() == 2 && context.size(0) == batch,
       [&] { return "context must have shape [B, W], got " + shape_of(context); });
-  require_dtype("context", context, ScalarType::Long, "int64");
+  require_dtype("context", context, ScalarType::Long);
   require(size >= 1 && (size & (size - 1)) == 0,
       [&] { return "table must have one dimension of a power of two, got " + shape_of(table); });
   const bool wide = table.scalar_type() == ScalarType::Long;
@@ -62,3 +60,7 @@ Tensor tournament(const Tensor& warped, const Tensor& scores, const Tensor& firs
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("tournament", TORCH_BOX(&caw::tournament));
+}

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "ops.h"
+#include "tensors.h"
 #include "topk_softmax.h"
 
 namespace caw {
@@ -344,18 +344,16 @@ class Row {
 Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& temperatures, const Tensor& top_ks,
     const Tensor& one_minus_top_ps, const Tensor& min_ps) {
   require(logits.dim() == 2 && logits.size(1) >= 1, "logits must have shape [B, V] with V >= 1, got " + shape_of(logits));
-  require_dtype("logits", logits, ScalarType::Float, "float32");
+  require_dtype("logits", logits, ScalarType::Float);
   const int64_t batch = logits.size(0), size = logits.size(1);
   require(size < (int64_t(1) << 31), "V must be below 2**31, got " + std::to_string(size));
-  require_shape("wanted", wanted, {batch});
-  require_dtype("wanted", wanted, ScalarType::Bool, "bool");
-  require_shape("top_ks", top_ks, {batch});
-  require_dtype("top_ks", top_ks, ScalarType::Long, "int64");
+  require_tensor("wanted", wanted, ScalarType::Bool, {batch});
+  require_tensor("top_ks", top_ks, ScalarType::Long, {batch});
   const std::pair<const char*, const Tensor&> numbers[] = {
       {"temperatures", temperatures}, {"one_minus_top_ps", one_minus_top_ps}, {"min_ps", min_ps}};
   for (const auto& [name, tensor] : numbers) {
     require_shape(name, tensor, {batch});
-    require_dtype(name, tensor, ScalarType::Float, "float32");
+    require_dtype(name, tensor, ScalarType::Float);
   }
   const Tensor rows = dense(logits), flags = dense(wanted), divisors = dense(temperatures), ks = dense(top_ks);
   const Tensor rests = dense(one_minus_top_ps), lows = dense(min_ps);
@@ -380,3 +378,7 @@ Tensor warp_logits(const Tensor& logits, const Tensor& wanted, const Tensor& tem
 }
 
 }  // namespace caw
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("warp_logits", TORCH_BOX(&caw::warp_logits));
+}

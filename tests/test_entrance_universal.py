@@ -9,7 +9,7 @@ import torch
 from tiny import save_tiny
 
 import caw
-from caw.decoding.prompts import encode_prompts
+from caw.decoding.prompts import accept_prompts
 from caw.evaluator import Evaluator
 from caw.evaluator.token_classes import class_table
 from caw.models.facts import ModelFacts
@@ -60,7 +60,7 @@ def test_capacities_are_those_of_the_networks_own_inputs(tiny: tuple[Any, Any], 
     out = made(tiny, policy=caw.CapacityPolicy(name, theta=0.0))  # marks nothing, so i + 1 follows the text's own token
     network = Evaluator.load(name).for_tokenizer(tokenizer, len(tokenizer))
     assert torch.equal(network.token_class, class_table(tokenizer, len(tokenizer), network.spec.line_ends))
-    ids = encode_prompts(tokenizer, PROMPTS, ModelFacts.of(model, tokenizer))
+    ids = accept_prompts(tokenizer, PROMPTS, ModelFacts.of(model, tokenizer), caw.RowSettings()).ids
     for prompt, sequence, trace in zip(ids, out.sequences, out.trace or [], strict=True):
         [(_, logits)] = teacher_forced(model, [([*prompt, *sequence], len(prompt) - 1)])
         expected = capacities(network, Record.from_logits(logits), 1, len(sequence))

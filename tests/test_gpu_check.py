@@ -61,9 +61,9 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     results = json.loads((tmp_path / "summary.json").read_text())
-    assert {result["state"] for result in results} == {"ok"} and len(results) == 24
+    assert {result["state"] for result in results} == {"ok"} and len(results) == 23
     gathered = json.loads((tmp_path / "gathered.json").read_text())["parts"]
-    assert len(gathered) == 19 and gathered["steps_b1"]["rows"] and "bench_steps.py" in gathered["steps_b1"]["command"]
+    assert len(gathered) == 18 and gathered["steps_b1"]["rows"] and "bench_steps.py" in gathered["steps_b1"]["command"]
     for batch in ("1", "8", "32"):
         found = json.loads((tmp_path / f"generate_b{batch}.json").read_text())
         assert found["complete"] and "rehearsal" in found["clock"]

@@ -1,8 +1,9 @@
 """Block sizes by shape, fixed before any capture: no autotuning while a text is made.
 
-UNTUNED: start values from compiler reports (registers, shared memory, asynchronous copies), not from a clock. One H100
-has timed them (docs/results/gpu.md), but none was changed for it. Tiles of products can be timed on a device before
-(`tuned`), those of `benchmarks/product_trials.py`.
+Values from compiler reports (registers, shared memory, asynchronous copies, repeated work) and the model of the step,
+not from a clock. One H100 timed those of products (docs/results/gpu.md): its best tiles gained 3 us of 5,625, so no
+table of them ships. Others can be timed on a device before (`tuned`), those of `benchmarks/product_trials.py`, all
+sound in machine code.
 """
 
 from dataclasses import dataclass
@@ -134,6 +135,17 @@ def product_rows(rows: int, columns: int, block_k: int, dtype: torch.dtype) -> t
     if columns <= 16 or dtype == torch.float32:
         return (16 if rows <= 16 else 32), 1
     return 16, 1 if rows <= 16 else 2 if rows <= 32 or block_k >= 256 else 4
+
+
+def product_outputs(blocks: ProductBlocks, rows: int, outputs: int, dtype: torch.dtype, form: Format | None) -> int:
+    """Outputs of one program: of 33 to 64 rows twice BLOCK_O, up to 64, if every multiprocessor still has a program.
+
+    Each program passes all of x through shared memory, which is what bounds so many rows. No sum changes its order.
+    Dense weights only, and not where registers would spill: float32, two warps, 256 inputs at a time.
+    """
+    wide, dense = 2 * blocks.block_o, form is None and dtype != torch.float32
+    fits = wide <= 64 and cdiv(outputs, wide) >= SM_COUNT and blocks.num_warps >= 4 and blocks.block_k < 256
+    return wide if rows > 32 and dense and fits else blocks.block_o
 
 
 def product_stages(blocks: ProductBlocks, rows: int, columns: int, dtype: torch.dtype, form: Format | None) -> int:

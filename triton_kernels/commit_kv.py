@@ -13,8 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_lengths, check_tensor, launch
 
 BLOCK = 2048  # elements a program moves
 MAX_POSITIONS = 3  # records that state can hold: p_i, p_{i-1}, p_{i-2}
@@ -57,14 +56,13 @@ def _move_record(new, old, i_b, i_old, moved, K, BLOCK_K: tl.constexpr):
 def _commit_kernel(
     store_ptr, store_strides, scratch_ptr, scratch_strides, choice_ptr, lengths_ptr, active_ptr, alive_ptr,
     logits_ptr, stride_lb, step_ptr, stride_tb, stride_tc, records, slots, size, parts, kv_programs, row, vocab_size,
-    K, fan, D: tl.constexpr, USE_PDL: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    K, fan, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One block of work of one sequence: keys and values, then (if there are records) records, then logits.
 
     Record 0 is the new one, of `fan` candidates of each sequence or (0) of the chosen one; 1 is p_i, 2 is p_{i-1}, 3 is
     p_{i-2}.
     """
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(1).to(tl.int64)
     i_part = tl.program_id(0)
     length = tl.load(lengths_ptr + i_b) & 0xFFFFFFFF
@@ -129,7 +127,7 @@ def _launch(store, scratch, choice, lengths, active, logits=None, step_logits=No
             "stride_tc": step_logits.stride(1) if records else 0,
             "records": tuple(Record(*records[i : i + 4]) for i in range(0, len(records), 4)) or None, "fan": fan,
             "slots": slots, "size": size, "parts": parts, "kv_programs": kv_programs, "row": heads * dim,
-            "vocab_size": vocab_size, "K": k, "D": dim, "USE_PDL": uses_pdl(store), "BLOCK": BLOCK,
+            "vocab_size": vocab_size, "K": k, "D": dim, "BLOCK": BLOCK,
             "BLOCK_K": triton.next_power_of_2(k),
         },
         num_warps=4,

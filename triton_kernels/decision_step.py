@@ -34,11 +34,9 @@ from caw.triton_kernels.evaluator_step import (
     network_blocks,
     strength_of,
 )
-from caw.triton_kernels.launching import check, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync, prefetch_floats
+from caw.triton_kernels.launching import check, check_tensor, launch
 
 MAX_ENDS = 64
-LINES = tl.constexpr(32 * NUM_WARPS)  # a thread asks for one line of the network's weights at a time
 MASS_LOW = tl.constexpr(MASS_FLOOR)
 NO_TOKEN, NOT_FINITE = tl.constexpr(NOT_EMITTED), tl.constexpr(BROKEN)
 
@@ -95,14 +93,6 @@ def _capacity(
 
 
 @triton.jit
-def _prefetch_network(i_b, network):
-    """Once for all sequences: since the last step every weight of the model has passed through the cache."""
-    if i_b == 0:
-        prefetch_floats(network.w1_ptr, network.H * network.F, LINES)
-        prefetch_floats(network.w2_ptr, network.H * network.H, LINES)
-
-
-@triton.jit
 def _ends(ends_ptr, token, E, BLOCK_E: tl.constexpr):
     """Whether the token is among E ends; BLOCK_E 0: there are none."""
     among = token != token
@@ -117,16 +107,13 @@ def _ends(ends_ptr, token, E, BLOCK_E: tl.constexpr):
 def _decision_kernel(
     window, network, ladder, pending, text, ring, out, factor_ptr, given_ptr, lse_ptr, carried_ptr,
     theta, beta, full, slots,
-    K: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, RULE: tl.constexpr, USE_PDL: tl.constexpr,
+    K: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, RULE: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """One sequence. Without a network its strength is beta * factor, or 0 where what is given is not above theta."""
     i_b = tl.program_id(0).to(tl.int64)
     EVALUATED: tl.constexpr = network is not None
-    if USE_PDL and EVALUATED:
-        _prefetch_network(i_b, network)
-    pdl_sync(USE_PDL)
     o_m = tl.arange(0, BLOCK_M)
     p_candidate = ladder.candidates_ptr + i_b * ladder.stride_cb
     waiting = tl.load(pending.token_ptr + i_b) >= 0
@@ -322,7 +309,7 @@ def decision_step(
             "ring": Ring(ring, floats, cursor, ring.shape[0], ring.shape[2]), "out": Out(*outputs),
             "factor_ptr": factor, "given_ptr": given, "lse_ptr": logsumexp, "carried_ptr": carried,
             "theta": theta, "beta": beta, "full": full, "slots": slots,
-            "TRANSFORM": transform, "RULE": rule, "USE_PDL": uses_pdl(candidates),
+            "TRANSFORM": transform, "RULE": rule,
             "BLOCK_M": triton.next_power_of_2(rungs),
             "BLOCK_E": triton.next_power_of_2(most_ends) if most_ends else 0,
         },

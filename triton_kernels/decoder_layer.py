@@ -24,10 +24,9 @@ import triton.language as tl
 
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, uses_pdl
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch
 from caw.triton_kernels.packed_weights import check_packed
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
-from caw.triton_kernels.pdl import pdl_sync
 from caw.triton_kernels.rms_norm import MAX_WIDTH, added, added_and_normed, normed
 from caw.triton_kernels.sibling_attention import KeysValues, attend_prefix, log2_scores, prefix_bounds
 from caw.triton_kernels.small_linear import MAX_ROWS, product
@@ -86,14 +85,13 @@ def _merge_parts(parts, o_r, m_m, top, acc, count, splits, D: tl.constexpr, BLOC
 def _layer_attention_kernel(
     qkv_ptr, stride_qb, stride_qc, norms, rotary, cache, scratch, slot, lengths_ptr, parts, out_ptr, rows_ptr, packed,
     kv_heads, group, candidates, splits, size, window, scale, softcap,
-    D: tl.constexpr, ROTATED: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
+    D: tl.constexpr, ROTATED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output.
 
     rows_ptr: of `packed` rows, ascending, those of this sequence are its candidates, at most as many as a tile is for.
     """
-    pdl_sync(USE_PDL)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
     i_bh = tl.program_id(1)
     i_s = tl.program_id(2)
@@ -289,7 +287,7 @@ class LayerAttention:
                 "group": self.heads // self.kv_heads, "candidates": candidates, "splits": self.splits,
                 "size": self.size, "window": window, "scale": scale, "softcap": softcap,
                 "D": self.dim, "ROTATED": cos.shape[2], "UPCAST": INTERPRETED,
-                "USE_PDL": uses_pdl(qkv), "BLOCK_R": MAX_ROWS,
+                "BLOCK_R": MAX_ROWS,
                 "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
             },
             num_warps=blocks.num_warps,

@@ -230,21 +230,27 @@ def _race_kernel(
     tl.store(counts_ptr + i_b, count.to(tl.int64))
 
 
-def _check(values, ids, race, scores, context, key, scheme: int, threshold: int) -> None:
+def check_record(values, ids, race, kind: torch.dtype = torch.float32) -> tuple[int, int]:
+    """Raise unless all are [B, K] with contiguous rows and K <= 128; return B and K. kind: of race."""
     check_tensor("values", values, (torch.float32,), (None, None))
     batch, k = values.shape
     check(1 <= k <= MAX_K, f"values must have 1 to {MAX_K} columns", k, "shorten the record")
     check_tensor("ids", ids, (torch.int64,), (batch, k), values)
-    check_tensor("race", race, (torch.float32,), (batch, k), values)
+    check_tensor("race", race, (kind,), (batch, k), values)
+    for name, tensor in (("values", values), ("ids", ids), ("race", race)):
+        rows = k == 1 or tensor.stride(1) == 1
+        check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")
+    return batch, k
+
+
+def _check(values, ids, race, scores, context, key, scheme: int, threshold: int) -> None:
+    batch, _ = check_record(values, ids, race)
     check_tensor("scores", scores, FLOATS, (batch, None), values)
     check_prf(key, context, batch, values)
     width = context.shape[1]
     check(0 <= scheme <= RACE_SCALE, f"scheme must be in [0, {RACE_SCALE}]", scheme, "use Watermark.native")
     check(scheme != SELFHASH or width >= 1, "context must hold at least 1 token for selfhash", width, "pass the window")
     check(0 <= threshold <= 1 << LIST_BITS, f"threshold must be in [0, 2**{LIST_BITS}]", threshold, "use gamma * 2**24")
-    for name, tensor in (("values", values), ("ids", ids), ("race", race)):
-        rows = tensor.shape[1] <= 1 or tensor.stride(1) == 1
-        check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")
 
 
 def enumerate_candidates(

@@ -17,10 +17,9 @@ import triton.language as tl
 
 from caw.ladder import rungs
 from caw.op_indices import RACE_SCALE, RACE_TOP_K, SELFHASH
-from caw.triton_kernels.enumerate_candidates import MAX_K, first_green, race_rungs, two_rungs
+from caw.triton_kernels.enumerate_candidates import check_record, first_green, race_rungs, two_rungs
 from caw.triton_kernels.green_argmax import BLOCK_QUADS, best_of_quads, best_token
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch
 from caw.triton_kernels.prf import LIST_BITS, MAX_CONTEXT, key_words
 
 MAX_ENDS = 64
@@ -73,10 +72,9 @@ def _write_rest(out, text, i_b, count, M, W: tl.constexpr, DEDUPLICATE: tl.const
 @triton.jit
 def _walk_kernel(
     record, text, scan, key_ptr, threshold, full, max_strength,
-    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
+    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """The first green token of a row's record, and where that is wanted the best one of this program's tokens."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
@@ -101,11 +99,10 @@ def _walk_kernel(
 @triton.jit
 def _green_ladder_kernel(
     record, text, scan, out, full, max_strength,
-    W: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
+    W: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Two rungs of one row."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, BLOCK_PARTS)
     best = tl.max(tl.load(scan.best_ptr + i_b * scan.parts + o_p, mask=o_p < scan.parts, other=-1), 0)
@@ -126,11 +123,10 @@ def _green_ladder_kernel(
 @triton.jit
 def _race_ladder_kernel(
     record, text, out, race_ptr, stride_rb, key_ptr, max_strength, M,
-    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_K: tl.constexpr,
+    W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """The race of one row."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     lo, hi = key_words(key_ptr + i_b)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)
@@ -143,11 +139,7 @@ def _race_ladder_kernel(
 
 
 def _check(values, ids, race, scores, padded, tally, key, pending, ends, window, scheme, threshold) -> None:
-    check_tensor("values", values, (torch.float32,), (None, None))
-    batch, k = values.shape
-    check(1 <= k <= MAX_K, f"values must have 1 to {MAX_K} columns", k, "shorten the record")
-    check_tensor("ids", ids, (torch.int64,), (batch, k), values)
-    check_tensor("race", race, (torch.float32,), (batch, k), values)
+    batch, _ = check_record(values, ids, race)
     check_tensor("scores", scores, FLOATS, (batch, None), values)
     check(scores.shape[1] >= 1, "scores must have at least 1 column", 0, "pass the logits")
     check_tensor("padded", padded, (torch.int64,), (batch, None), values)
@@ -155,6 +147,8 @@ def _check(values, ids, race, scores, padded, tally, key, pending, ends, window,
     least = 1 if scheme == SELFHASH else 0
     check(least <= window <= MAX_CONTEXT, f"window must be in [{least}, {MAX_CONTEXT}]", window, "use the watermark's")
     check(padded.shape[1] > window, "padded must be wider than the window", padded.shape[1], "leave room for a text")
+    rows = padded.shape[1] <= 1 or padded.stride(1) == 1
+    check(rows, "padded must have contiguous rows", f"stride {padded.stride()}", "call .contiguous()")
     check(0 <= threshold <= 1 << LIST_BITS, f"threshold must be in [0, 2**{LIST_BITS}]", threshold, "use gamma * 2**24")
     for name, tensor in (("tally", tally), ("key", key), ("pending", pending)):
         check_tensor(name, tensor, (torch.int64,), (batch,), values)
@@ -163,9 +157,6 @@ def _check(values, ids, race, scores, padded, tally, key, pending, ends, window,
         check_tensor("ends", ends, (torch.int64,), (batch, None), values)
         check(ends.is_contiguous(), "ends must be contiguous", f"stride {ends.stride()}", "call .contiguous()")
         check(ends.shape[1] <= MAX_ENDS, f"ends must have at most {MAX_ENDS} columns", ends.shape[1], "name fewer")
-    for name, tensor in (("values", values), ("ids", ids), ("race", race), ("padded", padded)):
-        rows = tensor.shape[1] <= 1 or tensor.stride(1) == 1
-        check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")
 
 
 def ladder_step(
@@ -200,7 +191,7 @@ def ladder_step(
     every = {
         "record": Record(values, ids, values.stride(0), ids.stride(0), k),
         "text": Text(padded, tally, pending, ends, padded.stride(0), most_ends),
-        "max_strength": max_strength, "W": window, "USE_PDL": uses_pdl(values),
+        "max_strength": max_strength, "W": window,
     }  # fmt: skip
     rest = {
         "out": Rungs(candidates, needs, counts, carried, slots), "DEDUPLICATE": deduplicate and window > 0,

@@ -5,7 +5,6 @@ argument types, their divisibility) and compile that without a GPU.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 # streaming multiprocessors a grid should fill: H100 and H200 have 132. A constant, because asking the driver would tie
 # the number of splits, and with it the rounding, to the card, and fails where there is none.
 SM_COUNT = 132
-# whether the kernels of a step start while the one before still runs (programmatic dependent launch, from compute
-# capability 9.0 on), fetch weights into the second-level cache, and only then wait for it (pdl.py)
-USE_PDL: bool = os.environ.get("CAW_OVERLAP") == "1" and not INTERPRETED
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,6 @@ def launch(kernel: Any, grid: Sequence[int], arguments: dict[str, Any], **option
     Fused multiply-add is on unless the options say otherwise: Triton's own default changes with its version.
     """
     options.setdefault("enable_fp_fusion", True)
-    if arguments.get("USE_PDL"):  # such a kernel waits by itself; any other must not start early
-        options["launch_pdl"] = True
     if not all(grid):  # nothing to do: a batch of zero, which CUDA refuses as a grid
         return
     recorder = _recorder.get()
@@ -64,11 +58,6 @@ def launch(kernel: Any, grid: Sequence[int], arguments: dict[str, Any], **option
         recorder.append(Launch(kernel, tuple(grid), arguments, options))
         return
     kernel[tuple(grid)](**arguments, **options)
-
-
-def uses_pdl(tensor: torch.Tensor) -> bool:
-    """Whether kernels on this tensor's device are to overlap; on the meta device as on one that can."""
-    return USE_PDL and (tensor.is_meta or torch.cuda.get_device_capability(tensor.device) >= (9, 0))
 
 
 def check(condition: bool, expected: str, found: Any, remedy: str) -> None:
@@ -118,20 +107,3 @@ def next_power_of_2(n: int) -> int:
 
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
-
-
-__all__ = [
-    "FLOATS",
-    "INTERPRETED",
-    "SM_COUNT",
-    "USE_PDL",
-    "Launch",
-    "cdiv",
-    "check",
-    "check_lengths",
-    "check_tensor",
-    "launch",
-    "next_power_of_2",
-    "recorded",
-    "uses_pdl",
-]

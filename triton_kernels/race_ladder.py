@@ -11,10 +11,8 @@ import triton
 import triton.language as tl
 
 from caw.ladder import race_width
-from caw.triton_kernels.enumerate_candidates import rungs_of_race
-from caw.triton_kernels.launching import check, check_tensor, launch
-
-MAX_K = 128
+from caw.triton_kernels.enumerate_candidates import check_record, rungs_of_race
+from caw.triton_kernels.launching import launch
 
 
 @triton.jit
@@ -44,14 +42,7 @@ def race_ladder(
     Equal to the reference bit for bit, but for needs that no rung has. Deterministic. Raises TypeError or ValueError
     naming the argument, before any launch.
     """
-    check_tensor("values", values, (torch.float32,), (None, None))
-    batch, k = values.shape
-    check(1 <= k <= MAX_K, f"values must have 1 to {MAX_K} columns", k, "shorten the record")
-    check_tensor("ids", ids, (torch.int64,), (batch, k), values)
-    check_tensor("race", race, (torch.float64,), (batch, k), values)
-    for name, tensor in (("values", values), ("ids", ids), ("race", race)):
-        rows = k == 1 or tensor.stride(1) == 1
-        check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")
+    batch, k = check_record(values, ids, race, torch.float64)
     width = race_width(k, full, max_strength, scale=scale)
     candidates, needs = ids.new_empty((batch, width)), values.new_empty((batch, width))
     counts = ids.new_empty((batch,))

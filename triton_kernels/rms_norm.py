@@ -10,8 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, check, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, check, check_tensor, launch
 
 MAX_WIDTH = 16384
 
@@ -24,10 +23,9 @@ def _normalise(b_x, weight_ptr, o_e, m_e, width, eps, offset):
 
 @triton.jit
 def _norm_kernel(x_ptr, weight_ptr, residual_ptr, sum_ptr, next_ptr, out_ptr, clear_ptr, width, clear, eps, offset,
-                 HAS_RESIDUAL: tl.constexpr, HAS_NEXT: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_E: tl.constexpr,
+                 HAS_RESIDUAL: tl.constexpr, HAS_NEXT: tl.constexpr, BLOCK_E: tl.constexpr,
                  BLOCK_C: tl.constexpr):  # fmt: skip
     """One row; the first program also clears `clear` counters."""
-    pdl_sync(USE_PDL)
     i_r = tl.program_id(0).to(tl.int64)
     o_e = tl.arange(0, BLOCK_E)
     m_e = o_e < width
@@ -58,7 +56,7 @@ def _launch(x, weight, eps, offset, residual=None, following=None, clear=None): 
          "next_ptr": weight if following is None else following, "out_ptr": out,
          "clear_ptr": out if clear is None else clear, "width": width, "clear": 0 if clear is None else clear.numel(),
          "eps": eps, "offset": offset, "HAS_RESIDUAL": residual is not None, "HAS_NEXT": following is not None,
-         "USE_PDL": uses_pdl(x), "BLOCK_E": block, "BLOCK_C": 256},
+         "BLOCK_E": block, "BLOCK_C": 256},
         num_warps=min(max(block // 512, 1), 16),
     )  # fmt: skip
     return total.to(x.dtype), out.to(x.dtype)

@@ -7,8 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from caw.triton_kernels.launching import cdiv, check, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync
+from caw.triton_kernels.launching import cdiv, check, check_tensor, launch
 from caw.triton_kernels.prf import absorb_context, check_prf, key_words, quad_words
 
 BLOCK_QUADS = 256
@@ -21,10 +20,9 @@ def _draw(p_out, word, m_t):
 
 
 @triton.jit
-def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr, USE_PDL: tl.constexpr,
+def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr,
                   BLOCK_Q: tl.constexpr):  # fmt: skip
     """4 * BLOCK_Q tokens of one row."""
-    pdl_sync(USE_PDL)
     i_b = tl.program_id(0).to(tl.int64)
     lo, hi = key_words(key_ptr + i_b)
     s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, lo, hi, W)
@@ -53,7 +51,7 @@ def sampling_noise(context: torch.Tensor, key: torch.Tensor, vocab_size: int) ->
         (batch, cdiv(vocab_size, 4 * BLOCK_QUADS)),
         {
             "context_ptr": context, "out_ptr": out, "stride_cb": context.stride(0), "key_ptr": key,
-            "vocab_size": vocab_size, "W": width, "USE_PDL": uses_pdl(context), "BLOCK_Q": BLOCK_QUADS,
+            "vocab_size": vocab_size, "W": width, "BLOCK_Q": BLOCK_QUADS,
         },
         num_warps=4,
     )  # fmt: skip

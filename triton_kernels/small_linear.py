@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 
 from caw.triton_kernels import tuned
-from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows, product_stages
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, uses_pdl
+from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_outputs, product_rows, product_stages
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch
 from caw.triton_kernels.packed_weights import (
     DENSE,
     FP8,
@@ -40,20 +40,10 @@ from caw.triton_kernels.packed_weights import (
 )
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 from caw.triton_kernels.packed_weights_ref import INT4 as INT4_FORMAT
-from caw.triton_kernels.pdl import LINE, pdl_sync, prefetch
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
 MAX_PARTS = 3
-FETCHED = tl.constexpr(8)  # 128-byte lines of each row: 1 KiB, some 10 MiB of all programs together
-
-
-@triton.jit
-def _fetch(p_row, stride_w):
-    """Ask for the first FETCHED cache lines of each row of weights."""
-    wide: tl.constexpr = p_row.dtype.element_ty.primitive_bitwidth // 8
-    o_k = tl.minimum(tl.arange(0, FETCHED) * (LINE // wide), stride_w - 1)
-    prefetch(p_row[:, None] + o_k[None, :])
 
 
 @triton.jit
@@ -110,7 +100,7 @@ def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
     stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
     PARTS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, USE_PDL: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCKS * BLOCK_M rows. BIASES: its bits.
@@ -143,9 +133,6 @@ def _product_kernel(
     if GATED:
         p_row = tl.where(o_n < BLOCK_O, w0_ptr + o_w, w1_ptr + o_w)
 
-    if USE_PDL:
-        _fetch(p_row, stride_w)
-    pdl_sync(USE_PDL)
     accs = ()
     for _i in tl.static_range(BLOCKS):
         accs += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
@@ -239,7 +226,8 @@ def product(
         if choice is not None and by_other and torch_can(weights, biases, residual, gated):
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
         blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated, form)
-    columns = blocks.block_o * (1 + gated)
+    block_o = product_outputs(blocks, rows, width, x.dtype, form)
+    columns = block_o * (1 + gated)
     block_m, row_blocks = product_rows(rows, columns, blocks.block_k, x.dtype)
     stored = [weight if form is None else weight.view(torch.uint8) for weight in weights]
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
@@ -247,7 +235,7 @@ def product(
     padded = [*range(len(weights)), *[0] * (MAX_PARTS - len(weights))]
     launch(
         _product_kernel,
-        (cdiv(rows, row_blocks * block_m), sum(cdiv(o, blocks.block_o) for o in (outputs[:1] if gated else outputs))),
+        (cdiv(rows, row_blocks * block_m), sum(cdiv(o, block_o) for o in (outputs[:1] if gated else outputs))),
         {
             "x_ptr": x, "residual_ptr": x if residual is None else residual, "out_ptr": out,
             **{f"w{i}_ptr": stored[j] for i, j in enumerate(padded)},
@@ -258,8 +246,8 @@ def product(
             "PARTS": len(weights), "GATED": gated, "GELU": gated and activation == GELU_TANH,
             "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
-            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "USE_PDL": uses_pdl(x),
-            "BLOCK_M": block_m, "BLOCKS": row_blocks, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
+            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED,
+            "BLOCK_M": block_m, "BLOCKS": row_blocks, "BLOCK_O": block_o, "BLOCK_K": blocks.block_k,
         },
         num_warps=blocks.num_warps,
         num_stages=product_stages(blocks, row_blocks * block_m, columns, x.dtype, form),

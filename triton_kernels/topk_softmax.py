@@ -16,8 +16,7 @@ import triton
 import triton.language as tl
 
 from caw.triton_kernels.block_sizes import topk_blocks
-from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch, uses_pdl
-from caw.triton_kernels.pdl import pdl_sync
+from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch
 
 MAX_K = 128
 MAX_VOCABULARY = 262_144
@@ -54,10 +53,9 @@ def _winner_slots(key, K: tl.constexpr, BITS: tl.constexpr):
 @triton.jit(do_not_specialize=["row_count"])
 def _part_kernel(
     logits_ptr, rows_ptr, keys_ptr, ids_ptr, max_ptr, sum_ptr, stride_lr, stride_lv, row_count, vocab_size,
-    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, USE_PDL: tl.constexpr, BLOCK_V: tl.constexpr,
+    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """The K greatest of one block of one row (id -1 where it has fewer), its maximum and sum of exponentials."""
-    pdl_sync(USE_PDL)
     i_r = tl.program_id(0).to(tl.int64)
     i_b = tl.program_id(1)
     i_part = i_r * tl.num_programs(1) + i_b
@@ -86,11 +84,10 @@ def _part_kernel(
 def _merge_kernel(
     logits_ptr, rows_ptr, keys_ptr, ids_ptr, max_ptr, sum_ptr, list_ptr,
     out_values_ptr, out_ids_ptr, out_probs_ptr, out_lse_ptr, stride_lr, stride_lv, parts,
-    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr, USE_PDL: tl.constexpr,
+    K: tl.constexpr, BITS: tl.constexpr, HAS_ROWS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr, BLOCK_CANDIDATES: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One row: merge the blocks' winners, order them, and read the logits back so that every bit is the input's."""
-    pdl_sync(USE_PDL)
     i_r = tl.program_id(0).to(tl.int64)
     row = i_r
     if HAS_ROWS:
@@ -166,13 +163,14 @@ def topk_softmax(
         "ids_ptr": ids, "max_ptr": greatest, "sum_ptr": total,
         "stride_lr": logits.stride(0), "stride_lv": logits.stride(1),
         "K": k, "BITS": KEY_BITS[logits.dtype], "HAS_ROWS": rows is not None,
-        "USE_PDL": uses_pdl(logits),
+       
     }  # fmt: skip
     launch(
         _part_kernel,
         (selected, parts),
         {**shared, "row_count": count, "vocab_size": vocab_size, "BLOCK_V": blocks.block_v},
         num_warps=blocks.part_warps,
+        maxnreg=128,  # two programs of eight warps on a multiprocessor; left to itself the compiler takes 156 for one
     )
     launch(
         _merge_kernel,

@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from caw.cli.program import app
 else:  # importing it must take no time: until `main` is called, Ctrl-C is Python's own
-    __getattr__, __dir__ = lazy_names(__name__, {"app": "caw.cli.program"})
+    __getattr__, __dir__ = lazy_names(__name__, {"caw.cli.program": "app"})
 
 __all__ = ["app", "main"]
 

@@ -18,16 +18,13 @@ PATH, MOST, SECONDS = "/.well-known/watermark.json", 1 << 20, 90
 At = Annotated[str | None, panel(KEYS, "Have the server at this URL test the texts, as anybody may.", metavar="URL")]
 
 
-def test_at(url: str, items: Sequence[Item], strangers: Mapping[str, Any], *, as_json: bool, single: bool) -> int:
+def test_at(url: str, items: Sequence[Item], *, as_json: bool, single: bool) -> int:
     """Have texts tested and print the verdicts. Return how many were not tested.
 
-    strangers: options, by name, that have no effect there. ValueError in one sentence for one that is given, for
-    another kind of URL, and for a server that does not describe its mark.
+    ValueError in one sentence for another kind of URL, and for a server that does not describe its mark.
     """
-    given = next((name for name, value in strangers.items() if value not in (None, False)), None)
-    if given is not None or not url.startswith(("http://", "https://")):
-        found = f"--{given} as well; leave one out" if given else f"{url!a}; give e.g. https://example.org"
-        raise ValueError(f"--at must be a server's URL, which defines how texts are tested there, got {found}")
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"--at must be a server's URL, got {url!a}; give e.g. https://example.org")
     root = url.rstrip("/")
     verify = _asked(root + PATH).get("verify")
     path = verify.get("path") if isinstance(verify, dict) else None
@@ -43,9 +40,8 @@ def test_at(url: str, items: Sequence[Item], strangers: Mapping[str, Any], *, as
             bad += 1
             complain(item.said(str(error), single=single))
             continue
-        print(
-            json.dumps({"id": item.id, **told}) if as_json else item.said(visible(str(told["message"])), single=single)
-        )
+        verdict = item.said(visible(str(told["message"])), single=single)
+        print(json.dumps({"id": item.id, **told}) if as_json else verdict)
     return bad
 
 
@@ -59,9 +55,7 @@ def _asked(url: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
         why = "too many texts at once; wait a minute" if error.code == 429 else "check the URL, or ask its operator"
         raise ValueError(f"{url} answered with status {error.code}; {why}") from None
     except OSError:
-        raise ValueError(
-            f"{url} must be a server's address, got no answer; check the URL, and whether it runs"
-        ) from None
+        raise ValueError(f"{url} must be a server's address, got no answer; check it, and whether it runs") from None
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict) or (body is not None and "message" not in told):

@@ -17,7 +17,7 @@ from caw.cli import options as opt
 from caw.cli.command import command, options_of
 from caw.cli.detect_at import At, test_at
 from caw.cli.detect_config import Normalize, read_key_list
-from caw.cli.detect_lines import made_of, of_other_keys, replaced, unread
+from caw.cli.detect_lines import made_of, of_other_keys, unread
 from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
@@ -186,15 +186,20 @@ def detect(
                 others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,
                            "normalize": test.normalize, "prefix": test.prefix or None,
                            "receipt": test.receipt}  # fmt: skip
+            given = next((name for name, value in others.items() if value not in (None, False)), None)
+            if given is not None:
+                whose = "the registry" if at is None else "the server"
+                raise ValueError(f"{whose} defines how its keys are tested, got --{given} as well; leave one out")
+            if at is not None:
                 items, bad = read_items(texts)
-                bad += test_at(at, items, others, as_json=report.as_json, single=single)
+                bad += test_at(at, items, as_json=report.as_json, single=single)
                 raise typer.Exit(BAD_LINES if bad else 0)
-            found = deployed.watermarks(registry, tenant, others)
+            found, near = deployed.watermarks(registry, tenant)
             items, bad = read_items(texts)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
             bad += deployed.test(
-                found, items, loaded, how, test.prefix, test.receipt, as_json=report.as_json, single=single
+                found, items, loaded, how, test.prefix, test.receipt, near, as_json=report.as_json, single=single
             )
             raise typer.Exit(BAD_LINES if bad else 0)
         told = None if test.receipt is None else read_receipts(test.receipt)
@@ -378,10 +383,9 @@ def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | 
     """
     made = [item.made for item in items]
     count, said = unread(made, marks)
-    gone, why = replaced(made, marks)
-    for remark in filter(None, (said, why, of_other_keys(made, marks))):
+    for remark in filter(None, (said, of_other_keys(made, marks))):
         complain(f"{name_of(source or '-')}: {remark}")
-    return count + gone
+    return count
 
 
 def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:

@@ -37,12 +37,6 @@ class Made:
         """Whether a `caw.Recommended` marked it by the race."""
         return Sampling(**self.drawing).races
 
-    @property
-    def has_variants(self) -> bool:
-        """Whether a sub-key of its race marked it; a single variant was the key itself."""
-        many = self.watermark.get("variants", 1) != 1
-        return many and (self.races or self.watermark.get("name") != "recommended")
-
 
 def made_of(line: Mapping[str, Any]) -> Made | None:
     """Return what a line says; None if it is not of `caw generate`, or its text is unmarked."""
@@ -77,7 +71,7 @@ def unread(made: Iterable[Made | None], marks: Sequence[Signature]) -> tuple[int
     found: dict[str, tuple[int, Signature, Signature]] = {}
     for each in made:
         own = None if each is None else _watermark_of(each, marks)
-        if each is None or own is None or each.has_variants:
+        if each is None or own is None:
             continue
         theirs = [part for mark in marks for part in mark.parts]
         if any(_reads(test, own.part_for(each)) for test in theirs):
@@ -95,15 +89,6 @@ def unread(made: Iterable[Made | None], marks: Sequence[Signature]) -> tuple[int
         f"the test must read the marks of the texts, {_named(own, mark)} in {count} of them{others}, got "
         f"{_named(mark, own)}; give {_options(own)}"
     )
-
-
-def replaced(made: Iterable[Made | None], marks: Sequence[Signature]) -> tuple[int, str]:
-    """Return (how many texts under the tested keys were drawn with variants, one sentence about them)."""
-    from caw.watermarks.names import REPLACED
-
-    count = sum(each is not None and each.has_variants and _tested(each, marks) is not None for each in made)
-    said = f"{REPLACED} in {count} of the texts, whose marks are not read any more; test them with the version that"
-    return count, f"{said} marked them" if count else ""
 
 
 def of_other_keys(made: Iterable[Made | None], marks: Sequence[Signature]) -> str:
@@ -129,9 +114,7 @@ def _watermark_of(made: Made, marks: Sequence[Signature]) -> Signature | None:
     if (mark := _tested(made, marks)) is None:
         return None
     try:
-        return watermark_from(
-            {n: v for n, v in made.watermark.items() if n not in UNTOLD and n != "variants"}, mark.secret
-        )
+        return watermark_from({n: v for n, v in made.watermark.items() if n not in UNTOLD}, mark.secret)
     except (KeyError, TypeError, ValueError):  # of another version
         return None
 

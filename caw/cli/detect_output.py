@@ -56,14 +56,9 @@ def result_line(item: Item, result: Result) -> dict[str, Any]:
         for line in results.values():
             del line["id"]
         return {
-            "id": item.id,
-            "is_watermarked": result.is_watermarked,
-            "matches": list(result.matches),
-            "p_values": result.p_values,
-            "fpr": result.fpr,
-            "message": result.message,
-            "results": results,
-        }
+            "id": item.id, "is_watermarked": result.is_watermarked, "matches": list(result.matches),
+            "p_values": result.p_values, "fpr": result.fpr, "message": result.message, "results": results,
+        }  # fmt: skip
     line = {"id": item.id, **asdict(result)}
     del line["error"], line["token_ids"], line["token_scores"]  # texts with an error are bad lines here
     if result.regions is None:
@@ -257,12 +252,9 @@ def show_power(rows: Sequence[PowerRow]) -> None:
     for row in rows:
         measured = f"{row.measured:.3f} ({row.low:.3f} - {row.high:.3f})" if row.texts else "-"
         table.add_row(
-            str(row.tokens),
-            f"{row.fpr:g}",
-            f"{row.expected:.3f}" if row.expected == row.expected else "-",
-            measured,
+            str(row.tokens), f"{row.fpr:g}", f"{row.expected:.3f}" if row.expected == row.expected else "-", measured,
             str(row.texts),
-        )
+        )  # fmt: skip
     console = Console()
     console.print(table)
     console.print(

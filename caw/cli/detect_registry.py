@@ -5,7 +5,8 @@ watermark.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from caw.cli.detect_output import Item
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 KEYS = "Keys of a service"
 FPR = 1e-3
+CLOSE = "Close to receipt {receipt} of {tenant}, about {share:.0%} of its shingles."
 # not CAW_REGISTRY: whoever keeps a registry tests texts under other keys, too
 RegistryUrl = Annotated[
     str | None, panel(KEYS, f"Test under the marking keys of this registry: {URL_HELP}", "--registry", metavar="URL")
@@ -30,25 +32,20 @@ Tenant = Annotated[
 ]
 
 
-def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]) -> dict[str, Signature]:
-    """Return the watermarks of a registry, or of one tenant, by key id.
+def watermarks(
+    url: str | None, tenant: str | None
+) -> tuple[dict[str, Signature], Callable[[str], list[dict[str, Any]]]]:
+    """Return (the watermarks of a registry, or of one tenant, by key id; what finds the receipts close to a text).
 
-    strangers: options, by name, that a registry replaces. Raises ValueError if one is given; ValueError, OSError or
-    ImportError, in one sentence, if the registry cannot be read.
+    Raises ValueError, OSError or ImportError, in one sentence, if the registry cannot be read.
     """
-    given = next((name for name, value in strangers.items() if value not in (None, False)), None)
-    if given is not None:
-        raise ValueError(f"the registry defines how its keys are tested, got --{given} as well; leave one out")
     registry = opened(url)
-    try:
-        return registry.marking.watermarks(tenant)
-    finally:
-        registry.close()
+    return registry.marking.watermarks(tenant), partial(registry.near, tenant=tenant)
 
 
 def test(
     marks: Mapping[str, Signature], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
-    receipt: str | None, *, as_json: bool, single: bool,
+    receipt: str | None, near: Callable[[str], list[dict[str, Any]]], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
     """Test texts under all keys, or under those that their receipts name. Return how many could not be tested.
 
@@ -61,16 +58,17 @@ def test(
     keys = KeySearch(tokenizer, marks, how["fpr"] or FPR, normalize=how["normalize"] or (), prefix=prefix)
     found, bad = [], 0
     for item, result in _results(keys, items):
+        close = near(item.content) if isinstance(item.content, str) else []
         if isinstance(result, str):
             bad += 1
             complain(item.said(result, single=single))
         elif as_json:
-            print(json.dumps(_line(item, result)), flush=True)
+            print(json.dumps(_line(item, result) | {"close": close}), flush=True)
         else:
-            found.append((item, result))
+            found.append((item, result, close))
     if single:
-        for _, result in found:
-            print(result.message)
+        for _, result, close in found:
+            print(" ".join([result.message, *(CLOSE.format(**each) for each in close)]))
     elif found:
         _show(found)
     return bad
@@ -100,20 +98,23 @@ def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(found: Sequence[tuple[Item, KeySearchResult]]) -> None:
+def _show(found: Sequence[tuple[Item, KeySearchResult, list[dict[str, Any]]]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from caw.io.show import visible
 
-    table = Table("id", "watermarked", "corrected p-value", "keys", "tokens")
-    for item, result in found:
+    table = Table("id", "watermarked", "corrected p-value", "keys", "tokens", "close to receipt")
+    for item, result, close in found:
         verdict = "[green]yes[/]" if result.is_watermarked else "too short" if result.is_undecided else "no"
-        keys = ", ".join(result.matches)
-        table.add_row(Text(visible(str(item.id))), verdict, format_p(result.p_value), keys, str(result.tokens))
+        keys, near = (
+            ", ".join(result.matches),
+            ", ".join(f"{each['receipt']} ({each['share']:.0%})" for each in close[:1]),
+        )
+        table.add_row(Text(visible(str(item.id))), verdict, format_p(result.p_value), keys, str(result.tokens), near)
     console = Console()
     console.print(table)
-    marked, first = sum(result.is_watermarked for _, result in found), found[0][1]
+    marked, first = sum(result.is_watermarked for _, result, _ in found), found[0][1]
     said = f"{marked} of {len(found)} texts are watermarked at a false-positive rate of {first.fpr:g} for each text"
     console.print(f"{said}, corrected for all {len(first.p_values)} keys", highlight=False)

@@ -43,10 +43,8 @@ def read_profile(name: str) -> dict[str, Any]:
     return profile
 
 
-def check_profile(name: str, found: Registry | None) -> list[str]:
-    """Return what to tell the operator of a server with this registry. ValueError if it lacks what its profile
-    requires.
-    """
+def check_profile(name: str, found: Registry | None) -> None:
+    """Hold a server of this registry to its profile. ValueError if the registry lacks what that requires."""
     needs = read_profile(name)["requires"]
     if needs and found is None:
         raise ValueError(f"profile {name} requires a registry, for receipts and keys, got none; give --registry")
@@ -58,14 +56,8 @@ def check_profile(name: str, found: Registry | None) -> list[str]:
                 f"profile {name} requires keys that anyone may test for, got {secret[0].id} of {secret[0].tenant}; "
                 "create them with `caw keys create TENANT --public`"
             )
-    if found is None:
-        return []
-    from caw.registry.directory import tenants_with_rules
-
-    return [
-        f"tenant {tenant} has rules of its own, which replace those of profile {name}; see `caw keys rules`"
-        for tenant in tenants_with_rules(found.database)
-    ]
+    if found is not None:
+        found.directory.profile, found.directory.only_public = name, "public" in needs
 
 
 def _use(context: typer.Context, name: str | None) -> str | None:

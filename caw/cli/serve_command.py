@@ -40,6 +40,8 @@ WatermarkName = Annotated[
 ]  # fmt: skip
 Name = Annotated[str | None, panel(SERVING, "Model name in the API [the value of --model].", "--name")]
 Receipts = Annotated[Path | None, panel(SERVING, "JSONL file for receipts; texts are never stored.", "--receipts")]
+KEPT = "Keep sketches by which edited texts find their receipts in the registry."
+Sketches = Annotated[bool, panel(SERVING, KEPT, "--sketches/--no-sketches")]
 
 OF_SERVER = options_of(ServerSettings, max_factor=4.0)
 RULES = {name: option for name, option in options_of(MarkRules).items() if name != "strength_factor"}
@@ -129,6 +131,7 @@ def serve(
     rules: dict[str, Any],
     receipts: Receipts = None,
     registry: RegistryUrl = None,
+    sketches: Sketches = True,
     watermark: WatermarkName = None,
     key: opt.Key = None,
     of_mark: dict[str, Any],
@@ -172,8 +175,7 @@ def serve(
             key = check_registry(key, receipts)
         kept = None if registry is None else opened(registry)
         if profile is not None:
-            for remark in check_profile(profile, kept):
-                tell(remark)
+            check_profile(profile, kept)
         assert key is not None
         mark = watermark_of(kept, watermark, key, of_mark, policy, of_policy)
         if len(mark.parts) > 1:
@@ -205,6 +207,7 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        service = Service(planned, directory, log, None if kept is None else kept.secret)
+        sketch = kept.sketcher() if kept is not None and sketches else None
+        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

@@ -142,21 +142,6 @@ def _settings_of_each(rows: Any, count: int) -> Sequence[RowSettings]:
     return rows
 
 
-def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat: bool = False) -> list[list[int]]:
-    """Return the token ids of each prompt.
-
-    Raises TypeError for other types and ValueError for an empty prompt or an id the model does not have.
-    """
-    encoded = []
-    for index, prompt in enumerate(_listed(tokenizer, prompts, chat)):
-        try:
-            encoded.append(_encode(tokenizer, prompt, chat, facts.vocab_size))
-        except PromptError as refused:
-            why, kind = refused.args
-            raise kind(str(Remark(index, why))) from None
-    return encoded
-
-
 def listed(prompts: Prompts) -> Any:
     """Wrap one text or one conversation in a list; return anything else as it is."""
     return [prompts] if isinstance(prompts, str) or is_conversation(prompts) else prompts

@@ -61,6 +61,16 @@ def read_text(watermark: Watermark, ids: np.ndarray) -> tuple[PayloadReading, np
     return read_payload(watermark, values, positions, counted), counted
 
 
+def read_payload(
+    watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray
+) -> PayloadReading:
+    """Read the payload of one text; counted: bool [n]."""
+    best, totals = _best(watermark, values, positions, counted)
+    assert watermark.code is not None
+    weight = _weight(watermark, best.score, best.count)
+    return dataclasses.replace(best, confidence=_confidence(watermark.code, totals, best.message, weight))
+
+
 def fitting_size(watermark: Watermark, ids: np.ndarray, p_value: float) -> int | None:
     """Return the one of SIZES that a text int64 [n] was written with; None if the watermark's own number of bits fits.
 
@@ -75,7 +85,7 @@ def fitting_size(watermark: Watermark, ids: np.ndarray, p_value: float) -> int |
     for size in SIZES:
         if size != code.bits:
             other = dataclasses.replace(watermark, payload=None, payload_bits=size)  # type: ignore[call-arg]
-            best = _best(other, *_counted(other, ids))
+            best, _ = _best(other, *_counted(other, ids))
             found[size] = best.p_value * 2.0 ** (code.bits - min(size, code.bits))
     likeliest = min(found, key=lambda size: found[size])
     return likeliest if found[likeliest] < FAR * p_value else None
@@ -87,20 +97,10 @@ def _counted(watermark: Watermark, ids: np.ndarray) -> tuple[np.ndarray, np.ndar
     return values, positions, first_occurrences(np.zeros(len(ids), np.int64), evidence, np.ones(len(ids), bool))
 
 
-@dataclass(frozen=True)
-class _Best:
-    """As `PayloadReading`, without confidences. totals: scores of all messages of each block."""
-
-    message: int
-    values: np.ndarray
-    score: float
-    count: int
-    z_score: float
-    p_value: float
-    totals: list[np.ndarray]
-
-
-def _best(watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray) -> _Best:
+def _best(
+    watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray
+) -> tuple[PayloadReading, list[np.ndarray]]:
+    """Return (the reading without confidences, scores of all messages of each block)."""
     code = watermark.code
     assert code is not None
     sums = np.zeros((code.positions, code.r))
@@ -114,25 +114,7 @@ def _best(watermark: Watermark, values: np.ndarray, positions: np.ndarray, count
     score, count = float(own[counted].sum()), int(counted.sum())
     null = tails(watermark, np.array([score]), np.array([count]))
     p_value = min(1.0, float(null.p_values[0]) * 2.0**code.bits)
-    return _Best(message, own, score, count, float(null.z_scores[0]), p_value, totals)
-
-
-def read_payload(
-    watermark: Watermark, values: np.ndarray, positions: np.ndarray, counted: np.ndarray
-) -> PayloadReading:
-    """Read the payload of one text; counted: bool [n]."""
-    code, best = watermark.code, _best(watermark, values, positions, counted)
-    assert code is not None
-    weight = _weight(watermark, best.score, best.count)
-    return PayloadReading(
-        message=best.message,
-        confidence=_confidence(code, best.totals, best.message, weight),
-        values=best.values,
-        score=best.score,
-        count=best.count,
-        z_score=best.z_score,
-        p_value=best.p_value,
-    )
+    return PayloadReading(message, (), own, score, count, float(null.z_scores[0]), p_value), totals
 
 
 def _totals(code: PayloadCode, sums: np.ndarray) -> list[np.ndarray]:

@@ -12,9 +12,9 @@ else:  # PyTorch takes a second to import, so it waits for the first name that n
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "FeatureSpec": "caw.evaluator.features",
-            **dict.fromkeys(("Evaluator", "warn_of_other_model", "default_beta"), "caw.evaluator.network"),
-            **dict.fromkeys(("shipped", "shipped_for"), "caw.evaluator.shelf"),
+            "caw.evaluator.features": "FeatureSpec",
+            "caw.evaluator.network": "Evaluator default_beta warn_of_other_model",
+            "caw.evaluator.shelf": "shipped shipped_for",
         },
     )
 

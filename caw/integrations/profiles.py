@@ -50,7 +50,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Marks:
+class ProfileFile:
     """The operator's file, read.
 
     profiles: by name. default: of requests that name none; OFF = they are not marked. opt_out: whether a request may
@@ -86,7 +86,7 @@ class Marks:
         return None if name == OFF else self.profiles[name]
 
 
-def marks(variable: str) -> Marks:
+def marks(variable: str) -> ProfileFile:
     """What the file named by an environment variable says; it is read once in a process. Raises what `load` raises."""
     path = os.environ.get(variable)
     if not path:
@@ -95,7 +95,7 @@ def marks(variable: str) -> Marks:
 
 
 @functools.cache
-def load(path: Path) -> Marks:
+def load(path: Path) -> ProfileFile:
     """Read a file of keys and profiles, with the secrets that it names.
 
     Raises ValueError in one sentence, in which no secret is; ImportError where a registry's packages are missing.
@@ -104,7 +104,7 @@ def load(path: Path) -> Marks:
     try:
         _known(said, "the file", {"keys", "profiles", "default"}, {"opt_out"})
         profiles = {name: _profile(name, own, said["keys"]) for name, own in _object(said, "profiles").items()}
-        return Marks(profiles, said["default"], said.get("opt_out", False))
+        return ProfileFile(profiles, said["default"], said.get("opt_out", False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 

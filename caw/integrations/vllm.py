@@ -18,7 +18,7 @@ import torch
 
 from caw.decoding.row_settings import RowSettings
 from caw.integrations.engine_texts import EngineText, EngineTexts, row_settings
-from caw.integrations.profiles import Marks, Profile, marks
+from caw.integrations.profiles import Profile, ProfileFile, marks
 from caw.io.show import shown
 
 VARIABLE = "CAW_VLLM_CONFIG"
@@ -208,7 +208,7 @@ class _V2:
 # What requests ask for ----------------------------------------------------------------------------------------------
 
 
-def asked(marks: Marks, params: Any) -> Profile | None:
+def asked(marks: ProfileFile, params: Any) -> Profile | None:
     """The profile of a request by vLLM's SamplingParams, None = it is not marked.
 
     Raises ValueError, in one sentence, for a request that cannot be marked as it asks.

@@ -12,10 +12,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "load_model": "caw.models.load",
-            "load_tokenizer": "caw.models.tokenizer",
-            "DEMO_MODEL": "caw.models.sources",
-            "ReaderWeights": "caw.models.reader_weights",
+            "caw.models.load": "load_model",
+            "caw.models.tokenizer": "load_tokenizer",
+            "caw.models.sources": "DEMO_MODEL",
+            "caw.models.reader_weights": "ReaderWeights",
         },
     )
 

@@ -14,18 +14,15 @@ from caw.models.quantized import HalfEmbedding, HalfLinear, replace_matrices
 
 # whose layers run as one operator, which takes such matrices beside norms of float32
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3_text")
-STORED = {torch.bfloat16: "BF16", torch.float16: "F16"}  # by safetensors' names
+STORED = {torch.bfloat16: {"BF16"}, torch.float16: {"F16"}}  # by safetensors' names
 
 
 def can_keep(model: Any, source: str) -> bool:
     """Tell whether the model, loaded in its own precision from this folder or hub id, has 16 bits in all its files."""
-    if model.config.model_type not in KNOWN or model.dtype not in STORED:
-        return False
     # what is worked out, not stored, must not have been so in less precision; embeddings get their scale anew
-    worked_out = (buffer for name, buffer in model.named_buffers() if not name.endswith("embed_scale"))
-    if any(buffer.is_floating_point() and buffer.dtype != torch.float32 for buffer in worked_out):
-        return False
-    return stored_dtypes(source) == {STORED[model.dtype]}
+    worked_out = [b for name, b in model.named_buffers() if b.is_floating_point() and not name.endswith("embed_scale")]
+    known = model.config.model_type in KNOWN and all(b.dtype == torch.float32 for b in worked_out)
+    return known and stored_dtypes(source) == STORED.get(model.dtype)
 
 
 def stored_dtypes(source: str) -> set[str]:
@@ -50,7 +47,6 @@ def keep_halves(model: Any) -> Any:
         forget(weight)
         return own
 
-    def takes(module: Any) -> bool:
-        return isinstance(module, (torch.nn.Linear, torch.nn.Embedding))
-
-    return replace_matrices(model, HalfLinear, HalfEmbedding, takes, copied)
+    return replace_matrices(
+        model, HalfLinear, HalfEmbedding, lambda part: isinstance(part, (torch.nn.Linear, torch.nn.Embedding)), copied
+    )

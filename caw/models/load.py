@@ -36,8 +36,8 @@ def load_model(
         device: "cpu", "cuda", ...; None = CUDA if available.
         dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else "float32-sums"), "float32",
             "bfloat16", "float16", a torch.dtype, or "float32-sums": float32 whose matrices stay in the 16 bits of a
-            checkpoint that has them, with the same texts. For a CPU and models whose layers run as one operator;
-            others are plain float32. Such a model neither moves nor saves.
+            checkpoint that has them, with the same texts; on a CPU, for models whose layers run as one operator
+            (others are plain float32). It neither moves nor saves.
         quantization: None = weights of that dtype, but "file" for a .gguf file on a CPU where "auto" would be float32.
             "file": the 4-bit and 8-bit blocks of a .gguf file directly, on a CPU, with the results of its dequantized
             float32 model. "file-fast": the same, with inputs of products rounded to 8 bits. "int8", "int4": any
@@ -111,10 +111,8 @@ def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
     if not is_gguf(source) and not ops.missing_extension():
         model, tokenizer = _load_dense(name, source, "auto")
         if can_keep(model, folder_or_hub_id(name)[0]):
-            model = keep_halves(model)
-            give_back()
             model.save_pretrained = _refuse_saving
-            return model, tokenizer
+            return keep_halves(model), tokenizer
     return _load_dense(name, source, torch.float32, own)
 
 

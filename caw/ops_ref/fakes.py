@@ -53,15 +53,7 @@ def decision_step_fake(*args: Any, **carried: Any) -> tuple[torch.Tensor, ...]:
 
 
 def show_evidence_fake(
-    padded: torch.Tensor,
-    counts: torch.Tensor,
-    tokens: torch.Tensor,
-    seen: torch.Tensor,
-    distinct: torch.Tensor,
-    window: int,
-    key: torch.Tensor,
-    scheme: int,
-    threshold: int,
+    padded: torch.Tensor, counts: torch.Tensor, tokens: torch.Tensor, seen: torch.Tensor, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     values = tokens.new_empty(tokens.shape, dtype=torch.float64)
     return values, tokens.new_empty((*tokens.shape, seen.shape[2])), torch.empty_like(values, dtype=torch.bool)

@@ -14,12 +14,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            **dict.fromkeys(("Policy", "Signals"), "caw.policies.base"),
-            "CapacityPolicy": "caw.policies.capacity",
-            "EntropyThreshold": "caw.policies.entropy",
-            "FixedStrength": "caw.policies.fixed",
-            "LogitDeltaThreshold": "caw.policies.logit_delta",
-            "Target": "caw.policies.target",
+            "caw.policies.base": "Policy Signals",
+            "caw.policies.capacity": "CapacityPolicy",
+            "caw.policies.entropy": "EntropyThreshold",
+            "caw.policies.fixed": "FixedStrength",
+            "caw.policies.logit_delta": "LogitDeltaThreshold",
+            "caw.policies.target": "Target",
         },
     )
 

@@ -5,6 +5,7 @@ process. The keys for detection, which may be thousands, are reloaded and counte
 """
 
 import dataclasses
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -19,17 +20,22 @@ from caw.registry.database import Database
 from caw.registry.marking_keys import TABLE, MarkingKeys, OpenedKey, current
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 
+LOG = logging.getLogger("caw.serve")
 T = TypeVar("T")
 
 
 class Directory:
-    """Thread-safe; one per process."""
+    """Thread-safe; one per process. profile: the server's, None = none. only_public: whether no other key may mark."""
+
+    profile: str | None = None
+    only_public = False
 
     def __init__(self, database: Database, marking: MarkingKeys, api: ApiKeys) -> None:
         self._database, self._marking, self._api = database, marking, api
         self._lock = threading.Lock()
         self._kept: dict[str | None, tuple[str, list[OpenedKey]]] = {}
         self._begins: dict[str | None, tuple[str, list[datetime]]] = {}
+        self._ruled: set[str] = set()
 
     def tenant_for(self, bearer: str | None) -> Tenant | None:
         """See `KeyDirectory`. ValueError for a tenant without an active marking key, OSError without a database."""
@@ -53,6 +59,12 @@ class Directory:
             raise ValueError(
                 f"tenant {api.tenant} must have an active marking key, found none; create one with `caw keys create`"
             )
+        if self.only_public and not marks.public:
+            raise ValueError(f"key {marks.id} of {api.tenant} must be public under profile {self.profile}; create one "
+                             "with `caw keys create --public`")  # fmt: skip
+        if self.profile is not None and rules is not None and api.tenant not in self._ruled:
+            self._ruled.add(api.tenant)
+            LOG.warning("the rules of tenant %s replace those of profile %s", api.tenant, self.profile)
         return Tenant(
             api.tenant, opened[marks.id].mark, None if rules is None else MarkRules(**rules), api.may_opt_out, tried
         )
@@ -99,10 +111,3 @@ def set_rules(database: Database, tenant: str, rules: MarkRules | None) -> None:
         done = connection.execute(tables.tenants.update().where(tables.tenants.c.id == tenant).values(rules=stored))
         if not done.rowcount:
             raise ValueError(f"the registry has no tenant {tenant!r}; see `caw keys list`")
-
-
-def tenants_with_rules(database: Database) -> list[str]:
-    """Return the tenants that do not have the server's rules, in order."""
-    with database.reading() as connection:
-        rows = connection.execute(sa.select(tables.tenants.c.id, tables.tenants.c.rules)).all()
-    return sorted(row.id for row in rows if row.rules is not None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from caw.registry.api_keys import ApiKeys
 from caw.registry.database import Database, open_database, utc_now
@@ -10,6 +11,7 @@ from caw.registry.directory import Directory
 from caw.registry.marking_keys import MarkingKeys
 from caw.registry.master_key import MasterKeys
 from caw.registry.receipt_log import ReceiptLog, reseal_signers
+from caw.registry.sketches import near, sketcher
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class Registry:
     def secret(self) -> bytes:
         """Secret by which servers of this registry recognise their texts (`caw.serve.continuing`)."""
         return self.marking.masters.derived(b"continuation")
+
+    def sketcher(self) -> Callable[[str], bytes]:
+        """See `caw.registry.sketches.sketcher`."""
+        return sketcher(self.database, self.marking.masters)
+
+    def near(self, text: str, tenant: str | None = None) -> list[dict[str, Any]]:
+        """See `caw.registry.sketches.near`."""
+        return near(self.database, self.marking.masters, text, tenant)
 
     def reseal(self) -> int:
         """Re-encrypt every secret under the first master key, all or none; return how many were under another."""

@@ -23,6 +23,7 @@ from caw.registry.audit import verify_end
 from caw.registry.chain import BEGUN, CLOSED, KEY, Entry, Signer, canonical
 from caw.registry.database import Database, RefusedError
 from caw.registry.master_key import MasterKeys
+from caw.registry.sketches import add_sketch
 from caw.serve.contracts import Begun, Closed
 
 TABLE = tables.receipts
@@ -35,6 +36,7 @@ class _Waiting:
     kind: str
     receipt: str
     fields: dict[str, Any]
+    sketch: bytes = b""
     done: bool = False
     error: BaseException | None = None
 
@@ -47,7 +49,7 @@ class Handle:
     log: ReceiptLog = field(repr=False)
 
     def close(self, closed: Closed) -> None:
-        self.log.append(CLOSED, self.id, dataclasses.asdict(closed))
+        self.log.append(CLOSED, self.id, closed.as_dict(), closed.sketch)
 
 
 class ReceiptLog:
@@ -86,10 +88,10 @@ class ReceiptLog:
             counts = {row[0]: row[1] for row in connection.execute(kinds)}
         return int(counts.get(BEGUN, 0) - counts.get(CLOSED, 0))
 
-    def append(self, kind: str, receipt: str, fields: dict[str, Any]) -> None:
+    def append(self, kind: str, receipt: str, fields: dict[str, Any], sketch: bytes = b"") -> None:
         """Write an entry durably before returning."""
         canonical(fields)  # what JSON cannot hold is to fail alone, not with those it shares a commit with
-        mine = _Waiting(kind, receipt, fields)
+        mine = _Waiting(kind, receipt, fields, sketch)
         with self._lock:
             self._queue.append(mine)
         with self._turn:
@@ -141,6 +143,8 @@ class ReceiptLog:
                                       "receipt": {"id": each.receipt, **each.fields}})  # fmt: skip
                 rows.append(_row(sequence, each.kind, each.receipt, each.fields.get("digest"), entry, signer))
                 previous = entry.digest
+                if each.sketch:
+                    add_sketch(connection, sequence, each.sketch)
             connection.execute(TABLE.insert(), rows)
 
     def rotate_signer(self) -> str:

@@ -6,6 +6,7 @@ really served: their receipts name, by the digest of the text, the key that mark
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -58,7 +59,8 @@ class KeyReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole report. unmarked_texts: texts served without a mark on purpose, by reason. strangers: given marked
+    """The whole report. unmarked_texts: texts served without a mark on purpose, by reason. ran: marked texts, by the
+    model, watermark and policy in their receipts, and tested ones by version of this library. strangers: given marked
     texts with no known receipt or key_id; they are not counted.
     """
 
@@ -67,6 +69,7 @@ class Report:
     chain: Verified
     keys: tuple[KeyReport, ...]
     unmarked_texts: Mapping[str, int]
+    ran: Mapping[str, int]
     strangers: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def make_report(
         total=count_entries(registry.database),
     )  # fmt: skip
     chain = verify(lines, registry.receipts.public_keys()[0])
-    counts, unmarked_texts = count_receipts(registry)
+    counts, unmarked_texts, ran = count_receipts(registry)
     now = registry.database.clock()
     with registry.database.reading() as connection:
         opened = registry.marking.opened(connection, sa.true())
@@ -119,7 +122,7 @@ def make_report(
                 null_report(unmarked, detector, done=bar.finish), len(own),
                 _power(own, detector, fpr, bar), counts.get(key.about.id, {}),
             ))  # fmt: skip
-    return Report(now.isoformat(timespec="seconds"), fpr, chain, tuple(keys), unmarked_texts, strangers)
+    return Report(now.isoformat(timespec="seconds"), fpr, chain, tuple(keys), unmarked_texts, ran, strangers)
 
 
 def _described(said: Mapping[str, Any]) -> str:
@@ -162,24 +165,29 @@ def _by_key(
     return found, strangers
 
 
-def count_receipts(registry: Registry) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """Return (counts by key id, number of unmarked texts by reason)."""
+def count_receipts(registry: Registry) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
+    """Return (counts by key id, number of unmarked texts by reason, of texts by what made them)."""
     keys: dict[str, str] = {}
     counts: dict[str, dict[str, int]] = {}
-    unmarked: dict[str, int] = {}
+    unmarked: Counter[str] = Counter()
+    ran: Counter[str] = Counter()
     for line in export_lines(registry.database):
         entry = json.loads(line)
         receipt = entry["receipt"]
         if entry["kind"] == BEGUN:
             keys[receipt["id"]] = receipt["key_id"]
             if receipt["unmarked"]:
-                unmarked[receipt["unmarked"]] = unmarked.get(receipt["unmarked"], 0) + 1
+                unmarked[receipt["unmarked"]] += 1
+            else:
+                ran[", ".join(receipt[name] for name in ("model", "watermark", "policy"))] += 1
             own = counts.setdefault(receipt["key_id"], dict.fromkeys(COUNTED, 0))
             own["begun"], own["open"] = own["begun"] + 1, own["open"] + 1
         elif entry["kind"] == CLOSED:
             own = counts[keys[receipt["id"]]]
             own["open"] -= 1
             own[receipt["ending"]] += 1
+            if receipt["tested"]:
+                ran[f"caw {receipt['tested']['versions']['caw']}"] += 1
             if receipt["detected"] is not None:
                 own["detected" if receipt["detected"] else "undetected"] += 1
-    return counts, unmarked
+    return counts, dict(unmarked), dict(ran)

@@ -27,7 +27,7 @@ PARAMETER = "continuation"
 
 
 @dataclass(frozen=True)
-class Part:
+class TextSoFar:
     """The contents of a token.
 
     tokens: generated ones. open: positions of them at which the mark had a choice. spent: nats of the free beginning,
@@ -57,13 +57,13 @@ class Continuations:
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         self._secret, self.clock = secret, clock
 
-    def give(self, part: Part, about: Sequence[str]) -> str:
+    def give(self, part: TextSoFar, about: Sequence[str]) -> str:
         """Return the token of a text. about: its tenant, key, model and kind of marking."""
         head = list(vars(part).values())[1:]
         packed = zlib.compress(json.dumps(head).encode() + b"\n" + _packed(part.tokens))
         return base64.urlsafe_b64encode(self._mac(packed, about) + packed).decode().rstrip("=")
 
-    def read(self, token: str, about: Sequence[str]) -> Part:
+    def read(self, token: str, about: Sequence[str]) -> TextSoFar:
         """Return the contents of a token. ApiError for an invalid or expired one."""
         try:
             raw = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
@@ -76,7 +76,7 @@ class Continuations:
                 "text as a new prompt without it"
             )
         head, _, ids = zlib.decompress(packed).partition(b"\n")
-        part = Part(_unpacked(ids), *json.loads(head))
+        part = TextSoFar(_unpacked(ids), *json.loads(head))
         if self.clock() > part.expires:
             raise _refused(
                 f"is valid for {LIFE // 3600} hours and has expired; send the text as a new prompt without it"
@@ -93,7 +93,7 @@ def prompt_digest(ids: Sequence[int]) -> str:
     return hashlib.sha256(_packed(ids)).hexdigest()[:32]
 
 
-def check_prompt(part: Part, ids: Sequence[int]) -> None:
+def check_prompt(part: TextSoFar, ids: Sequence[int]) -> None:
     """Raise ApiError for a prompt other than the text's."""
     if len(ids) != part.length or not hmac.compare_digest(prompt_digest(ids), part.prompt):
         raise _refused("belongs to another prompt; send prompt and text unchanged")

@@ -4,7 +4,7 @@ All methods are called from several threads at once, never from the event loop, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from caw.checks import require_bool, require_int, require_number
@@ -145,6 +145,7 @@ class Closed:
     of the whole text. marked: whether the client was told that it is marked. open: of the tokens, those that the mark
     could have chosen otherwise, None = the text did not end. digest: SHA-256 of the text's UTF-8, in hex. time: Unix,
     s.
+    sketch: of the text, for the registry alone, b"" = none.
     tested: the full test, in the format of `caw.generate` (`caw.detectable.receipts.Receipt.as_dict`), so that `caw
     detect --receipt` can repeat it; None if the sent text was not tested.
     """
@@ -161,6 +162,11 @@ class Closed:
     tested: Mapping[str, Any] | None = None
     marked: bool = False
     open: int | None = None
+    sketch: bytes = b""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is signed or written for others: all but the sketch."""
+        return {name: value for name, value in asdict(self).items() if name != "sketch"}
 
 
 class ReceiptHandle(Protocol):

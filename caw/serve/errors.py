@@ -5,13 +5,9 @@ from typing import Any
 
 BAD, DENIED, FORBIDDEN, UNKNOWN, TOO_LONG, BUSY = 400, 401, 403, 404, 413, 429
 KINDS = {
-    BAD: "invalid_request_error",
-    DENIED: "authentication_error",
-    FORBIDDEN: "permission_error",
-    UNKNOWN: "not_found_error",
-    TOO_LONG: "invalid_request_error",
-    BUSY: "rate_limit_error",
-}
+    BAD: "invalid_request_error", DENIED: "authentication_error", FORBIDDEN: "permission_error",
+    UNKNOWN: "not_found_error", TOO_LONG: "invalid_request_error", BUSY: "rate_limit_error",
+}  # fmt: skip
 
 
 class ApiError(Exception):

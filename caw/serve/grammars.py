@@ -20,12 +20,8 @@ OBJECT = {"type": "object"}
 # no more between two parts than people write: some models would otherwise write nothing else
 RULES: Any = {"whitespace_pattern": r"[ \n\t]{0,16}", "lenient": False, "coerce_one_of": False}
 COMPACT: Any = {
-    "whitespace_flexible": False,
-    "item_separator": ",",
-    "key_separator": ":",
-    "lenient": False,
-    "coerce_one_of": False,
-}
+    "whitespace_flexible": False, "item_separator": ",", "key_separator": ":", "lenient": False, "coerce_one_of": False,
+}  # fmt: skip
 # at the worst a second to compile, 20 ms a token and 20 MB: a schema is a client's
 LIMITS: dict[str, Any] = {
     "max_items_in_row": 2000, "initial_lexer_fuel": 500_000, "step_lexer_fuel": 70_000, "step_max_items": 20_000,

@@ -1,6 +1,7 @@
 """Prometheus metrics. They reveal nothing about clients or texts."""
 
 import time
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -18,29 +19,24 @@ class Metrics:
     def __init__(self, engine: Engine) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("caw_requests", "Requests by path and status.", ["path", "status"], registry=registry)
-        self.texts = Counter("caw_texts", "Texts by ending and whether they are marked.",
-                             ["ending", "marked"], registry=registry)  # fmt: skip
-        self.detected = Counter(
-            "caw_tested_texts", "Tested texts by whether they are detected.", ["detected"], registry=registry
-        )
+        self.texts = Counter("caw_texts", "Texts by ending and mark.", ["ending", "marked"], registry=registry)
+        self.detected = Counter("caw_tested_texts", "Tested texts by result.", ["detected"], registry=registry)
         self.tokens = Counter("caw_tokens", "Prompt and generated tokens of clients.", ["kind"], registry=registry)
-        self.seconds = Histogram("caw_request_seconds", "Seconds from accepting a request to its "
-        "end.", registry=registry,
-                                 buckets=SECONDS)  # fmt: skip
-        self.first = Histogram("caw_first_piece_seconds", "Seconds from accepting a request to its first "
-        "text.", registry=registry,
-                               buckets=SECONDS)  # fmt: skip
-        active = Gauge("caw_active_texts", "Rows of the batch with a text.", registry=registry)
-        active.set_function(lambda: engine.active)
-        reading = Gauge(
-            "caw_reading_texts", "Rows of the batch whose prompt is being read between steps.", registry=registry
-        )
-        reading.set_function(lambda: engine.reading)
-        waiting = Gauge("caw_waiting_texts", "Texts waiting for a row.", registry=registry)
-        waiting.set_function(lambda: engine.waiting)
-        decoded = Gauge("caw_decoded_tokens", "New tokens of all texts, including retries.",
-                        registry=registry)  # fmt: skip
-        decoded.set_function(lambda: engine.tokens)
+        how: dict[str, Any] = {"registry": registry, "buckets": SECONDS}
+        since = "Seconds from accepting a request to its"
+        self.seconds = Histogram("caw_request_seconds", f"{since} end.", **how)
+        self.first = Histogram("caw_first_piece_seconds", f"{since} first text.", **how)
+        for name, counted, count in (
+            ("caw_active_texts", "Rows of the batch with a text.", lambda: engine.active),
+            (
+                "caw_reading_texts",
+                "Rows of the batch whose prompt is being read between steps.",
+                lambda: engine.reading,
+            ),
+            ("caw_waiting_texts", "Texts waiting for a row.", lambda: engine.waiting),
+            ("caw_decoded_tokens", "New tokens of all texts, including retries.", lambda: engine.tokens),
+        ):
+            Gauge(name, counted, registry=registry).set_function(count)
         self._begun: dict[Order, float] = {}
         self._waits: set[Order] = set()
 

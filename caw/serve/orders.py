@@ -102,7 +102,7 @@ class Order:
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
     all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call or may
-    call, None = none. lines: of the log.
+    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without.
     """
 
     id: str
@@ -119,6 +119,7 @@ class Order:
     beginnings: Beginnings = field(repr=False)
     calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
+    sketch: Callable[[str], bytes] | None = None
     texts: list[TextOrder] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -218,7 +219,7 @@ class Order:
         """
         if text.closing is None:
             closed = self._closed(text, ending, finish)
-            text.closing = asyncio.ensure_future(self.threaded(_write, self.lines, text, closed, self.marking))
+            text.closing = asyncio.ensure_future(self.threaded(_write, self, text, closed))
         await asyncio.shield(text.closing)
 
     def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
@@ -248,7 +249,7 @@ class Order:
         self.register.discard(self)
 
 
-def _write(lines: LogLines, text: TextOrder, closed: Closed, marking: Marking) -> None:
+def _write(order: Order, text: TextOrder, closed: Closed) -> None:
     """Close a receipt, with the p-value of the sent text if no test gave it (None if it cannot be computed), and with
     what follows for whether it is marked.
     """
@@ -257,7 +258,8 @@ def _write(lines: LogLines, text: TextOrder, closed: Closed, marking: Marking) -
         try:
             closed = replace(closed, p_value=text.reached(sent))
         except Exception as error:  # nobody asked for it, so it withholds no text
-            lines.failed("the p-value of a text could not be computed", error)
-    marked = closed.ending == "complete" and text.carries(marking, closed.p_value)
-    text.handle.close(replace(closed, marked=marked))
+            order.lines.failed("the p-value of a text could not be computed", error)
+    marked = closed.ending == "complete" and text.carries(order.marking, closed.p_value)
+    sketch = b"" if order.sketch is None else order.sketch(sent)
+    text.handle.close(replace(closed, marked=marked, sketch=sketch))
     text.marked = marked

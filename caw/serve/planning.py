@@ -56,12 +56,10 @@ class Planned:
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.facts = facts = ModelFacts.of(model, tokenizer)
-        positions = facts.positions or settings.max_length
-        self.max_length = min(settings.max_length, positions)
-        # nobody's key: a text whose own was forgotten would be found by no one, rather than by another tenant
-        nobodys = watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size)
-        self.watermark = check_markable(nobodys)
-        self.fewest = fewest_marked(nobodys)
+        self.max_length = min(settings.max_length, facts.positions or settings.max_length)
+        # a random key: a text marked by mistake without a tenant's own would be found by nobody, not by another tenant
+        self.watermark = check_markable(watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size))
+        self.fewest = fewest_marked(self.watermark)
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
         level = settings.rules.level
@@ -103,13 +101,16 @@ class Planned:
             raise ApiError(503, "this API key's watermark is not this server's; ask its operator")
 
     def factor_of(self, marking: Marking, sampling: Sampling) -> float:
-        """Return the factor of a text's strength: a rule marks texts that race at full strength or not at all."""
-        return float(marking.factor > 0) if self.marks.kind(sampling) is self.marks.race else marking.factor
+        """Return the factor of a text's strength: a rule marks texts that race at full strength or not at all.
 
-    def check_factor(self, marking: Marking) -> None:
-        """Raise ApiError where a tenant's texts would need another strength than a race at full strength has."""
-        if self.marks.main.races and marking.factor not in (0, 1):
+        Raises ApiError where a tenant's texts would need another strength than a race at full strength has.
+        """
+        mark = self.marks.kind(sampling)
+        if mark is self.marks.race:
+            return float(marking.factor > 0)
+        if mark.races and marking.factor not in (0, 1):
             raise ApiError(500, "this server's race has one strength, this API key's rules another; ask its operator")
+        return marking.factor
 
     def check_reach(self, marking: Marking, most: int, sampling: Sampling) -> None:
         """Raise ApiError if only detectable texts may be sent and none of `most` tokens can be detectable."""

@@ -7,7 +7,7 @@ from typing import Any
 from caw.decoding.stopping import StopStrings
 from caw.io.unicode import is_unicode
 from caw.models.conversations import check_variables, write_conversation
-from caw.serve.continuing import Part, before_text, check_prompt, not_the_text, same_text
+from caw.serve.continuing import TextSoFar, before_text, check_prompt, not_the_text, same_text
 from caw.serve.errors import BAD, ApiError
 from caw.serve.requests import Asked, ChatRequest
 
@@ -25,7 +25,7 @@ class PromptReader:
         given: list[Any] = list(asked.prompt) if _nested(asked) else [asked.prompt]
         return [self._encode(one, whole=True) if isinstance(one, str) else self._known(one) for one in given]
 
-    def read_continued(self, asked: Asked, part: Part) -> list[int]:
+    def read_continued(self, asked: Asked, part: TextSoFar) -> list[int]:
         """Return the token ids of the prompt of a continued text. ApiError if the request does not end in the text."""
         text = StopStrings(self.tokenizer, None).text(list(part.tokens))
         if count_prompts(asked) > 1:

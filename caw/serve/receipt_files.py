@@ -86,4 +86,4 @@ class _Open:
     id: str
 
     def close(self, closed: Closed) -> None:
-        self.log.write({"event": "closed", "id": self.id, **dataclasses.asdict(closed)})
+        self.log.write({"event": "closed", "id": self.id, **closed.as_dict()})

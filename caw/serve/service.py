@@ -22,7 +22,7 @@ from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
 from caw.policies.recommended import row_of
 from caw.serve.beginnings import Beginnings
-from caw.serve.continuing import LIFE, Continuations, Part, prompt_digest
+from caw.serve.continuing import LIFE, Continuations, TextSoFar, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
@@ -53,15 +53,16 @@ class Service:
     Args:
         planned: the decoder's plan. directory: of tenants. receipts: the receipt log.
         secret: signs continuation tokens, shared by servers that continue each other's texts; None = random, so that
-            tokens become invalid at a restart.
+            tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none.
     """
 
     def __init__(
-        self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None
-    ) -> None:
+        self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None,
+        sketch: Callable[[str], bytes] | None = None,
+    ) -> None:  # fmt: skip
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
-        self.lines = LogLines(LOG)
+        self.lines, self.sketch = LogLines(LOG), sketch
         most, shared = planned.plan.batch + settings.max_waiting, directory.tenant_for(None) is None
         self.continuations = Continuations(secret or secrets.token_bytes(32))
         kind = Decoder if planned.settings.guard is None else ForkDecoder
@@ -115,7 +116,6 @@ class Service:
         prompts, begun = await self.threaded(self._prompts, asked, part)
         most = len(begun) + self._budget(asked, [[*ids, *begun] for ids in prompts])
         marking = self._marking(asked, tenant, most)
-        self.planned.check_factor(marking)
         self.planned.check_reach(marking, most, self._sampling(asked))
         if marking.strict and part is not None and asked.steers:
             why = f"a continuation takes a logit_bias of at most {NUDGE:g} here; leave out greater ones"
@@ -127,6 +127,7 @@ class Service:
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
+            self.sketch,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -160,7 +161,7 @@ class Service:
             why = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
             raise ApiError(UNKNOWN, why, code="model_not_found", parameter="model")
 
-    def _part(self, asked: Asked, tenant: Tenant) -> Part:
+    def _part(self, asked: Asked, tenant: Tenant) -> TextSoFar:
         """Return the text that a request continues. ApiError without proof that it is this tenant's."""
         assert asked.continuation is not None
         # how a text is marked follows from all but its length, which an operator may exempt below some number
@@ -186,7 +187,7 @@ class Service:
             tools=asked.calls is not None, offered=bool(asked.offered), mark=watermark,
         )  # fmt: skip
 
-    def _prompts(self, asked: Asked, part: Part | None) -> tuple[list[list[int]], tuple[int, ...]]:
+    def _prompts(self, asked: Asked, part: TextSoFar | None) -> tuple[list[list[int]], tuple[int, ...]]:
         """Return (the ids of each prompt, the tokens that the text begins with)."""
         if part is None:
             return self.prompts.read(asked), ()
@@ -232,7 +233,7 @@ class Service:
         assert asked.response_format is not None
         return self.grammars.compiled(asked.response_format.schema_asked)
 
-    def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int, part: Part | None) -> RowSettings:
+    def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int, part: TextSoFar | None) -> RowSettings:
         seed = secrets.randbits(63) if part is None else part.seed
         if asked.seed is not None:
             seed = asked.seed
@@ -251,7 +252,7 @@ class Service:
             raise ApiError(BAD, str(error), parameter="logit_bias") from None
         return row
 
-    def _may_begin_freely(self, asked: Asked, most: int, part: Part | None) -> bool:
+    def _may_begin_freely(self, asked: Asked, most: int, part: TextSoFar | None) -> bool:
         """Tell whether a text may begin without the key, which the request alone decides. A continued one has had its
         beginning, unless it was cut within an exempt section before it.
         """
@@ -264,7 +265,7 @@ class Service:
         return bare and may_begin_freely(most, mark.window if mark else 0, bound=bound)
 
     def _text(
-        self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: Part | None,
+        self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked, part: TextSoFar | None,
         grammar: Callable[[], Grammar] | None,
     ) -> TextOrder:  # fmt: skip
         """Create one text of an order, with its receipt begun."""
@@ -312,7 +313,7 @@ class Service:
     def _proof(self, receipt: str, about: Sequence[str], steered: bool, sequence: ActiveSequence) -> str:
         """Return the token with which a truncated text may be continued."""
         request = sequence.request
-        part = Part(
+        part = TextSoFar(
             tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
             len(request.ids), request.row.known_seed, request.occurrence, receipt,
             int(self.continuations.clock()) + LIFE,

@@ -13,11 +13,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            **dict.fromkeys(("Position", "Signature", "TokenScores", "Watermark"), "caw.watermarks.base"),
-            "EXP": "caw.watermarks.exp",
-            "KGW": "caw.watermarks.kgw",
-            "SynthID": "caw.watermarks.synthid",
-            "Unigram": "caw.watermarks.unigram",
+            "caw.watermarks.base": "Position Signature TokenScores Watermark",
+            "caw.watermarks.exp": "EXP",
+            "caw.watermarks.kgw": "KGW",
+            "caw.watermarks.synthid": "SynthID",
+            "caw.watermarks.unigram": "Unigram",
         },
     )
 

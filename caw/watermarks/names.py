@@ -11,9 +11,6 @@ if TYPE_CHECKING:  # PyTorch takes a second to import
     from caw.watermarks.base import Signature
 
 
-REPLACED = "variants are replaced by free beginnings, got variants"
-
-
 @dataclass(frozen=True)
 class WatermarkEntry:
     """class_name: in `module`. strength: arguments that set the strength, which no detector reads."""
@@ -60,8 +57,6 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Signature
     """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
     else.
     """
-    if "variants" in said:
-        raise ValueError(f"{REPLACED}; leave them out, or give free")
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 

@@ -17,7 +17,7 @@ from caw.io.inputs import read_text
 from caw.policies.names import POLICIES
 from caw.requirements import require
 from caw.settings import Sampling, Settings
-from caw.watermarks.names import REPLACED, WATERMARKS, watermark_arguments
+from caw.watermarks.names import WATERMARKS, watermark_arguments
 from caw_lab.evaluation.config import (
     ANY,
     BATCH,
@@ -146,8 +146,6 @@ def _watermark(value: dict[str, Any], where: str) -> WatermarkSpec:
         raise ValueError(
             f"{where} must not contain a key, because configs are copied to results; set CAW_KEY, or `seed`"
         )
-    if "variants" in parameters:
-        raise ValueError(f"{where}: {REPLACED}; leave them out, or give free")
     _only(parameters, where, watermark_arguments(kind))
     return WatermarkSpec(kind, parameters)
 

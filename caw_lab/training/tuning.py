@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from caw.capacity import CAPACITY_FLOOR
-from caw.decoding.prompts import Prompts, encode_prompts
+from caw.decoding.prompts import Prompts, accept_prompts
+from caw.decoding.row_settings import RowSettings
 from caw.defaults import BETA
 from caw.detection import Detector
 from caw.detection.power import expected_power
@@ -217,5 +218,8 @@ def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
 
 
 def encode(model: Any, tokenizer: Any, prompts: Prompts, *, chat: bool = False) -> list[list[int]]:
-    """Return token ids of prompts, as `caw.generate` encodes them."""
-    return [list(ids) for ids in encode_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), chat=chat)]
+    """Return token ids of prompts, as `caw.generate` encodes them. TypeError or ValueError for one that it refuses."""
+    accepted = accept_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), RowSettings(), chat=chat)
+    for remark in accepted.refused:
+        raise (remark.error or ValueError)(str(remark))
+    return [list(ids) for ids in accepted.ids]

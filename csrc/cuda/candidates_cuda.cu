@@ -6,7 +6,6 @@
 
 #include "../candidates.h"
 #include "../random_lists.h"
-#include "../schemas.h"
 #include "../tensors.h"
 
 namespace caw {
@@ -25,11 +24,6 @@ cudaStream_t current_stream(const Tensor& t) {
 void require_launched() {
   const cudaError_t error = cudaGetLastError();
   require(error == cudaSuccess, std::string("a CUDA kernel did not start: ") + cudaGetErrorString(error));
-}
-
-void require_keys(const Tensor& key, int64_t batch) {
-  require_shape("key", key, {batch});
-  require_dtype("key", key, ScalarType::Long, "int64");
 }
 
 // ---- enumerate_candidates -------------------------------------------------------------------------------------------
@@ -122,16 +116,14 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
   require(values.dim() == 2 && values.size(1) >= 1 && values.size(1) <= kMaxRecord,
       "values must have shape [B, K] with K in [1, 1024], got " + shape_of(values));
   const int64_t batch = values.size(0), size = values.size(1);
-  require_shape("ids", ids, {batch, size});
-  require_shape("race", race, {batch, size});
+  require_tensor("ids", ids, ScalarType::Long, {batch, size});
+  require_tensor("race", race, ScalarType::Float, {batch, size});
   require(scores.dim() == 2 && scores.size(0) == batch, "scores must have shape [B, V], got " + shape_of(scores));
   require(context.dim() == 2 && context.size(0) == batch, "context must have shape [B, W], got " + shape_of(context));
-  require_dtype("values", values, ScalarType::Float, "float32");
-  require_dtype("race", race, ScalarType::Float, "float32");
-  require_dtype("scores", scores, ScalarType::Float, "float32");
-  require_dtype("ids", ids, ScalarType::Long, "int64");
-  require_dtype("context", context, ScalarType::Long, "int64");
-  require_keys(key, batch);
+  require_dtype("values", values, ScalarType::Float);
+  require_dtype("scores", scores, ScalarType::Float);
+  require_dtype("context", context, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {batch});
   require(scheme != kSelfhashGreen || context.size(1) >= 1,
       "selfhash needs a context of at least one token, got " + shape_of(context));
   const Tensor value_rows = dense(values), id_rows = dense(ids), race_rows = dense(race), contexts = dense(context);
@@ -169,10 +161,10 @@ std::tuple<Tensor, Tensor> score_tokens(
     const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold) {
   require(scheme >= 0 && scheme <= 3, "scheme must be 0, 1, 2 or 3, got " + std::to_string(scheme));
   require(tokens.dim() == 1, "tokens must have shape [n], got " + shape_of(tokens));
-  require_dtype("tokens", tokens, ScalarType::Long, "int64");
+  require_dtype("tokens", tokens, ScalarType::Long);
   const bool selfhash = scheme == kSelfhashGreen;
   require(window >= selfhash && window <= 64, "window must be in [0, 64] (selfhash: from 1), got " + std::to_string(window));
-  require_keys(key, tokens.size(0));
+  require_tensor("key", key, ScalarType::Long, {tokens.size(0)});
   const Tensor ids = dense(tokens), keys = dense(key);
   const int64_t n = ids.size(0);
   Tensor values = make({n}, ScalarType::Double, &tokens), seeds = make({selfhash ? n : 0}, ScalarType::Long, &tokens);
@@ -203,10 +195,9 @@ __global__ void noise_kernel(
 
 Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size) {
   require(context.dim() == 2, "context must have shape [B, W], got " + shape_of(context));
-  require_dtype("context", context, ScalarType::Long, "int64");
-  require_keys(key, context.size(0));
-  require(vocab_size >= 1 && vocab_size < (int64_t(1) << 31),
-      "vocab_size must be in [1, 2**31), got " + std::to_string(vocab_size));
+  require_dtype("context", context, ScalarType::Long);
+  require_tensor("key", key, ScalarType::Long, {context.size(0)});
+  require_vocabulary(vocab_size);
   const Tensor contexts = dense(context), keys = dense(key);
   const int64_t batch = contexts.size(0);
   require(batch < 65536, "at most 65535 rows fit one launch, got " + std::to_string(batch));
@@ -222,14 +213,6 @@ Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_si
 }
 
 // ---- lists of torch's CPU generator ---------------------------------------------------------------------------------
-
-void require_list(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
-  require_dtype("seeds", seeds, ScalarType::Long, "int64");
-  require(vocab_size >= 1 && vocab_size < (int64_t(1) << 31),
-      "vocab_size must be in [1, 2**31), got " + std::to_string(vocab_size));
-  require(count >= 0 && count <= vocab_size, "count must be in [0, vocab_size], got " + std::to_string(count));
-}
 
 constexpr int kListThreads = 256;  // at least 227: one phase of the twist
 
@@ -359,8 +342,7 @@ __global__ void words_kernel(const int64_t* seeds, const int64_t* indices, int64
 
 Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t vocab_size, int64_t count) {
   require_list(seeds, vocab_size, count);
-  require_shape("tokens", tokens, {seeds.size(0)});
-  require_dtype("tokens", tokens, ScalarType::Long, "int64");
+  require_tensor("tokens", tokens, ScalarType::Long, {seeds.size(0)});
   const Tensor numbers = dense(seeds), ids = dense(tokens);
   Tensor out = make({numbers.size(0)}, ScalarType::Bool, &seeds);
   if (numbers.size(0) > 0) {
@@ -375,9 +357,8 @@ Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t v
 // Indices are not checked here: that would wait for the device. Negative ones give 0.
 Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
   require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
-  require_dtype("seeds", seeds, ScalarType::Long, "int64");
-  require_shape("indices", indices, {seeds.size(0)});
-  require_dtype("indices", indices, ScalarType::Long, "int64");
+  require_dtype("seeds", seeds, ScalarType::Long);
+  require_tensor("indices", indices, ScalarType::Long, {seeds.size(0)});
   const Tensor numbers = dense(seeds), places = dense(indices);
   Tensor out = make({numbers.size(0)}, ScalarType::Long, &seeds);
   if (numbers.size(0) > 0) {

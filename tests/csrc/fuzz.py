@@ -19,7 +19,7 @@ import torch
 from caw import ops
 
 TESTS = Path(__file__).resolve().parents[1]
-REGISTERED = TESTS.parent / "csrc" / "register.cpp"
+SOURCES = sorted((TESTS.parent / "csrc").glob("*.cpp"))
 EVERY = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
 DIMENSIONS = {"C": [2], "HK": [1, 2, 3], "D": [3, 5, 9, 17, 33], "S": [7, 8, 33, 70, 600], "K": [11, 12, 100],
               "V": [37, 38, 64, 129, 1031]}  # fmt: skip
@@ -73,7 +73,7 @@ def main(seconds: float, seed: int) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(2)
-    names = re.findall(r'm\.impl\("(\w+)"', REGISTERED.read_text())
+    names = re.findall(r'm\.impl\("(\w+)"', "".join(path.read_text() for path in SOURCES))
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     end, done, missing = time.monotonic() + seconds, 0, set(names)
     while time.monotonic() < end or done < LEAST * len(names) or (missing and done < MOST * len(names)):

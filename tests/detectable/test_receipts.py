@@ -50,12 +50,6 @@ def test_what_is_no_receipt(what: str) -> None:
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_receipts_of_variants_are_named() -> None:
-    assert Receipt.from_dict({**RECEIPT.as_dict(), "variant": None, "variants": None}) == RECEIPT
-    with pytest.raises(ValueError, match="free beginnings, got variants in a receipt; test its text with the version"):
-        Receipt.from_dict({**RECEIPT.as_dict(), "variant": 3, "variants": 64})
-
-
 @pytest.mark.parametrize(
     ("mark", "told"),
     [

@@ -34,7 +34,7 @@ def test_what_is_no_registry_is_refused(masters: MasterKeys, tmp_path: Path) -> 
 
 def test_tables_of_another_form_are_refused(registry: Registry, masters: MasterKeys, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "keys.db") as connection:
-        connection.execute("UPDATE caw_facts SET value = '3' WHERE name = 'schema'")  # its keys may name variants
+        connection.execute("UPDATE caw_facts SET value = '3' WHERE name = 'schema'")
     with pytest.raises(ValueError, match="format 4, found format 3; with the version that made it, export"):
         open_registry(str(registry.database.engine.url), masters)
 

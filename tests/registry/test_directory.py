@@ -87,6 +87,25 @@ def test_private_keys_are_not_the_publics(registry: Registry) -> None:
     assert [key.id for key in registry.directory.detection_keys(None)] == [shown.id]
 
 
+def test_a_profile_holds_for_keys_and_rules_that_come_later(
+    registry: Registry, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was checked at the start may be changed while the server runs."""
+    registry.marking.create("acme", public=True)
+    _, token = registry.api.create("acme")
+    registry.directory.profile, registry.directory.only_public = "eu", True
+    assert registry.directory.tenant_for(token) is not None and not caplog.messages
+    set_rules(registry.database, "acme", MarkRules(exempt_below=9))
+    for _ in range(2):
+        registry.directory.tenant_for(token)
+    assert caplog.messages == ["the rules of tenant acme replace those of profile eu"]
+    clock.later(hours=1)
+    registry.marking.create("acme")
+    clock.later(hours=1)
+    with pytest.raises(ValueError, match="of acme must be public under profile eu; create one"):
+        registry.directory.tenant_for(token)
+
+
 def test_changes_of_another_process_are_seen(registry: Registry, masters: MasterKeys, clock: Clock, url: str) -> None:
     """Two openings of one database share nothing but the file, as two processes do."""
     beside = open_registry(url, masters, clock=clock)

@@ -30,7 +30,8 @@ def test_what_is_written_is_what_was_given_and_no_text(registry: Registry) -> No
     entries = [json.loads(line) for line in export_lines(registry.database)]
     assert [e["kind"] for e in entries] == ["key", "begun", "closed"]
     assert entries[1]["receipt"] == {**vars(begun("one", choice=3))}
-    assert entries[2]["receipt"] == {"id": "one", **vars(closed(p_value=None, detected=None, reason="too short"))}
+    given = closed(p_value=None, detected=None, reason="too short")
+    assert entries[2]["receipt"] == {"id": "one", **given.as_dict()}
     assert [e["sequence"] for e in entries] == [1, 2, 3]
     assert [e["previous"] for e in entries] == ["", entries[0]["digest"], entries[1]["digest"]]
 

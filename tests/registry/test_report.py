@@ -36,7 +36,8 @@ def texts(registry: Registry) -> list[str]:
     made = [marked(KGW(key=7), count, start) for count, start in ((450, 1), (320, 2), (230, 3))]
     for number, text in enumerate(made[:2]):
         handle = registry.receipts.begin(begun(f"r{number}", key_id=KGW(key=7).key_id))
-        handle.close(closed(digest=text_digest(text), detected=number == 0))
+        tested = {"versions": {"caw": "1.2"}} if number else None
+        handle.close(closed(digest=text_digest(text), detected=number == 0, tested=tested))
     registry.receipts.begin(begun("open", key_id=KGW(key=7).key_id))
     registry.receipts.begin(begun("tool", key_id="", unmarked="tool call"))
     return made
@@ -54,6 +55,8 @@ def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
     ours, other = report.keys
     assert (ours.id, ours.marked, other.marked, report.strangers) == (id, 3, 0, 2)
     assert report.unmarked_texts == {"tool call": 1} and report.chain.begun == 4
+    what = "smollm2-135m, kgw(gamma=0.25), FixedStrength(strength=1.0)"
+    assert report.ran == {what: 3, "caw 1.2": 1} and f"<dd>3: {what}</dd>" in page(report)
     assert ours.receipts["begun"] == 3 and ours.receipts["open"] == 1 and ours.receipts["complete"] == 2
     assert ours.receipts["detected"] == ours.receipts["undetected"] == 1 and other.receipts == {}
     as_left = {row.tokens: (row.texts, row.measured) for row in ours.power[0].rows}

@@ -12,7 +12,7 @@ from serve.serving import KEY, MARK, NAME, Running, parts, running
 
 import caw
 from caw.serve import continuing
-from caw.serve.continuing import Continuations, Part, before_text, same_text
+from caw.serve.continuing import Continuations, TextSoFar, before_text, same_text
 from caw.serve.errors import ApiError
 from caw.serve.marking import EVIDENT, fewest_marked
 
@@ -237,7 +237,7 @@ def test_enforcement_refuses_short_requests_and_takes_continued_ones(served: Run
 
 
 def test_a_token_is_the_servers_own() -> None:
-    part = Part((5, 6, 2**31), 1, math.inf, True, "00", 3, 2**64 - 1, 0, "id", 100)
+    part = TextSoFar((5, 6, 2**31), 1, math.inf, True, "00", 3, 2**64 - 1, 0, "id", 100)
     about = ("tenant", "key", "")
     mine = Continuations(b"secret", lambda: 99)
     assert mine.read(mine.give(part, about), about) == part

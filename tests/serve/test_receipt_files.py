@@ -30,7 +30,7 @@ def test_lines_are_durable_when_the_calls_return(tmp_path: Path, monkeypatch: py
     assert synced == [1, 2], "each line was written before it was synced"
     first, second = (json.loads(line) for line in path.read_text().splitlines())
     assert first == {"event": "begun", **vars(begun("a"))}
-    assert second == {"event": "closed", "id": "a", **vars(CLOSED)}
+    assert second == {"event": "closed", "id": "a", **CLOSED.as_dict()}
     assert path.stat().st_mode & 0o777 == 0o600
     log.check()
 

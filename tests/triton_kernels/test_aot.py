@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -92,52 +91,6 @@ def test_the_gate_can_fail(device):
         ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
     ]:
         assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))
-
-
-OVERLAPPED = r"""
-import re
-TOUCH = r"\b(ld|st|atom|red)\b[.\w]*\.global|\bcp\.async"  # vectors and scopes stand between the words
-import triton
-import aot, aot_configurations as shapes
-from triton.backends.compiler import GPUTarget
-step = [shapes.layer(1, 2, 576, 9, 3, 1536, 64, shapes.BF16), shapes.topk(2, 49152, shapes.BF16),
-        shapes.ladder(shapes.GREEN, 1), shapes.ladder(shapes.RACE_TOP_K, 4), shapes.commit(2, 1, 3, 64, shapes.BF16, 2),
-        shapes.decision(1, 128, 3, 0, 0, 2, classes=11)]
-for launch in (launch for part in step for launch in aot.record(part.call)):
-    if "USE_PDL" not in launch.arguments:  # of configurations, but of no step
-        print(launch.kernel.__name__)
-        continue
-    assert launch.options.get("launch_pdl", False) == launch.arguments["USE_PDL"]
-    options = {k: v for k, v in launch.options.items()}
-    ptx = triton.compile(aot.source(launch), target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
-    start, wait, fetch = (ptx.find(word) for word in
-                          ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "prefetch.global.L2"))
-    read = re.search(TOUCH, ptx).start()
-    print(launch.kernel.__name__, 0 < start < wait < read, fetch >= 0, fetch <= start)
-"""
-LAYER = {"_norm_kernel": 2, "_product_kernel": 4, "_layer_attention_kernel": 1}
-# those of the ladders stand for texts with ends and without, noise for both; the last decision has no network
-TAIL = {"_part_kernel": 1, "_merge_kernel": 1, "_walk_kernel": 2, "_green_ladder_kernel": 2, "_race_ladder_kernel": 2,
-        "_noise_kernel": 2, "_commit_kernel": 2, "_decision_kernel": 2}  # fmt: skip
-# of no step, or, the last, of steps that cut texts to top-p: it waits for the kernel ahead as any other does
-NO_STEP = {"_reweight_kernel", "_green_kernel", "_scan_kernel", "_reduce_kernel", "_race_kernel", "_warp_kernel"}
-
-
-@pytest.mark.gate("aot")
-@pytest.mark.parametrize("overlap", ["1", "0"])
-def test_kernels_of_a_step_overlap_where_asked(overlap, monkeypatch):
-    """They let the next one start, and touch nothing before the one ahead has ended; weights may be fetched early."""
-    monkeypatch.setenv("CAW_OVERLAP", overlap)
-    done = compiled("-c", OVERLAPPED)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert done.returncode == 0, done.stderr
-    assert {name for name, *found in lines if not found} <= NO_STEP
-    lines = [line for line in lines if len(line) == 4]
-    assert Counter(name for name, *_ in lines) == {**LAYER, **TAIL}
-    for name, waits, _, first in lines:
-        assert (waits, first) == (str(overlap == "1"), "True"), name
-    fetching = Counter(name for name, _, fetches, _ in lines if fetches == "True")
-    assert fetching == ({"_product_kernel": 4, "_decision_kernel": 1} if overlap == "1" else {})
 
 
 def test_compiling_in_the_interpreter_is_refused(device):

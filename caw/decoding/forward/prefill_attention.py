@@ -6,7 +6,6 @@ with. A mask is made only where a window, a softcap, sinks or such a part need o
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,7 +83,7 @@ def _flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
     """Run the flash-attn package's kernel; its causal mask is aligned to the last key, as wanted here."""
-    out = _flash_function()(
+    out: torch.Tensor = importlib.import_module("flash_attn").flash_attn_func(
         *(x.transpose(1, 2) for x in (query, key, value)),
         softmax_scale=scale,
         causal=True,
@@ -92,11 +91,6 @@ def _flash(
         softcap=softcap or 0.0,
     )
     return out.transpose(1, 2)
-
-
-def _flash_function() -> Callable[..., torch.Tensor]:
-    function: Callable[..., torch.Tensor] = importlib.import_module("flash_attn").flash_attn_func
-    return function
 
 
 def check_prefill_attention(how: Any, device: torch.device, dtype: torch.dtype) -> None:

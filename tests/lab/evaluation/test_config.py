@@ -130,7 +130,6 @@ def test_refusals_name_the_place_and_what_is_known() -> None:
         ("tasks/gsm8k/generation", {"max_new_tokens": 0}, "tasks.gsm8k.generation.max_new_tokens must be an integer"),
         ("watermarks/kgw/kind", "kwg", "watermarks.kgw.kind must be one of recommended, kgw, .*, synthid, got 'kwg'"),
         ("watermarks/kgw/key", 5, "must not contain a key"),
-        ("watermarks/race/variants", 64, "watermarks.race: variants are replaced by free beginnings, .*, or give free"),
         ("watermarks/none", {"kind": "kgw"}, "the name none is reserved for unmarked texts"),
         ("policies/soft/race", {"delta": 2}, "policies.soft.race has an unknown field 'delta'; known: strength, targ"),
         ("policies/soft", {"kind": "fixed", "delta": 2.0}, "soft with watermark race: sets the strength of others?"),
