@@ -109,7 +109,7 @@ def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
     from caw.models.halves import can_keep, keep_halves
 
     if not is_gguf(source) and not ops.missing_extension():
-        model, tokenizer = _load_dense(name, source, "auto")
+        model, tokenizer = _load_dense(name, source, "auto", own)
         if can_keep(model, folder_or_hub_id(name)[0]):
             model.save_pretrained = _refuse_saving
             return keep_halves(model), tokenizer

@@ -16,6 +16,7 @@ from caw.models.arithmetic import model_digest
 from caw.models.fingerprint import fingerprint
 from caw.models.llamas import LanguageModel
 from caw.models.load import load_for_command
+from caw.models.quantized import HalfLinear
 
 pytestmark = pytest.mark.skipif(bool(caw.ops.missing_extension()), reason="without the operators nothing is our own")
 LOW = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -79,6 +80,15 @@ def test_folder(name: str, tmp_path: Path, cache: Path) -> None:
     ids = torch.tensor([[1, 5, 9, 200]])
     assert torch.equal(model(ids).logits, other(ids).logits)
     assert torch.equal(model(ids, logits_to_keep=2).logits, other(ids, logits_to_keep=2).logits)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_matrices_of_16_bits(kind: str, tmp_path: Path, cache: Path) -> None:
+    folder, numbers = saved(tmp_path / "tiny", kind, tie_word_embeddings=True, dtype="bfloat16"), "float32-sums"
+    (model, tokenizer), (other, its) = again(folder, dtype=numbers), caw.load_model(folder, device="cpu", dtype=numbers)
+    assert isinstance(model, LanguageModel) and type(model.lm_head) is type(other.lm_head) is HalfLinear
+    assert texts(model, tokenizer) == texts(other, its)
+    assert model_digest(model, tokenizer) == model_digest(other, its)
 
 
 @pytest.mark.parametrize("kinds", [("Q4_0",), ("Q8_0", "F16")])
