@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from aot import Report
-from product_trials import product_trials
 
 from caw.op_indices import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
-from caw.triton_kernels.block_sizes import ProductBlocks
+from caw.triton_kernels.block_sizes import ProductBlocks, product_trials
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.decision_step import decision_step
 from caw.triton_kernels.decoder_layer import decoder_layer

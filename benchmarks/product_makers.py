@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from product_trials import product_trials
 from replays import copies_of
 from torch.nn.functional import linear, silu
 
 from caw.models.packed import pack_weight
-from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks
+from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_trials
 from caw.triton_kernels.packed_weights_ref import FP8, INT4, Format, unpack_weight_ref
 from caw.triton_kernels.small_linear import MAX_ROWS, by_torch, product, torch_can
 from caw.triton_kernels.small_linear_ref import product_ref
