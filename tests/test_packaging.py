@@ -127,6 +127,16 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
 
 
 @needs_checkout
+def test_an_environment_with_an_engine_keeps_its_versions(tmp_path: Path) -> None:
+    """pip would install nothing but this library where torch and transformers are, and asks for neither by itself."""
+    dry = ["-m", "pip", "install", "--dry-run", "--no-index", "--no-build-isolation", "--quiet", "--report"]
+    subprocess.run([sys.executable, *dry, tmp_path / "report.json", ROOT], check=True, capture_output=True)
+    [ours] = json.loads((tmp_path / "report.json").read_text())["install"]
+    needed = {r.name for r in map(Requirement, ours["metadata"]["requires_dist"]) if r.marker is None}
+    assert "numpy" in needed and not needed & {"torch", "transformers", "vllm", "sglang"}
+
+
+@needs_checkout
 def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111

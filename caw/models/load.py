@@ -153,7 +153,7 @@ def _load_quantized(name: str | Path, source: Path, quantization: str, own: bool
     from caw.models.rounding import quantize
 
     # in its own precision it stays in its mapped files until a matrix is read to be rounded
-    model, tokenizer = _load_dense(name, source, "auto")
+    model, tokenizer = _load_dense(name, source, "auto", own)
     if any(b.is_floating_point() and b.dtype != torch.float32 for b in model.buffers()):
         model, tokenizer = _load_dense(name, source, torch.float32)  # they were made in less precision, not read
     model = quantize(model, quantization)
