@@ -45,7 +45,7 @@ def test_texts_are_marked_and_found_and_nothing_warns(tiny: tuple[Any, Any]) -> 
 
 @pytest.mark.parametrize(("given", "ahead"), [({}, False), ({"evaluator": "universal"}, True)])
 def test_the_default_does_not_look_ahead_and_the_receipt_names_it(
-    tiny: tuple[Any, Any], given: dict[str, str], ahead: bool
+    tiny: tuple[Any, Any], given: dict[str, Any], ahead: bool
 ) -> None:
     policy = caw.CapacityPolicy(**given)
     out = made(tiny, policy=policy, max_new_tokens=20, detectable_at=1e-3)

@@ -106,11 +106,12 @@ def replace_matrices(
         for name in names:
             parent, _, own = name.rpartition(".")
             module = model.get_submodule(name)
-            shape, scale = module.weight.shape, getattr(module, "scalar_embed_scale", 1.0)
+            outputs, inputs = module.weight.shape
             if isinstance(module, torch.nn.Embedding):
-                module = table(made, *shape, scale)
+                module = table(made, outputs, inputs, getattr(module, "scalar_embed_scale", 1.0))
             else:
-                module = linear(made, *shape, None if module.bias is None else module.bias.data.float())
+                bias = None if module.bias is None else module.bias.data.float()
+                module = linear(made, outputs, inputs, bias)
             setattr(model.get_submodule(parent), own, module)
     model.config.dtype = torch.float32
     return model.float()

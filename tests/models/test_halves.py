@@ -106,6 +106,6 @@ def test_a_command_reads_it_into_modules_of_our_own(tmp_path: Path, cache: Path)
     words.save_pretrained(tmp_path)
     first, second = (load_for_command(tmp_path, "cpu", "float32-sums", None)[0] for _ in range(2))
     assert not isinstance(first, LanguageModel) and isinstance(second, LanguageModel) and halved(second)
-    given = {"max_new_tokens": 20, "watermark": caw.KGW(key=3), "progress": False}
+    given: dict[str, Any] = {"max_new_tokens": 20, "watermark": caw.KGW(key=3), "progress": False}
     texts = [caw.generate(model, words, "the sky is blue", **given).sequences for model in (first, second)]
     assert texts[0] == texts[1]
