@@ -126,16 +126,6 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
     assert pinned["torch"] == "2.13.0"
 
 
-@needs_checkout
-def test_ci_runs_the_tests() -> None:
-    script = ROOT / ".ci" / "run"
-    assert script.stat().st_mode & 0o111
-    lines = script.read_text().splitlines()
-    assert "set -euo pipefail" in lines
-    assert lines[-4:-1] == ["make lint", "make docs ARGS=--check", "make test"]
-    assert lines[-1].startswith("make test-changed ")
-
-
 def test_python_that_starts_beside_a_folder_of_this_name_finds_the_package(tmp_path: Path) -> None:
     """As above a checkout that is installed to be edited, whose finder `setup.py` puts before the folders."""
     finders = [module for name, module in sys.modules.items() if name.startswith("__editable___caw")]
