@@ -126,6 +126,16 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
     assert pinned["torch"] == "2.13.0"
 
 
+@needs_checkout
+def test_an_environment_with_an_engine_keeps_its_versions(tmp_path: Path) -> None:
+    """pip would install nothing but this library where torch and transformers are, and asks for neither by itself."""
+    dry = ["-m", "pip", "install", "--dry-run", "--no-index", "--no-build-isolation", "--quiet", "--report"]
+    subprocess.run([sys.executable, *dry, tmp_path / "report.json", ROOT], check=True, capture_output=True)
+    [ours] = json.loads((tmp_path / "report.json").read_text())["install"]
+    needed = {r.name for r in map(Requirement, ours["metadata"]["requires_dist"]) if r.marker is None}
+    assert "numpy" in needed and not needed & {"torch", "transformers", "vllm", "sglang"}
+
+
 def test_python_that_starts_beside_a_folder_of_this_name_finds_the_package(tmp_path: Path) -> None:
     """As above a checkout that is installed to be edited, whose finder `setup.py` puts before the folders."""
     finders = [module for name, module in sys.modules.items() if name.startswith("__editable___caw")]

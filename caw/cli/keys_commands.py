@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DAY, MINUTE = 10, 16  # letters of a time, as far as there is room for it
 WIDE = 100  # letters of a line
 TIME = "Time in UTC like 2027-01-31T12:00"
+USUAL = "that of the other keys; recommended; kgw if an option of kgw is given"
 
 
 @command(options={**opt.OF_TEST, **opt.OF_STRENGTH, **options_of(opt.MarkOptions, "vocab_size")})
@@ -39,35 +40,18 @@ def create(
     api: Annotated[bool, typer.Option("--api", help="Create an API key instead of a marking key.")] = False,
     opt_out: Annotated[bool, typer.Option("--opt-out", help="With --api: the key may request unmarked text.")] = False,
     public: Annotated[bool, typer.Option("--public", help="Marking key: anyone may test texts for its mark.")] = False,
-    begin: Annotated[
-        str | None, typer.Option("--from", help=f"Marking key: start of its validity. {TIME} [now].")
-    ] = None,
+    begin: Annotated[str | None, typer.Option("--from", help=f"Marking key: its start. {TIME} [now].")] = None,
     until: Annotated[str | None, typer.Option("--until", help=f"End of its validity. {TIME} [never].")] = None,
-    key_env: Annotated[
-        str | None,
-        typer.Option(help="Marking key: environment variable that holds an existing key [a new random key]."),
-    ] = None,
-    watermark: Annotated[
-        str | None,
-        opt.panel(
-            opt.MARK,
-            "Watermark of the key [that of the other keys; recommended; kgw if an option of kgw is given].",
-            "--watermark",
-            metavar="|".join(opt.WATERMARKS),
-        ),
-    ] = None,
+    key_env: Annotated[str | None, typer.Option(help="Marking key: variable that holds it [a new random key].")] = None,
+    watermark: Annotated[str | None, opt.panel(opt.MARK, f"Watermark of the key [{USUAL}].", "--watermark",
+                                               metavar="|".join(opt.WATERMARKS))] = None,
     options: dict[str, Any],
-    target: Annotated[
-        float | None,
-        opt.panel(opt.MARK, "recommended: p-value at which the marking of a greedy text may stop.", "--target"),
-    ] = None,
-    evaluator: Annotated[
-        str | None,
-        opt.panel(
-            opt.MARK, "recommended: evaluator of greedy texts, a shipped name or a .safetensors file.", "--evaluator"
-        ),
-    ] = None,
-) -> None:
+    target: Annotated[float | None, opt.panel(
+        opt.MARK, "recommended: p-value at which the marking of a greedy text may stop.", "--target")] = None,
+    evaluator: Annotated[str | None, opt.panel(
+        opt.MARK, "recommended: evaluator of greedy texts, a shipped name or a .safetensors file.", "--evaluator"
+    )] = None,
+) -> None:  # fmt: skip
     """Create a marking key for a tenant, or an API key with --api.
 
     A marking key stores its watermark permanently: servers mark with it, and detection needs nothing else. An API key's

@@ -1,4 +1,4 @@
-"""The settings and tokenizer of a .gguf file, converted once, because that takes seconds.
+"""The settings and tokenizer of a model, of a .gguf file or remembered of a folder: to convert them takes seconds.
 
 transformers parses a tokenizer.json several times when it loads one. Where a tokenizer is no more than its backend
 (`why_not_fast`), the backend's file is read alone, which takes a third of the time and half of the memory.

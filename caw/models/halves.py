@@ -14,19 +14,20 @@ from caw.models.quantized import HalfEmbedding, HalfLinear, replace_matrices
 
 # whose layers run as one operator, which takes such matrices beside norms of float32
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3_text")
-STORED = {torch.bfloat16: {"BF16"}, torch.float16: {"F16"}}  # by safetensors' names
+STORED = {"BF16": torch.bfloat16, "F16": torch.float16}  # by safetensors' names
 
 
-def can_keep(model: Any, source: str) -> bool:
-    """Tell whether the model, loaded in its own precision from this folder or hub id, has 16 bits in all its files."""
+def can_keep(model: Any) -> bool:
+    """Tell whether the matrices of a model, loaded in 16 bits, may stay beside float32."""
     # what is worked out, not stored, must not have been so in less precision; embeddings get their scale anew
     worked_out = [b for name, b in model.named_buffers() if b.is_floating_point() and not name.endswith("embed_scale")]
-    known = model.config.model_type in KNOWN and all(b.dtype == torch.float32 for b in worked_out)
-    return known and stored_dtypes(source) == STORED.get(model.dtype)
+    return model.config.model_type in KNOWN and all(b.dtype == torch.float32 for b in worked_out)
 
 
-def stored_dtypes(source: str) -> set[str]:
-    """Return the dtypes in the .safetensors files of a folder or of a hub's local copy; empty without such files."""
+def stored_half(source: str) -> torch.dtype | None:
+    """Return the dtype of 16 bits that all tensors have in the .safetensors files of a folder or of a hub's local copy;
+    None if they have not.
+    """
     from huggingface_hub import snapshot_download
     from safetensors import safe_open
 
@@ -34,8 +35,8 @@ def stored_dtypes(source: str) -> set[str]:
     found = set()
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:
-            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  # no mapping
-    return found
+            found |= {STORED.get(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118
+    return found.pop() if len(found) == 1 else None
 
 
 def keep_halves(model: Any) -> Any:
@@ -43,7 +44,7 @@ def keep_halves(model: Any) -> Any:
     pages = HugePages()
 
     def copied(weight: torch.Tensor, table: bool) -> torch.Tensor:
-        own = pages.empty(weight.nbytes).view(weight.dtype).view(weight.shape).copy_(weight)
+        own = pages.copy(weight)
         forget(weight)
         return own
 

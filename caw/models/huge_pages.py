@@ -30,6 +30,10 @@ class HugePages:
         ops.pack_blocks_into(blocks, kind, fast, out)
         return out
 
+    def copy(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return a copy of numbers in their own dtype."""
+        return self.empty(numbers.nbytes).view(numbers.dtype).view(numbers.shape).copy_(numbers)
+
     def empty(self, count: int) -> torch.Tensor:
         """Return uint8 [count] in huge pages, or in torch's memory if there are none (other systems, switched off).
 

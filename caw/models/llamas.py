@@ -27,14 +27,14 @@ class Settings:
 
     def __init__(self, entries: dict[str, Any]) -> None:
         self.__dict__.update(entries)
-        self._entries = entries
+        self._entries, self.dtype = tuple(entries), entries["dtype"]
         self.head_dim = entries.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
 
     def get_text_config(self, decoder: bool | None = None) -> Settings:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(self._entries)
+        return {name: getattr(self, name) for name in self._entries} | {"dtype": str(self.dtype).removeprefix("torch.")}
 
     def standardize_rope_params(self) -> None:
         """Do nothing: the config that it comes from did."""

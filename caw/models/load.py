@@ -106,13 +106,16 @@ def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
     import torch
 
     from caw import ops
-    from caw.models.halves import can_keep, keep_halves
+    from caw.models.halves import can_keep, keep_halves, stored_half
 
     if not is_gguf(source) and not ops.missing_extension():
-        model, tokenizer = _load_dense(name, source, "auto")
-        if can_keep(model, folder_or_hub_id(name)[0]):
-            model.save_pretrained = _refuse_saving
-            return keep_halves(model), tokenizer
+        folder, local = folder_or_hub_id(name)
+        dtype = stored_half(folder) if local else "auto"
+        if dtype is not None:
+            model, tokenizer = _load_dense(name, source, dtype, own)
+            if can_keep(model) and stored_half(folder) == model.dtype:  # a hub's files are here now
+                model.save_pretrained = _refuse_saving
+                return keep_halves(model), tokenizer
     return _load_dense(name, source, torch.float32, own)
 
 
@@ -150,7 +153,7 @@ def _load_quantized(name: str | Path, source: Path, quantization: str, own: bool
     from caw.models.rounding import quantize
 
     # in its own precision it stays in its mapped files until a matrix is read to be rounded
-    model, tokenizer = _load_dense(name, source, "auto")
+    model, tokenizer = _load_dense(name, source, "auto", own)
     if any(b.is_floating_point() and b.dtype != torch.float32 for b in model.buffers()):
         model, tokenizer = _load_dense(name, source, torch.float32)  # they were made in less precision, not read
     model = quantize(model, quantization)

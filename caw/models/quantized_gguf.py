@@ -194,10 +194,6 @@ class Blocks(Numbers):
         if len(info.shape) == 1 and info.kind not in PLAIN:
             raise ValueError(f"expected plain numbers for {info.name}, found blocks in {self.file.path}; take another")
 
-    def _half(self, rows: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        """Return a copy of uint8 [outputs, bytes per row] as 16-bit numbers, next to the packed weights."""
-        return self._pages.empty(rows.size).copy_(torch.from_numpy(rows).flatten()).view(dtype).view(len(rows), -1)
-
     def _layer(self, name: str, module: Any) -> torch.nn.Module:
         weight = f"{name}.weight"
         info = self._found[weight]
@@ -214,7 +210,7 @@ class Blocks(Numbers):
         if info.name not in self._packed:
             rows = self._in_order(weight, self.file.array(info))
             if info.kind in HALVES:
-                self._packed[info.name] = self._half(rows, HALVES[info.kind])
+                self._packed[info.name] = self._pages.copy(torch.from_numpy(rows).view(HALVES[info.kind]))
             else:
                 self._packed[info.name] = self._pages.pack(torch.from_numpy(rows), info.kind, self.fast)
             self.file.forget(info)

@@ -21,7 +21,7 @@ from caw.models.llamas import has_modules
 VERSION = 1
 
 
-def remember(folder: Path, dtype: torch.dtype, model: Any, tokenizer: Any) -> None:
+def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
     """Write down what transformers made of a folder, if modules of our own can make it.
 
     A cache that cannot be written costs the next start seconds, and nothing else.
@@ -32,7 +32,7 @@ def remember(folder: Path, dtype: torch.dtype, model: Any, tokenizer: Any) -> No
             filled_once(_place(folder, dtype), lambda work: write_settings(work, *given), listed)
 
 
-def read_again(folder: Path, dtype: torch.dtype) -> tuple[Any, Any] | None:
+def read_again(folder: Path, dtype: Any) -> tuple[Any, Any] | None:
     """Return model and tokenizer of a folder that was remembered; None if it was not, or has not these weights in one
     file: several take longer to read than transformers to import.
     """
@@ -45,7 +45,7 @@ def read_again(folder: Path, dtype: torch.dtype) -> tuple[Any, Any] | None:
     return None
 
 
-def _place(folder: Path, dtype: torch.dtype) -> Path:
+def _place(folder: Path, dtype: Any) -> Path:
     """Return the cache folder for these files besides weights, these numbers and these libraries."""
     files = [file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".jinja", ".model", ".txt")]
     versions = [importlib.metadata.version(package) for package in ("transformers", "tokenizers")]
@@ -53,9 +53,10 @@ def _place(folder: Path, dtype: torch.dtype) -> Path:
     return cache_root() / "models" / f"{folder.resolve().name}-{mark[:12]}"
 
 
-def _fill(model: Any, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> bool:
+def _fill(model: Any, weights: dict[str, torch.Tensor], dtype: Any) -> bool:
     """Put weights into a model; False if they are not exactly its own."""
     head, tied = model.lm_head, model.config.tie_word_embeddings
+    dtype = getattr(torch, model.config.dtype) if dtype == "auto" else dtype
     expected = {name: value.shape for name, value in model.named_parameters() if not (tied and value is head.weight)}
     if expected != {name: value.shape for name, value in weights.items()}:
         return False

@@ -9,12 +9,15 @@ from typing import Any
 
 import openai
 import pytest
+import sqlalchemy as sa
 from cli.running import KEY, assert_refused, run
 from serve.serving import Process
 
 from caw.registry import Registry, open_registry
 from caw.registry.audit import export_lines, verify
 from caw.registry.master_key import MasterKeys, new_master_key
+from caw.registry.sketches import KEY as KEY_OF_SKETCHES
+from caw.registry.tables import signing_keys
 from caw.serve.contracts import MarkRules
 from caw.serve.settings import ServerSettings
 
@@ -149,6 +152,8 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
     assert verify(export_lines(registry.database), registry.receipts.public_keys()[0]).open == ()
     begun = [entry["receipt"] for entry in entries if entry["kind"] == "begun"]
     assert [(each["tenant"], each["key_id"]) for each in begun] == list(ids.items())
+    with registry.database.reading() as connection:  # the texts are too short for sketches, which are on
+        assert KEY_OF_SKETCHES in connection.execute(sa.select(signing_keys.c.id)).scalars().all()
     assert not any(secret in "".join(said) for secret in (master, *tokens.values()))
     repeated(model, tmp_path, registry, master, texts, [each["receipt"] for each in entries])
     registry.close()

@@ -15,6 +15,7 @@ from tiny import save_tiny
 import caw
 from caw.cli import program
 from caw.cli.program import COMMANDS, GROUPS, LazyCommand
+from caw.registry.master_key import new_master_key
 
 pytestmark = [pytest.mark.usefixtures("environment"), pytest.mark.every_case]
 HEAVY = {
@@ -93,6 +94,7 @@ def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not {m for m in loaded if m.startswith(("caw.decoding", "caw_lab.evaluation", "caw.entrance"))}
 
 
+@pytest.mark.skipif(bool(caw.ops.missing_extension()), reason="requires the compiled extension:")
 def test_a_second_start_imports_no_modelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAW_KEY", "1")
     model = str(save_tiny(tmp_path / "model"))
@@ -101,6 +103,14 @@ def test_a_second_start_imports_no_modelling(tmp_path: Path, monkeypatch: pytest
     heavy = {"transformers.modeling_utils", "torch._dynamo", "torch.distributed.tensor", "scipy.optimize", "sympy"}
     assert "transformers.modeling_utils" in first
     assert "caw.decoding.step" in second and not second & heavy
+
+
+def test_a_new_key_imports_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAW_REGISTRY", f"sqlite:///{tmp_path / 'keys.db'}")
+    monkeypatch.setenv("CAW_MASTER_KEY", new_master_key())
+    for command in ("create", "rotate"):
+        loaded = modules_after("keys", command, "acme")
+        assert "sqlalchemy" in loaded and not loaded & {"torch", "transformers", "scipy", "caw.decoding"}
 
 
 def test_suggestions_and_unknown_commands() -> None:

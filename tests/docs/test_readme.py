@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import dead_links
 
 from caw.io.json_files import read_json
 
@@ -61,14 +62,10 @@ def test_the_example_runs(demo_model: Any, capsys: pytest.CaptureFixture[str]) -
     assert names["result"].is_watermarked and names["out"].texts[0] in capsys.readouterr().out
 
 
-def test_what_is_linked_or_run_is_there() -> None:
+def test_what_is_named_is_there() -> None:
     for path in DOCUMENTS:
-        text = path.read_text(encoding="utf-8")
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", text):
-            assert (path.parent / target).exists(), (path.name, target)
-        for name in re.findall(r"python ((?:benchmarks|docs)/[\w/]+\.py)", text):
-            assert (ROOT / name).is_file(), (path.name, name)
-        for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|gates)/[\w./]*)`", text):
+        assert not list(dead_links(path))
+        for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|gates)/[\w./]*)`", path.read_text(encoding="utf-8")):
             assert (ROOT / name).exists(), (path.name, name)
 
 

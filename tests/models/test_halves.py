@@ -8,10 +8,13 @@ import pytest
 import torch
 from decoding.architectures import build, tokenizer
 from safetensors.torch import load_file, save_file
+from tiny import save_tiny
 
 import caw
 from caw.models import device, halves
 from caw.models.device import resolve_dtype
+from caw.models.llamas import LanguageModel
+from caw.models.load import load_for_command
 from caw.models.quantized import HalfEmbedding, HalfLinear
 from caw.policies import FixedStrength
 
@@ -95,3 +98,14 @@ def test_auto_takes_it_where_it_would_be_float32(fast: bool, tmp_path: Path, mon
     assert resolve_dtype("float32-sums", torch.device("cpu")) == torch.float32
     with pytest.raises(ValueError, match=r"^dtype='float32-sums' is for a CPU, found cuda; use 'bfloat16'$"):
         device.keeps_halves("float32-sums", torch.device("cuda"))
+
+
+def test_a_command_reads_it_into_modules_of_our_own(tmp_path: Path, cache: Path) -> None:
+    wide, words = caw.load_model(save_tiny(tmp_path / "wide"), device="cpu", dtype="float32")
+    wide.bfloat16().save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    first, second = (load_for_command(tmp_path, "cpu", "float32-sums", None)[0] for _ in range(2))
+    assert not isinstance(first, LanguageModel) and isinstance(second, LanguageModel) and halved(second)
+    given = {"max_new_tokens": 20, "watermark": caw.KGW(key=3), "progress": False}
+    texts = [caw.generate(model, words, "the sky is blue", **given).sequences for model in (first, second)]
+    assert texts[0] == texts[1]

@@ -16,6 +16,7 @@ from caw.models.arithmetic import model_digest
 from caw.models.fingerprint import fingerprint
 from caw.models.llamas import LanguageModel
 from caw.models.load import load_for_command
+from caw.models.quantized import QuantizedLinear
 
 pytestmark = pytest.mark.skipif(bool(caw.ops.missing_extension()), reason="without the operators nothing is our own")
 LOW = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -42,9 +43,9 @@ def saved(folder: Path, kind: str, **settings: Any) -> Path:
     tokenizer = tiny_tokenizer()
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(
-        kind, vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        kind, vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.5,
-        **({"tie_word_embeddings": False, "eos_token_id": 0, "pad_token_id": 0} | settings),
+        **({"tie_word_embeddings": False, "eos_token_id": 0, "pad_token_id": 0, "intermediate_size": 48} | settings),
     ))  # fmt: skip
     for name, parameter in model.named_parameters():
         if name.endswith(".bias"):  # which a new model has as zeros
@@ -54,7 +55,7 @@ def saved(folder: Path, kind: str, **settings: Any) -> Path:
     return folder
 
 
-def again(place: Path, quantization: str | None = None, dtype: str = "float32") -> tuple[Any, Any]:
+def again(place: Path, quantization: str | None = None, dtype: str = "auto") -> tuple[Any, Any]:
     """Return model and tokenizer of a command's second start."""
     assert not isinstance(load_for_command(place, "cpu", dtype, quantization)[0], LanguageModel)
     return load_for_command(place, "cpu", dtype, quantization)
@@ -70,7 +71,10 @@ def texts(model: Any, tokenizer: Any, **options: Any) -> list[list[int]]:
 @pytest.mark.parametrize("name", CASES)
 def test_folder(name: str, tmp_path: Path, cache: Path) -> None:
     folder = saved(tmp_path / "tiny", name.split()[0], **CASES[name])
-    (model, tokenizer), (other, its) = again(folder), caw.load_model(folder, device="cpu", dtype="float32")
+    (model, tokenizer), (other, its) = (
+        again(folder, dtype="float32"),
+        caw.load_model(folder, device="cpu", dtype="float32"),
+    )
     assert isinstance(model, LanguageModel)
     for options in ({}, {"do_sample": True}, {"prefill_attention": "eager"}, {"branching": "batch"}):
         assert texts(model, tokenizer, **options) == texts(other, its, **options), options
@@ -79,6 +83,16 @@ def test_folder(name: str, tmp_path: Path, cache: Path) -> None:
     ids = torch.tensor([[1, 5, 9, 200]])
     assert torch.equal(model(ids).logits, other(ids).logits)
     assert torch.equal(model(ids, logits_to_keep=2).logits, other(ids, logits_to_keep=2).logits)
+
+
+@pytest.mark.parametrize("given", [{"dtype": "float32-sums"}, {"quantization": "int4"}, {"quantization": "int8"}])
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_matrices_of_fewer_bits(kind: str, given: dict[str, str], tmp_path: Path, cache: Path) -> None:
+    folder = saved(tmp_path / "tiny", kind, tie_word_embeddings=True, dtype="bfloat16", intermediate_size=64)
+    (model, tokenizer), (other, its) = again(folder, **given), caw.load_model(folder, device="cpu", **given)
+    assert isinstance(model, LanguageModel) and isinstance(model.lm_head, QuantizedLinear)
+    assert texts(model, tokenizer) == texts(other, its)
+    assert model_digest(model, tokenizer) == model_digest(other, its)
 
 
 @pytest.mark.parametrize("kinds", [("Q4_0",), ("Q8_0", "F16")])
