@@ -13,10 +13,8 @@ import pytest
 
 import caw
 from caw import defaults
-from caw.cli import options as opt
 from caw.evaluator import Evaluator
 from caw_lab.cli.detection_weights_command import detection_weights
-from caw_lab.cli.evaluate_run_command import evaluate_run_command
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = {
@@ -48,41 +46,6 @@ def test_beta_is_that_of_the_evaluators_model(evaluator: str, beta: float) -> No
     assert caw.CapacityPolicy(evaluator).beta == caw.CapacityPolicy(Evaluator.load(evaluator)).beta == beta
     assert caw.CapacityPolicy(evaluator, beta=3).beta == 3
     assert beta == defaults.BETA_BY_MODEL.get(evaluator.removesuffix("-paper"), defaults.BETA)
-
-
-@pytest.mark.parametrize(
-    ("option", "number"),
-    [("gamma", "gamma"), ("delta", "delta"), ("theta", "theta"), ("top_k_exp", "top_k"), ("strength", "value")],
-)
-def test_help_says_them(option: str, number: str) -> None:
-    assert help_of(option).endswith(f"[{NUMBERS[number]:g}].")
-
-
-def test_help_says_beta() -> None:
-    assert help_of("beta").endswith(f"[{defaults.BETA:g}; 1 for smollm2-135m].")
-
-
-def help_of(option: str) -> str:
-    annotation, _ = {**opt.OF_TEST, **opt.OF_STRENGTH, **opt.OF_POLICY}[option]
-    return str(annotation.__metadata__[0].help)
-
-
-def test_the_example_of_a_config_is_them() -> None:
-    example = evaluate_run_command.__doc__ or ""
-    assert "smollm2: {source: smollm2-135m" in example
-    beta = defaults.BETA_BY_MODEL["smollm2-135m"]
-    assert f"theta: {defaults.THETA}, beta: {beta}, delta: {defaults.DELTA}" in example
-
-
-def test_the_guide_says_them() -> None:
-    pages = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/start.md")}
-    pages["guide"] = guide = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
-    own = defaults.BETA_BY_MODEL["smollm2-135m"]
-    said = ", ".join(f"{name} {NUMBERS[name]:g}" for name in ("gamma", "delta", "theta", "beta"))
-    assert f"Defaults: {said} ({own:g} with\nevaluators of the demo model" in guide
-    examples = [e for text in pages.values() for e in re.findall(r"```(?:python|bash)\n(.*?)```", text, re.DOTALL)]
-    named = [found for e in examples for found in re.findall(r"(?:--)?(theta|beta|delta|gamma)[ =]([\d.]+)", e)]
-    assert len(examples) > 5 and all(float(number) == NUMBERS[name] for name, number in named)
 
 
 def test_no_number_is_said_twice() -> None:

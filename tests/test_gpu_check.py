@@ -88,34 +88,6 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
         assert found["rows"][0]["step_us"]["median"] == pytest.approx(20e6, abs=10), "launches of a plain step"
 
 
-def test_parts_without_time_or_packages_say_so(tmp_path: Path) -> None:
-    quick = [sys.executable, "-c", "print('done')"]
-    bad = [sys.executable, "-c", "raise SystemExit(7)"]
-    crash = [sys.executable, "-c", "import os; print('so far', flush=True); os.abort()"]
-    chosen = [
-        gpu_check.Part("first", 60, bad, 2),
-        gpu_check.Part("crash", 60, crash, 2),
-        gpu_check.Part("next", 60, quick, 2),
-        gpu_check.Part("needy", 60, quick, 2, needs=("no_such_package",)),
-        gpu_check.Part("absent", 60, ["no-such-program-at-all"], 2),
-    ]
-    states = {r["part"]: r["state"] for r in gpu_check.run_all(chosen, tmp_path, 1.0)}
-    assert states == {
-        "first": "failed (7)", "crash": "failed (-6)", "next": "ok", "needy": "left out, needs no_such_package",
-        "absent": "failed (No such file or directory: no-such-program-at-all)",
-    }  # fmt: skip
-    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
-    hungry = [gpu_check.Part("slow", 1, slow, 2), gpu_check.Part("quick", 60, quick, 2)]
-    found = {r["part"]: r for r in gpu_check.run_all(hungry, tmp_path, 1.0, gpu_check.GRACE + 62)}
-    assert found["slow"]["state"] == "out of time (2 s)" and found["quick"]["state"] == "ok"
-    assert [r["state"] for r in gpu_check.run_all(chosen[:1], tmp_path, 1.0, 0)] == ["left out, no time"]
-    results = tmp_path / "one.json"
-    writes = [sys.executable, "-c", f"open({str(results)!r}, 'w').write('{{\"rows\": [1]}}')", str(results)]
-    gpu_check.run_all([gpu_check.Part("writes", 60, writes, 1), gpu_check.Part("after", 60, crash, 1)], tmp_path, 1.0)
-    gathered = json.loads((tmp_path / "gathered.json").read_text())["parts"]
-    assert gathered == {"writes": {"command": " ".join(writes), "rows": [1]}}
-
-
 def test_a_share_that_cannot_be_is_an_error() -> None:
     assert not replays.impossible([{"share_of_bandwidth": 1.02}, {"share_of_bandwidth": None}, {"error": "none"}])
     said = replays.impossible([{"share_of_bandwidth": 0.5}, {"share_of_bandwidth": 1.03}])

@@ -136,16 +136,6 @@ def test_an_environment_with_an_engine_keeps_its_versions(tmp_path: Path) -> Non
     assert "numpy" in needed and not needed & {"torch", "transformers", "vllm", "sglang"}
 
 
-@needs_checkout
-def test_ci_runs_the_tests() -> None:
-    script = ROOT / ".ci" / "run"
-    assert script.stat().st_mode & 0o111
-    lines = script.read_text().splitlines()
-    assert "set -euo pipefail" in lines
-    assert lines[-4:-1] == ["make lint", "make docs ARGS=--check", "make test"]
-    assert lines[-1].startswith("make test-changed ")
-
-
 def test_python_that_starts_beside_a_folder_of_this_name_finds_the_package(tmp_path: Path) -> None:
     """As above a checkout that is installed to be edited, whose finder `setup.py` puts before the folders."""
     finders = [module for name, module in sys.modules.items() if name.startswith("__editable___caw")]

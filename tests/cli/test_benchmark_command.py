@@ -106,16 +106,3 @@ def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monke
     monkeypatch.undo()
     whole = run("--modes", "kgw", "--json", str(tmp_path / "whole.json"))
     assert whole.exit_code == 0 and json.loads((tmp_path / "whole.json").read_text())["complete"] is True
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), [
-        (("--size", "huge"), "--size must be one of quick, standard, full, got 'huge'"),
-        (("--modes", "kgw+magic"), "modes must be among"), (("--batch", "1,x"), "--batch must be integers"),
-        (("--tokens", "1"), "tokens"), (("--json", "no/such/out.json"), "folder must exist"),
-        (("--shapes", "gpt"), "shapes must be one of"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
-    done = run(*arguments)
-    assert done.exit_code == 2 and message in done.stderr, done.stderr

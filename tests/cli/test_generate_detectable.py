@@ -34,16 +34,6 @@ def test_guarded_lines_say_what_they_keep(model: str, tmp_path: Path) -> None:
         assert receipt["changes"] <= receipt["rollouts"] > 0
 
 
-def test_wrong_guards_are_refused(model: str) -> None:
-    for more, said in {
-        ("--guard", "tone"): "keeps must be one of number, results, json, python, content or a function",
-        ("--guard", "number", "--sample"): "a guard needs greedy text",
-    }.items():
-        assert_refused(generate(model, "--prompt", "the sky", *FOUND, *more), said)
-    refused = generate(model, "--prompt", "the sky", "--guard", "number")
-    assert_refused(refused, "guard requires detectable_at")
-
-
 def detect(model: str, *arguments: str, **settings: Any) -> Any:
     return run("detect", "--tokenizer", model, *arguments, **settings)
 
@@ -176,23 +166,3 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
         r"every text must be detectable at 0.01, line (\d)'s is not after 1 attempt \(", raised.stderr
     )
     assert int(number) in {line["id"] for line in dropped}
-
-
-def test_bad_options(model: str) -> None:
-    for options, message in (
-        (["--detectable-at", "2"], "detectable_at must be a number in (0, 1), got 2.0"),
-        (["--detectable-at", "1e-3", "--watermark", "none"], "detectable_at requires a watermark, got None"),
-        (["--detectable-at", "1e-3", "--weights", "nowhere"], "or a file, nowhere"),
-        (
-            ["--detectable-at", "1e-20"],
-            "detectable_at=1e-20 requires at least 34 tokens that count, got texts of at most 12",
-        ),
-        (["--weights", "w"], "--weights requires --detectable-at"),
-    ):
-        assert_refused(generate(model, "--prompt", "the sky", *options), message)
-
-
-def test_a_target_takes_no_payload(model: str) -> None:
-    answer = generate(model, "--prompt", "the sky", "--target", "1e-3", "--payload", "3", "--payload-bits", "4")
-    assert answer.exit_code == 2 and "a target needs a watermark without a payload" in answer.stderr.splitlines()[-1]
-    assert "Traceback" not in answer.stderr

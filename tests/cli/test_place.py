@@ -11,7 +11,7 @@ from cli.running import KEY, assert_refused, run
 
 import caw
 from caw import ops
-from caw_lab.cli import evaluate_attack_command, evaluate_perplexity_command
+from caw_lab.cli import evaluate_perplexity_command
 from caw_lab.evaluation import config
 
 pytestmark = [
@@ -94,19 +94,6 @@ def test_texts_are_those_of_the_library(model: str) -> None:
     assert texts[0].strip() == ours.strip() and texts[0] != texts[1]
 
 
-def test_what_does_not_go_together_is_refused(model: str) -> None:
-    for options, said in (
-        (
-            ["--quantization", "int3"],
-            "--quantization must be one of file, file-fast, fp8, int8, int4, got 'int3'; leave it",
-        ),
-        (["--quantization", "int8", "--dtype", "bfloat16"], "found bfloat16 on cpu; leave dtype out and load with"),
-        (["--quantization", "fp8"], "--quantization='fp8' is for a GPU, found cpu"),
-        (["--quantization", "int8", "--shapes", "tiny"], "are those of a model, got 'int8' with shapes; leave one out"),
-    ):
-        assert_refused(run("benchmark", "--model", model, "--device", "cpu", *options), said)
-
-
 def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from caw.cli import place as module
     from caw.cli.place import Place
@@ -116,20 +103,3 @@ def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.M
     assert Place().prepare("x.gguf") == "cuda"
     with pytest.raises(ValueError, match="--quantization='file' computes in float32 on a CPU, found auto on cuda"):
         Place(device="cuda", quantization="file").prepare("x.gguf")
-
-
-@pytest.mark.parametrize(
-    ("ranker", "given", "said"),
-    [
-        (["--ranker", "sentence:x"], "int4", "for the model given by --ranker causal:MODEL, got none; leave it out"),
-        ([], "int4", "--ranker-quantization is for the model given by --ranker causal:MODEL, got none"),
-        (["--ranker", "causal:MODEL"], "file", "--ranker-quantization='file' is for a .gguf file, found another model"),
-    ],
-)
-def test_a_rankers_weights_are_checked_first(
-    ranker: list[str], given: str, said: str, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(evaluate_attack_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
-    ranker = [part.replace("MODEL", model) for part in ranker]
-    attack = ["evaluate", "attack", str(tmp_path), "--attack", "word-s-context:0.3", "--device", "cpu"]
-    assert_refused(run(*attack, *ranker, "--ranker-quantization", given), said)

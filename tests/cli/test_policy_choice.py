@@ -35,25 +35,6 @@ def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked:
 
 
 @pytest.mark.parametrize(
-    ("mark", "said"),
-    [
-        (caw.KGW(1), f"marking with kgw (delta {defaults.DELTA:g}), "),
-        (caw.Unigram(1, delta=1.5), "marking with unigram (delta 1.5), "),
-        (caw.EXP(1), f"marking with exp (top_k {defaults.TOP_K_EXP}), "),
-        (caw.SynthID(1), "marking with synthid (depth 30), "),
-        (caw.KGW(1, subkeys=8), f"marking with kgw (delta {defaults.DELTA:g}), "),
-    ],
-)
-def test_the_line_names_what_decides(mark: Any, said: str) -> None:
-    line = what_marks(mark, caw.CapacityPolicy("smollm2-135m"))
-    numbers = f"theta {defaults.THETA:g}, beta {defaults.BETA_BY_MODEL['smollm2-135m']:g}"
-    assert line == f"{said}policy capacity (evaluator smollm2-135m, {numbers})"
-    aimed = what_marks(mark, caw.FixedStrength(target=0.001))
-    assert aimed == f"{said}policy fixed (strength 1, target 0.001)"
-    assert what_marks(mark, caw.FixedStrength(), "why") == f"{said}policy fixed (strength 1): why"
-
-
-@pytest.mark.parametrize(
     ("options", "expected"),
     [({}, "fixed"), ({"target": 0.01}, "fixed"), ({"theta": 0.5}, "capacity"), ({"nats": 1.0}, "entropy")],
 )

@@ -14,7 +14,6 @@ from serve.serving import Directory as Tenants
 
 from caw.cli.program import COMMANDS, GROUPS
 from caw.integrations import profiles
-from caw.integrations.ray_serve import read_service
 
 CANARY = "kanari-8f3a-vogel"
 URLS = (
@@ -87,19 +86,6 @@ def test_files_of_profiles(said: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     except (OSError, ValueError) as error:
         assert CANARY not in "".join(traceback.format_exception(error))
         assert "\n" not in str(error)
-
-
-@pytest.mark.parametrize("text, found", [
-    ('{"keys": {},}', "line 1, column 13"), ("", "line 1, column 1"), ("# none\n", "line 1"), ("[1]", "found list"),
-    ("12", "found int"), ('{"a": 1, "a": 2}', "'a' twice"), ("a: 1\n", "line 1"), ("[" * 100_000, "too many levels"),
-])  # fmt: skip
-def test_files_that_people_write_say_what_is_wrong_and_where(text: str, found: str, tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    path.write_text(text)
-    for read in (profiles.load, read_service):
-        with pytest.raises(ValueError, match=found) as caught:
-            read(path)
-        assert "remove the file" not in str(caught.value)
 
 
 def test_a_server_shows_no_key(caplog: pytest.LogCaptureFixture) -> None:

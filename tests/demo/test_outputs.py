@@ -163,20 +163,6 @@ def test_command(tmp_path: Path) -> None:
     assert "theta 0.4" in " ".join(result.stdout.split()) and "theta 0.4" in file.read_text(encoding="utf-8")
 
 
-def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for options, expected in (
-        (["--theta", "2"], "theta"),
-        (["--gamma", "0"], "gamma"),
-        (["--max-new-tokens", "0"], "max_new_tokens"),
-        (["--html", "none/demo.html"], "folder"),
-        (["--model", "none"], "model must be"),
-        (["--prompt", "x", "--model", "none", "--evaluator", "none"], "evaluator"),
-    ):
-        monkeypatch.chdir(tmp_path)
-        result = CliRunner().invoke(app, ["demo", *options], env={"COLUMNS": "200"})
-        assert result.exit_code == 2 and expected in result.stderr and result.stderr.count("\n") == 1
-
-
 @pytest.mark.slow(seconds=20)
 def test_the_real_demo(demo_model: Any) -> None:
     """What README promises of `caw demo`: all marked texts are found, the plain one is not."""

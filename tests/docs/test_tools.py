@@ -4,11 +4,6 @@ from pathlib import Path
 
 import pages
 import pytest
-from command_line import command_line
-from operators import operators
-from reference import entry
-
-import caw
 
 
 @pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)
@@ -32,23 +27,3 @@ def test_dead_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "b.md").write_text("[x](a.md#no) [y](https://e.example) [z](nowhere.md)")
     assert list(pages.dead_links(tmp_path / "a.md")) == ["a.md: b.md#there"]
     assert list(pages.dead_links(tmp_path / "b.md")) == ["b.md: a.md#no", "b.md: nowhere.md"]
-
-
-def test_signatures_are_the_calls() -> None:
-    text = entry("caw.Chooser", "start", "drop")
-    assert text.startswith("### caw.Chooser\n\n```text\ncaw.Chooser(") and "Chooser.drop(row" in text
-    text = entry("caw.generate")
-    assert "    *,\n" in text and "    min_p: float = 0.0,\n" in text
-    assert caw.generate.__doc__ and caw.generate.__doc__.splitlines()[0] in text
-
-
-def test_command_line_has_every_command() -> None:
-    rows = command_line().splitlines()
-    for name in ("caw generate", "caw detect", "caw evaluate run", "caw train-evaluator"):
-        assert len([row for row in rows if row.startswith(f"| `{name}` | ") and row.count("|") == 3]) == 1
-
-
-def test_operators_have_their_schemas() -> None:
-    rows = {line.split("`")[1].split("(")[0]: line for line in operators().splitlines()[2:]}
-    assert "-> (Tensor, Tensor, Tensor, Tensor)` | yes |" in rows["topk_softmax"]
-    assert "Tensor(a!) store" in rows["commit_kv"] and rows["quantized_linear"].endswith("|  |")

@@ -38,12 +38,6 @@ def test_round_trip(tmp_path):
     assert not again.training and not any(p.requires_grad for p in again.parameters())
 
 
-def test_saved_files_follow_the_umask(tmp_path):
-    (tmp_path / "plain").write_bytes(b"")
-    saved(tmp_path / "e.safetensors")
-    assert (tmp_path / "e.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
 def test_forward_is_the_formula():
     network = Evaluator(SPEC, 5).eval()
     network.mean.normal_(), network.scale.uniform_(0.5, 2)

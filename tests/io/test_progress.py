@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caw.io import progress
-from caw.io.progress import DOING, EVERY, SOON, Bar, GenerationProgress, doing, naming, silent, spoken, watched
+from caw.io.progress import DOING, EVERY, SOON, Bar, GenerationProgress, doing, silent, spoken
 
 PACKAGE = Path(__file__).parents[2] / "caw"
 
@@ -125,17 +125,6 @@ def test_a_part_has_its_name_and_the_whole_its_end(log: Callable[[], list[str]],
     ]
 
 
-def test_pieces_without_a_number_are_counted(log: Callable[[], list[str]], clock: Clock) -> None:
-    for _ in watched(iter("abc"), "reading", "lines"):
-        clock.go(EVERY)
-    assert log() == [
-        "caw: reading: 1 lines, 30 s so far",
-        "caw: reading: 2 lines, 1 min 0 s so far",
-        "caw: reading: 3 lines, 1 min 30 s so far",
-        "caw: reading: 3 lines in 1 min 30 s",
-    ]
-
-
 def test_what_failed_has_no_end(log: Callable[[], list[str]], clock: Clock) -> None:
     with pytest.raises(ValueError, match="bad"), Bar(3, "reading", "texts") as bar:
         clock.go(EVERY)
@@ -169,14 +158,6 @@ def test_a_log_that_takes_no_more_stops_nothing(clock: Clock, monkeypatch: pytes
         clock.go(EVERY)
         bar(pieces=3)
     assert bar.done == 3
-
-
-def test_texts_are_generated_for_something(log: Callable[[], list[str]], clock: Clock) -> None:
-    with naming("writing greedy texts"), GenerationProgress(1) as bar:
-        clock.go(SOON)
-        bar(9)
-    assert log() == ["caw: writing greedy texts: 1 of 1 texts, 9 tokens in 1 s"]
-    assert GenerationProgress(3).doing == DOING
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,3 @@ def test_a_log_that_was_changed_is_not_reported_on(registry: Registry, texts: li
         connection.execute(tables.receipts.update().where(at).values(digest="0" * 64))
     with pytest.raises(ValueError, match="line 3 of the receipts: expected the digest of its entry"):
         make_report(registry, words, unmarked()[:9], [])
-
-
-def test_the_page_shows_names_as_text(registry: Registry, texts: list[str]) -> None:
-    registry.receipts.begin(begun("x", key_id="", unmarked="<b>bold</b> {{ 7 * 7 }}"))
-    shown = page(make_report(registry, words, unmarked()[:9], [(texts[0], None)]))
-    assert "&lt;b&gt;bold&lt;/b&gt; {{ 7 * 7 }}" in shown and "<b>bold" not in shown
-    assert "default-src &#39;none&#39;" in shown or "default-src 'none'" in shown
-    assert "kgw: gamma 0.25, delta 4.0" in shown and "1 December 2026, 12:00 UTC" in shown
-    assert "(2 complete, 1 open); 1 of 2 tested were detected" in shown
-    assert "too few texts to tell" in shown, "nine texts show nothing of one in a thousand"
-    assert "was not measured" in shown  # globex has no marked texts

@@ -135,23 +135,3 @@ def test_a_row_has_the_same_bits_beside_any_others(device, form):
     for rows in (slice(0, 1), slice(7, 12), slice(39, 40)):
         assert torch.equal(packed_linear(x[rows], packed), whole[rows])
     assert packed_linear(x[:0], packed).shape == (0, 48)
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"size": 48}, "whole blocks of 32 inputs, got 48"),
-        ({"size": 96}, r"weights\[0\] must have rows of 128 bytes for 96 inputs, got 192"),
-        ({"second": INT8}, r"weights\[1\] must be uint8, got int8"),
-        ({"strides": True}, "contiguous, got other strides"),
-        ({"dense": True}, r"weights\[1\] must be uint8, got float32"),
-    ],
-)
-def test_wrong_input_is_named(device, change, words):
-    weights = [pack_weight(torch.randn(4, 160).to(device), form) for form in (INT4, change.get("second", INT4))]
-    if "strides" in change:
-        weights[1] = weights[1].T.contiguous().T
-    if "dense" in change:
-        weights[1] = torch.zeros(4, 160, device=device)
-    with pytest.raises((TypeError, ValueError), match=words):
-        product(torch.zeros(2, change.get("size", 160), device=device), weights, [None, None])

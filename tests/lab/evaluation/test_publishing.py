@@ -94,13 +94,6 @@ def test_a_copy_is_no_run_to_go_on_with(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_results_anew_need_a_copy(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "r"), "--anew"], env={"CAW_TRACEBACK": ""}
-    )
-    assert done.exit_code == 2 and "is not a published run, cells.json is missing" in done.stderr
-
-
 def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
     work = runner(made, whole)
     assert publish(work.scorer, work.config.plan(), tmp_path / "p") == 9 * len(CELLS)

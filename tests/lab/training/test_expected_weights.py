@@ -37,8 +37,3 @@ def test_expected_weights_refuse(ids: list[int], theta: float, message: str) -> 
         expected_weights(
             np.array(ids, dtype=np.int64), strengths_of(np.full(len(ids), 0.1), theta), tiny_tokenizer(), 9
         )
-
-
-def test_expected_weights_need_something_marked() -> None:
-    with pytest.raises(ValueError, match="no token carries information"):
-        expected_weights(np.array([0, 1]), strengths_of(np.array([0.9, 0.99]), 0.5), tiny_tokenizer(), 9)

@@ -123,14 +123,3 @@ def test_without_a_folder_nothing_is_left(setup, tmp_path, monkeypatch):
     with stored_positions(Reading(model), read_labels(labels, data)[:3], progress=False) as positions:
         assert len(positions) > 0 and any(tmp_path.iterdir())
     assert not any(tmp_path.iterdir())
-
-
-def test_output_is_checked_before_the_model_runs(setup, tmp_path, monkeypatch):
-    model, labels, data = setup
-    monkeypatch.setattr("caw_lab.training.pipeline.load_model", None)
-    with pytest.raises(ValueError, match=r"must end in \.safetensors"):
-        train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "weights.bin")
-    with pytest.raises(FileNotFoundError, match="must exist; create it first"):
-        train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "none" / "e.safetensors")
-    with pytest.raises(FileNotFoundError, match="expected a label file"):
-        train_evaluator(Reading(model), LabelFile(data / "none.jsonl", data), tmp_path / "e.safetensors")

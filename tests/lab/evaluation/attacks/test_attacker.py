@@ -166,19 +166,6 @@ def test_command_and_report(run: Path, tmp_path: Path) -> None:
     assert "word-d-0.3" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_bad_commands(finished: Path, tmp_path: Path) -> None:
-    for more, says in (
-        (["--attack", "word-x:0.1"], "must be one of word-d, word-s"),
-        (["--attack", "word-d:0.1", "--only", "nothing"], "--only must match a cell"),
-        (["--attack", "paraphrase"], "requires a model and a key"),
-        (["--attack", "word-s:0.1", "--wordnet", "nowhere"], "apt-get install wordnet-base"),
-        (["--attack", "word-d:0.1"], "a run's folder must contain config.yaml"),
-    ):
-        folder = tmp_path if "config.yaml" in says else finished
-        done = CliRunner().invoke(app, ["evaluate", "attack", str(folder), *more], env={"CAW_TRACEBACK": ""})
-        assert done.exit_code == 2 and says in done.stderr, done.stderr
-
-
 def test_perplexities_of_a_run(run: Path, tmp_path: Path) -> None:
     config = read_config(run / "config.yaml")
     source = config.models["tiny"].source

@@ -65,12 +65,6 @@ def test_sentence_is_the_cosine_of_means(encoder_folder: Path) -> None:
     assert values[0] > values[1]
 
 
-@pytest.mark.parametrize("spec", ["best", "masked:bert", "causal:"])
-def test_unknown_rankers(spec: str) -> None:
-    with pytest.raises(ValueError, match="must be causal:MODEL or sentence"):
-        make_ranker(spec)
-
-
 def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="check its name"):
         make_ranker(f"sentence:{tmp_path}")

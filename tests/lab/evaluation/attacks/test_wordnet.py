@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab.evaluation.small_wordnet import write_wordnet
 
-from caw_lab.evaluation.attacks.wordnet import WordNet, find_folder, inflect
+from caw_lab.evaluation.attacks.wordnet import WordNet, inflect
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +52,6 @@ def test_inflect() -> None:
         ("bus", "buses", "bussed", "bussing"),
     ):
         assert [inflect(lemma, form) for form in ("s", "ed", "ing")] == [s, ed, ing]
-
-
-def test_no_database_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FileNotFoundError, match="apt-get install wordnet-base"):
-        find_folder(tmp_path)
-    monkeypatch.setenv("CAW_WORDNET", str(tmp_path / "gone"))
-    with pytest.raises(FileNotFoundError, match=r"found none in .*gone"):
-        find_folder()
-    folder = write_wordnet(tmp_path / "there")
-    monkeypatch.setenv("CAW_WORDNET", str(folder))
-    assert find_folder() == folder
-    monkeypatch.delenv("CAW_WORDNET")
-    monkeypatch.setenv("WNSEARCHDIR", str(folder))
-    assert find_folder() == folder
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:

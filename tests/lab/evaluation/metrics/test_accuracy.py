@@ -152,9 +152,3 @@ def test_where_strengths_are_found_alike_the_weakest_counts() -> None:
     ]
     row = equal_detection(outcomes("caw", [1, 0], z_mean=[4.0, 4.0]), fixed, "z_mean")
     assert row is not None and row["accuracy_fixed"] == 0.5 and row["difference"] == 0.0
-
-
-def test_equal_detection_needs_a_curve() -> None:
-    target = outcomes("caw", [1, 0], z_mean=[4.0, 4.0])
-    assert equal_detection(target, [outcomes("soft", [1, 0], 2.0, z_mean=[1.0, 2.0])], "z_mean") is None
-    assert equal_detection(outcomes("caw", [1, 0]), curve(), "z_mean") is None

@@ -10,12 +10,11 @@ from tiny import save_tiny
 
 from caw.detection import TokenWeights, detect
 from caw.models import load_tokenizer
-from caw.watermarks import EXP, KGW, SynthID
 from caw_lab.evaluation.config import Config, PolicySpec
 from caw_lab.evaluation.config_file import config_of
 from caw_lab.evaluation.manifest import planned_manifest
 from caw_lab.evaluation.metrics.detectability import reweighted
-from caw_lab.evaluation.metrics.scoring import Scorer, takes_weights
+from caw_lab.evaluation.metrics.scoring import Scorer
 from caw_lab.evaluation.results import Results
 from caw_lab.evaluation.store import Generation, Score, Store
 
@@ -121,8 +120,3 @@ def test_reweighted_needs_every_text() -> None:
     read = replace(score, p_weighted=0.01, z_weighted=2.0)
     assert reweighted([read, score]) is None
     assert reweighted([read]) == [replace(read, p_value=0.01, z=2.0)]
-
-
-def test_which_marks_take_weights() -> None:
-    assert takes_weights(KGW(key=1)) and takes_weights(EXP(key=1))
-    assert not takes_weights(SynthID(key=1)) and not takes_weights(KGW(key=1, payload=3, payload_bits=4))

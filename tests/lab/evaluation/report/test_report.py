@@ -17,7 +17,7 @@ from caw.cli import app
 from caw_lab.evaluation.report.data import ReportData, Setting, read_report_data, setting_of_cell
 from caw_lab.evaluation.report.document import write_report
 from caw_lab.evaluation.report.robustness import robustness
-from caw_lab.evaluation.report.tables import Table, main_table, robustness_table
+from caw_lab.evaluation.report.tables import main_table, robustness_table
 from caw_lab.evaluation.store import Store
 
 
@@ -164,8 +164,3 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"rows": [{"accuracy": 1}]}')
     done = CliRunner().invoke(app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "out")])
     assert done.exit_code == 2 and "must have rows with model and task" in done.stderr
-
-
-def test_tables_escape() -> None:
-    table = Table("t", ("a|b", "<b>"), (("x\ny", "1 & 2"),), "note <i>")
-    assert "a\\|b" in table.markdown() and "| x y | 1 & 2 |" in table.markdown()

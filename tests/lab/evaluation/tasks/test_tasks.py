@@ -156,12 +156,6 @@ def test_refusals(gsm8k: Path) -> None:
             GSM8K("gsm8k", **{"data": str(gsm8k), **options}).questions()
 
 
-def test_a_prompt_file_without_the_subject(mmlu: Path) -> None:
-    (mmlu / "mmlu_sociology" / "mmlu_cot_prompt.json").write_text("[]")
-    with pytest.raises(ValueError, match=r'expected \{"sociology": text\}'):
-        MMLU("mmlu-sociology", str(mmlu)).questions()
-
-
 def test_hub_data(monkeypatch: pytest.MonkeyPatch, mmlu: Path) -> None:
     """A stand-in for `datasets`: what is asked of it, and what becomes of its rows."""
     asked = []

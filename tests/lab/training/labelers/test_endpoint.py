@@ -7,7 +7,7 @@ import pytest
 from stand_in_endpoint import completion, segments, serve
 
 from caw_lab.training.labelers.base import LabelError, label_documents
-from caw_lab.training.labelers.endpoint import EndpointLabeler, parse_reply
+from caw_lab.training.labelers.endpoint import EndpointLabeler
 from caw_lab.training.labels import LabelledText
 
 pytest.importorskip("openai")
@@ -93,11 +93,3 @@ def test_a_slow_endpoint_times_out():
 
     with serve(slow) as endpoint, pytest.raises(LabelError, match="timed out, including retries"):
         labeler(endpoint, timeout=0.05).label(DOCUMENT)
-
-
-def test_settings_and_replies_are_checked():
-    with pytest.raises(ValueError, match="retries"):
-        EndpointLabeler("m", "k", retries=-1)
-    with pytest.raises(ValueError, match="timeout"):
-        EndpointLabeler("m", "k", timeout=0)
-    assert parse_reply(' {"segments": ["a", "b"]} ') == ["a", "b"]

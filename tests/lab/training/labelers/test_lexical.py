@@ -40,14 +40,6 @@ def test_names_are_those_that_stand_inside_a_sentence_somewhere():
     assert marked("Mary has none. Then Tom gave. So Mary", "names", question=question) == ["Mary", "Tom", "Mary"]
 
 
-def test_kinds_are_checked():
-    with pytest.raises(ValueError, match="got 'verbs'"):
-        LexicalLabeler(("numbers", "verbs"))
-    with pytest.raises(ValueError, match="at least one"):
-        LexicalLabeler(())
-    assert LexicalLabeler().describe()["labeler"] == "lexical"
-
-
 def test_a_strong_models_segments_hold_what_it_marks(data_dir):
     """Numbers and operators nearly always; it leaves out the words."""
     texts, labeler = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir), LexicalLabeler()
