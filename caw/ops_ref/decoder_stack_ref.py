@@ -63,7 +63,7 @@ def decoder_stack_ref(
             continue
         keys, values = store[i, :, : lengths.shape[0]]
         hidden = decoder_layer_ref(
-            hidden, *turned, keys, values, scratch[i, 0], scratch[i, 1], slot, lengths, own, bias, eps, scale, around, rows, family,
-            softcap, multiplier,
+            hidden, *turned, keys, values, scratch[i, 0], scratch[i, 1], slot, lengths, own, bias, eps, scale,
+            around, rows, family, softcap, multiplier,
         )  # fmt: skip
     return hidden

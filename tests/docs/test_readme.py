@@ -1,4 +1,4 @@
-"""README says what is so: its ten lines run, its table has the committed results, what it names is there."""
+"""README says what is so: its ten lines run, its numbers are the committed results', what it names is there."""
 
 import ast
 import json
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import dead_links
 
 from caw.io.json_files import read_json
 
@@ -62,10 +61,14 @@ def test_the_example_runs(demo_model: Any, capsys: pytest.CaptureFixture[str]) -
     assert names["result"].is_watermarked and names["out"].texts[0] in capsys.readouterr().out
 
 
-def test_what_is_named_is_there() -> None:
+def test_what_is_linked_or_run_is_there() -> None:
     for path in DOCUMENTS:
-        assert not list(dead_links(path))
-        for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|gates)/[\w./]*)`", path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", text):
+            assert (path.parent / target).exists(), (path.name, target)
+        for name in re.findall(r"python ((?:benchmarks|docs)/[\w/]+\.py)", text):
+            assert (ROOT / name).is_file(), (path.name, name)
+        for name in re.findall(r"`((?:caw|benchmarks|tests|csrc|gates)/[\w./]*)`", text):
             assert (ROOT / name).exists(), (path.name, name)
 
 
@@ -122,6 +125,53 @@ def test_maths_with_a_target() -> None:
     assert f"{unmarked} accuracy became {per_cent(rows['answers']['right'], 0)}" in PROSE
 
 
+def test_guarded_texts() -> None:
+    [run] = [
+        run
+        for run in results("guard.json")["runs"]
+        if (run["what"], run["model"][:18], run.get("tokens")) == ("everyday", "qwen2.5-coder-0.5b", 200)
+    ]
+    [row] = [row for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "all")]
+    assert f"{row['count'] * row['both']:.0f} of {row['count']} everyday texts of Qwen2.5-Coder-0.5B" in PROSE
+    assert f"for the time of {row['cost']:.0f} unmarked decodes" in PROSE
+
+
+def recommended(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """A set of sampled texts, and its rows under `Recommended` by edit."""
+    [texts] = [part for part in results("robust.json")["rows"] if part.get("set") == name]
+    return texts, {row["edit"]: row for row in texts["rows"] if row["mark"] == "recommended"}
+
+
+def test_sampled_texts() -> None:
+    warm, rows = recommended("demo .7")
+    assert (warm["temperature"], warm["top_p"], rows["as is"]["found"][1]) == (0.7, 0.95, rows["as is"]["n"])
+    assert f"all of {rows['as is']['n']} texts of {warm['tokens']} tokens" in PROSE
+    cool, rows = recommended("demo .3")
+    assert abs(rows["as is"]["found"][1] / rows["as is"]["n"] - 0.25) < 0.01
+    assert f"a quarter of {rows['as is']['n']} texts of {cool['tokens']}" in PROSE
+
+
+def test_edits() -> None:
+    texts, rows = recommended("demo .46")
+    share = {edit: per_cent(row["found"][0] / row["n"], 0) for edit, row in rows.items()}
+    assert (
+        f"{texts['tokens']} tokens and {texts['entropy']:.2f} nats a token, {share['as is']} are detected at 1 %"
+        in PROSE
+    )
+    assert (
+        f"{share['replaced-0.1']} after one word in ten is replaced, {share['replaced-0.2']} after one in five" in PROSE
+    )
+
+
+def test_false_alarms() -> None:
+    found = results("detect_null.json")
+    rates = [rate for row in found["rows"] for rate in row["once"]]
+    above = [rate for rate in rates if rate["low"] > rate["level"]]
+    keys, marks = ({row[name] for row in found["rows"]} for name in ("key", "watermark_name"))
+    texts = f"{found['texts']:,} unmarked texts, {len(keys)} keys, {len(marks)} watermarks"
+    assert f"Of {len(rates)} false-positive rates ({texts}), {len(above)} are above their level" in PROSE
+
+
 def test_times() -> None:
     rows = results("parts.json")["rows"]
     marked, plain = (
@@ -149,3 +199,12 @@ def test_speed_over_llama_cpp() -> None:
     assert result_of("relative to llama.cpp") == f"{over_llama_cpp('avx512_bf16', 'kgw+caw'):.1f}"
     exact, fast = (f"{over_llama_cpp('avx2', side):.2f}" for side in ("kgw+caw", "fast kgw+caw"))
     assert result_of("AVX2 alone") == exact and f"AVX2 alone; {fast} with inputs rounded" in README
+
+
+def test_a_gpu() -> None:
+    parts = results("gpu_h100.json")["parts"]
+    one, eight = (
+        next(row["ratio"]["median"] for row in parts[part]["rows"] if (row["batch"], row["mode"]) == (batch, "kgw+caw"))
+        for part, batch in (("steps_b1", 1), ("steps_batches", 8))
+    )
+    assert f"{one:.3f} of an unmarked step of a 7B model at batch 1 and {eight:.3f} at batch 8" in README
