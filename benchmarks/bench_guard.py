@@ -1,6 +1,7 @@
-"""How often a guard finds and keeps, and what it costs: GSM8K with keeps="results", everyday texts with "content".
+"""How often a guard with keeps="content" finds and keeps, and what it costs: GSM8K, everyday texts; by the key alone.
 
     python benchmarks/bench_guard.py gsm8k runs/guard-1e2.jsonl --model MODEL.gguf --data DATA --split test --alone
+    python benchmarks/bench_guard.py gsm8k runs/guard-key.jsonl --model MODEL.gguf --data DATA --subkeys 256
     python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
     python benchmarks/bench_guard.py json runs/guard-json.jsonl --model MODEL.gguf --alone
     python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json.xz
@@ -13,9 +14,9 @@ one thread, over those of the unmarked texts; a batch of one leaves the number o
 are those of a fixed strength and of CAW with a target; all are read by another model, and with `wordllama` installed,
 their likeness to the unmarked text is the cosine of its sentence vectors. "same" is what evaluation reads, not the
 guard: whether the graded answers are equal. Results are appended batch by batch, so a run can be stopped and continued;
-they hold no text. Runs that differ in their keys alone are gathered as one; --add leaves the runs in OUTPUT whose
-settings no given file has. Gathered runs keep, beside the means of all texts, what unmarked and guarded texts show
-under other keys (`other_keys`).
+gathered, they hold no text. Runs that differ in their keys alone are gathered as one; --add leaves the runs in OUTPUT
+whose settings no given file has. Gathered runs keep, beside the means of all texts, what unmarked and guarded texts
+show under other keys (`other_keys`).
 """
 
 import argparse
@@ -47,12 +48,13 @@ from caw_lab.training.everyday import EVERYDAY
 LONG = 90  # tokens
 OTHER_KEYS = 20
 # what is asked of every way: whether its texts keep this
-KEEPS = {"gsm8k": caw.keeps.results(), "json": caw.keeps.json(FIELDS), "everyday": caw.keeps.content()}
+KEEPS = {"gsm8k": caw.keeps.content(), "json": caw.keeps.json(FIELDS), "everyday": caw.keeps.content()}
 WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target", "fixed")
 VOTES = 4
 NULL_LEVELS = (0.01, 0.1, 0.5)
 # those of a run
-SETTINGS = ("what", "model", "evaluator", "quantization", "split", "tokens", "level", "edits", "guard", "batch", "note")
+SETTINGS = ("what", "model", "evaluator", "weights", "subkeys", "quantization", "split", "tokens", "level", "edits",
+            "guard", "batch", "note")  # fmt: skip
 
 
 def main() -> None:
@@ -62,7 +64,8 @@ def main() -> None:
         own = commands.add_parser(name)
         own.add_argument("out", type=Path, help="JSONL of results, continued if it exists")
         own.add_argument("--model", required=True)
-        own.add_argument("--evaluator", default="qwen2.5-coder-0.5b")
+        own.add_argument("--evaluator", help="of CAW; without one the strength is fixed")
+        own.add_argument("--subkeys", type=int, default=1)
         own.add_argument("--quantization")
         own.add_argument("--first", type=int, default=0)
         own.add_argument("--count", type=int, default=100)
@@ -79,7 +82,7 @@ def main() -> None:
         )
         if name == "gsm8k":
             own.add_argument("--data", help="folder with gsm8k/SPLIT.jsonl")
-            own.add_argument("--weights", default="qwen2.5-coder-0.5b")
+            own.add_argument("--weights", help="of the detector; without them it has the key alone")
             own.add_argument("--split", default="train")
             own.add_argument("--shots", type=int, default=5)
         else:
@@ -107,8 +110,8 @@ class Setting:
         everyday, weighted = self.what == "everyday", getattr(asked, "weights", None)
         asked.level = asked.level or (0.001 if everyday else 0.01)
         key = int.from_bytes(hashlib.sha256(f"caw/guard/{asked.key}".encode()).digest()[:8], "big")
-        mark = caw.KGW(key=key, gamma=0.25, delta=4.0 if everyday else 8.0)
-        policy = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0)
+        mark = caw.KGW(key=key, gamma=0.25, delta=4.0 if everyday else 8.0, subkeys=asked.subkeys)
+        policy = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0) if asked.evaluator else caw.FixedStrength()
         self.detector = Detector(self.tokenizer, mark, asked.level, weights=weighted)
         self.others = [
             Detector(self.tokenizer, mark.with_key(number), asked.level, weights=weighted)
@@ -118,8 +121,7 @@ class Setting:
             "watermark": mark, "policy": policy, "detector": self.detector, "detectable_at": asked.level,
             "edits": asked.edits,
         }  # fmt: skip
-        keeps = {"gsm8k": "results", "everyday": "content", "json": KEEPS["json"]}[self.what]
-        self.guard = caw.Guard(**{"keeps": keeps, **json.loads(asked.guard)})
+        self.guard = caw.Guard(**{"keeps": KEEPS[self.what], **json.loads(asked.guard)})
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:
             self.ways["alone"] = {**tested, "best_of": 2 if self.what == "gsm8k" else 1}
@@ -167,6 +169,7 @@ def run(asked: Any) -> None:
         rows: list[dict[str, Any]] = []
         for number, (name, prompt, gold) in enumerate(group):
             row = {"id": name, "tokens": len(plain.sequences[number]), "seconds": seconds, "batch": len(group)}
+            row["text"] = plain.texts[number]
             if drafted is not None:
                 row["drafted"] = drafted
             rows.append(row | _said(its, prompt, plain, number, gold, plain))
@@ -174,7 +177,7 @@ def run(asked: Any) -> None:
             made, seconds = timed(**more)
             for number, (row, (_, prompt, gold)) in enumerate(zip(rows, group, strict=True)):
                 text, ids = made.texts[number], made.sequences[number]
-                own: dict[str, Any] = {"seconds": seconds, "tokens": len(ids)}
+                own: dict[str, Any] = {"text": text, "seconds": seconds, "tokens": len(ids)}
                 own |= _said(its, prompt, made, number, gold, plain)
                 if made.receipts is None:
                     result: Any = its.detector(text)

@@ -28,9 +28,15 @@ FAULTS = {  # name -> what is found; of words, which
     "punctuation written twice": re.compile(r"[,;:](?=\s*[,;:])|(?<!\.)\.\.(?!\.)|\.(?=\s+[.,;])|,(?=\s*\.)"),
     "a space before punctuation": re.compile(r"(?<=\w)[ \t]+[,;.!?](?=\s|\Z)"),
     "two spaces": re.compile(r"(?<=\S)(?:  +(?=\S)|[ \t]+\n)"),
+    "a line that begins with a space": re.compile(r"(?:\A|\n) (?=\S)"),
+    "a line without its stop": re.compile(r"(?<=\w)\n(?=[A-Z])"),
+    "a sign with a space on one side": re.compile(r"(?<=\w)(?:[*/+=×÷] | [*/+=×÷])(?=\w)"),
+    "words joined by a line": re.compile(r"(?<=[^\W_])_(?=[^\W_])"),
+    "a sign behind a backslash": re.compile(r"\\[$%&#_]"),
     "half a character": re.compile("\ufffd"),
     "a sentence that begins small": re.compile(
         r"(?<=[^\W\d_]{2})(?<!\betc)(?<!\bvs)(?<!\bapprox)[.!?]['\"”’)\]]*\s+(?=[^\W\dA-Z_])(?=[a-zß-öø-ÿ])"
+        r"|\.\n(?=[a-zß-öø-ÿ])"
     ),
 }
 NUMBERED = re.compile(r"^[ \t]*(?:[-*#>]+[ \t]*)?(?:Step[ \t]+)?(\d{1,3})[.):](?=[\s.*])", re.MULTILINE)

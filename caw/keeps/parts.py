@@ -29,7 +29,7 @@ NEGATION = re.compile(
 # what compares or places a number ("at least 5", "5 PM", "x < 5"), and words whose opposite is another such word
 TURNED = re.compile(
     rf"\b(?:{BOUND})(?= (?:[-−$€£¥]?\d|(?:one|{NUMBER_WORDS})\b))|(?<=\d) ?(?:{BESIDE})\b|\b(?:{OPPOSITES})(?=\w*\b)"
-    r"|\b(?:morning|afternoon|evening|midnight|noon)\b"
+    r"|\b(?:morning|afternoon|evening|midnight|noon|yesterday|today|tonight|tomorrow)\b"
     rf"|{SIDE}[<>](?= ?[-−+]?[\w$.(\\])|[≤≥≠±]",
     re.IGNORECASE,
 )

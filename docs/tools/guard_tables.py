@@ -16,12 +16,14 @@ GUARD_WAYS = {
 }  # fmt: skip
 
 
-def guarded_runs(what: str, *ways: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+def guarded_runs(
+    what: str, *ways: str, name: str = "guard.json"
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
     """The runs of one kind: each with its rows of these ways, and what was set beside the defaults.
 
     Without those that limit rollouts, the default limit included: they have a table of their own.
     """
-    for run in read_result("guard.json")["runs"]:
+    for run in read_result(name)["runs"]:
         if "rollouts" in json.loads(run["guard"]):
             continue
         options = ", ".join(f"{name} {value}" for name, value in json.loads(run["guard"]).items())
@@ -38,10 +40,10 @@ def _keeps(run: dict[str, Any]) -> str | None:
     return named
 
 
-def guard() -> str:
+def guard(name: str = "guard.json") -> str:
     """Share of texts that are detected and keep their results, with a guard and in other ways, and what it costs."""
     lines = []
-    for run, row, options in guarded_runs("gsm8k", *GUARD_WAYS):
+    for run, row, options in guarded_runs("gsm8k", *GUARD_WAYS, name=name):
         if row["texts"] != "all":
             continue
         options += f", edits {run['edits']:g}" if run["edits"] else ""
@@ -61,7 +63,12 @@ def guard() -> str:
         "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "of those with drafts",
         "rollouts", "nats per token",
     )  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
+    return f"{as_table(header, lines)}\n\n{source(name, GATHER)}"
+
+
+def guard_key() -> str:
+    """The same by the key alone, content kept."""
+    return guard("guard_key.json")
 
 
 def guard_everyday() -> str:

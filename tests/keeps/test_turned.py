@@ -35,7 +35,8 @@ TURNED = [  # n: number, r: results, c: content; a text, what stands in it, and 
     ("c", "tag it #{}", ["sad", "happy"]),
     ("c", "ssh to {}.example.org", ["one", "two"]), ("c", "It is {} to eat.", ["unsafe", "safe"]),
     ("c", "there is {} risk", ["zero", "no", "some"]), ("c", "{} of them", ["half", "all", "both"]),
-    ("c", "at 5 in the {}", ["morning", "evening"]), ("c", "It was {}5 there", ["–", ""]),
+    ("c", "at 5 in the {}", ["morning", "evening"]), ("c", "{}, she", ["Today", "Tomorrow"]),
+    ("c", "It was {}5 there", ["–", ""]),
 ]  # fmt: skip
 
 
