@@ -281,10 +281,10 @@ def _parses(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """The same numbers, names, code, addresses, comparisons, negations and stated answers, in the same order."""
+    """The same numbers, equations, names, code, addresses, comparisons, negations and stated answers, in one order."""
 
     def __call__(self, unmarked: str, marked: str) -> bool:
-        return same_content(unmarked, marked, names_in(unmarked))
+        return equations_of(unmarked) == equations_of(marked) and same_content(unmarked, marked, names_in(unmarked))
 
 
 def number() -> Keeps:
@@ -320,7 +320,7 @@ def parses(language: str = "python") -> Keeps:
 
 
 def content() -> Keeps:
-    """Keep numbers, names inside a sentence, code, addresses, comparisons, negations and stated answers."""
+    """Keep numbers, equations, names inside a sentence, code, addresses, comparisons, negations and stated answers."""
     return Content()
 
 

@@ -323,6 +323,8 @@ def test_readers_tell_whether_there_is_something_to_keep() -> None:
     ("Then Ann came. Ann saw.", "Then Ann came. She saw.", False),  # a name is one where it begins a sentence, too
     ("Run `make`.", "Do run `make`.", True), ("Run `make`.", "Run `make all`.", False),
     ("The answer is (b).", "So the answer is (b).", True), ("The answer is (b).", "The answer is (c).", False),
+    ("so it is $780 - $90 = $690.", "which makes $780 - $90 = $690.", True),
+    ("so it is $780 - $90 = $690.", "so it is $780 + $90 = $690.", False),  # what stands between numbers of an equation
 ])  # fmt: skip
 def test_content(unmarked: str, marked: str, kept: bool) -> None:
     assert keeps.content()(unmarked, unmarked) and keeps.content()(unmarked, marked) is kept
