@@ -65,8 +65,18 @@ def test_shared_tables_stay_shared_and_the_model_neither_moves_nor_saves(tmp_pat
     assert tied.lm_head.packed is tied.model.embed_tokens.packed
     with pytest.raises(ValueError, match="to stay in float32 on the CPU"):
         model.bfloat16()
-    with pytest.raises(ValueError, match="plain weights to save"):
+    with pytest.raises(ValueError, match=r"plain weights to save, .* 16 bits beside float32; .* and dtype='float32'$"):
         model.save_pretrained(tmp_path / "again")
+
+
+def test_training_is_refused_rather_than_without_gradients(tmp_path: Path) -> None:
+    model, _ = caw.load_model(saved("llama", tmp_path), device="cpu", dtype="float32-sums")
+    ids = torch.tensor([[5, 6, 7]])
+    model.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"which quantized or 16-bit weights do not pass on, .* to train$"):
+        model(ids)
+    with torch.no_grad():
+        assert model(ids).logits.shape[1] == 3
 
 
 def _tied() -> Any:
