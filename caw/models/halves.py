@@ -48,6 +48,7 @@ def keep_halves(model: Any) -> Any:
         forget(weight)
         return own
 
+    model.stands_for_float32 = True
     return replace_matrices(
         model, HalfLinear, HalfEmbedding, lambda part: isinstance(part, (torch.nn.Linear, torch.nn.Embedding)), copied
     )

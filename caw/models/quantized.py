@@ -46,10 +46,9 @@ class QuantizedLinear(_Packed):
                 "expected inputs without a gradient, which quantized or 16-bit weights do not pass on, found one; load "
                 "the model with quantization=None and dtype='float32' to train"
             )
-        return self.product(x.reshape(-1, self.inputs)).view(*x.shape[:-1], self.outputs)
+        return self._product(x.reshape(-1, self.inputs)).view(*x.shape[:-1], self.outputs)
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return float32 [rows, outputs]."""
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return ops.quantized_linear(rows, self.packed, self.outputs, self.bias)
 
 
@@ -59,8 +58,7 @@ class HalfLinear(QuantizedLinear):
     Results equal those of the weight in float32, bit for bit.
     """
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return float32 [rows, outputs]."""
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return ops.small_linear(rows, self.packed, self.bias)
 
 

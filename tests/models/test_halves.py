@@ -12,6 +12,7 @@ from tiny import save_tiny
 
 import caw
 from caw.models import device, halves
+from caw.models.arithmetic import model_digest
 from caw.models.device import resolve_dtype
 from caw.models.llamas import LanguageModel
 from caw.models.load import load_for_command
@@ -41,6 +42,7 @@ def test_texts_and_logits_are_those_of_float32_in_half_the_bytes(name: str, tmp_
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
             assert isinstance(parts[where], HalfLinear | HalfEmbedding) and parts[where].packed.dtype == torch.bfloat16
             assert torch.equal(parts[where].packed.float(), module.weight)
+    assert model_digest(model, words) == model_digest(wide, words)
     assert model.dtype == torch.float32 and all(p.dtype == torch.float32 for p in model.parameters())
     prompts = [[5, 6, 7, 8, 9], [11], list(range(20, 60))]
     for watermark, policy in ((None, None), (caw.KGW(key=3), FixedStrength(0.5)), (caw.EXP(key=3), FixedStrength(0.5))):
