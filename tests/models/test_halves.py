@@ -99,6 +99,9 @@ def test_other_models_and_checkpoints_of_more_bits_are_plain_float32(name: str, 
     save_file(tensors, mixed / "model.safetensors", {"format": "pt"})
     model, _ = caw.load_model(mixed, device="cpu", dtype="float32-sums")
     assert not halved(model) and torch.equal(model.model.norm.weight, tensors["model.norm.weight"])
+    adapted = saved("llama", tmp_path / "adapted")
+    (adapted / "adapter_config.json").write_text("{}")
+    assert halves.stored_half(str(mixed)) is None and halves.stored_half(str(adapted)) is None
 
 
 @pytest.mark.parametrize("fast", [True, False])
