@@ -35,8 +35,8 @@ def listed(folder: Path) -> dict[str, Any] | None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.iterdir() if path.name != LIST)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / LIST)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def filled_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], Any] = has_config) -> str:

@@ -26,12 +26,14 @@ def can_keep(model: Any) -> bool:
 
 def stored_half(source: str) -> torch.dtype | None:
     """Return the dtype of 16 bits that all tensors have in the .safetensors files of a folder or of a hub's local copy;
-    None if they have not.
+    None if they have not, or beside an adapter.
     """
     from huggingface_hub import snapshot_download
     from safetensors import safe_open
 
     folder = Path(source) if Path(source).is_dir() else Path(snapshot_download(source, local_files_only=True))
+    if (folder / "adapter_config.json").exists():
+        return None  # an adapter asks the layers that it changes for their weights
     found = set()
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:
@@ -48,6 +50,7 @@ def keep_halves(model: Any) -> Any:
         forget(weight)
         return own
 
+    model.stands_for_float32 = True
     return replace_matrices(
         model, HalfLinear, HalfEmbedding, lambda part: isinstance(part, (torch.nn.Linear, torch.nn.Embedding)), copied
     )

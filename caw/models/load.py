@@ -130,8 +130,8 @@ def _packed(model: Any, quantization: str, device: torch.device) -> Any:
 
 def _refuse_saving(*args: Any, **kwargs: Any) -> None:
     raise ValueError(
-        "expected a model of plain weights to save, found rounded ones; save the model that they were made from, "
-        "loaded with quantization=None"
+        "expected a model of plain weights to save, found rounded ones or 16 bits beside float32; save the model that "
+        "they were made from, loaded with quantization=None and dtype='float32'"
     )
 
 

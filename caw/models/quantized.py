@@ -22,7 +22,7 @@ class _Packed(torch.nn.Module):
         probe = fn(torch.zeros(1))
         if probe.dtype != torch.float32 or probe.device.type != "cpu":
             raise ValueError(
-                "expected a model of quantized weights to stay in float32 on the CPU, found a move to "
+                "expected a model of quantized or 16-bit weights to stay in float32 on the CPU, found a move to "
                 f"{probe.dtype} on {probe.device}; load it with load_model(..., quantization=None) and a dtype"
             )
         return self
@@ -31,7 +31,7 @@ class _Packed(torch.nn.Module):
 class QuantizedLinear(_Packed):
     """Replaces torch.nn.Linear: float32 x [..., inputs] -> [..., outputs].
 
-    A row's result does not depend on the other rows, bit for bit. No gradient.
+    A row's result does not depend on the other rows, bit for bit. Raises ValueError where a gradient is asked for.
     """
 
     def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, bias: torch.Tensor | None = None) -> None:
@@ -41,8 +41,15 @@ class QuantizedLinear(_Packed):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the product, plus the bias if there is one."""
-        rows = x.reshape(-1, self.inputs)
-        return ops.quantized_linear(rows, self.packed, self.outputs, self.bias).view(*x.shape[:-1], self.outputs)
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                "expected inputs without a gradient, which quantized or 16-bit weights do not pass on, found one; load "
+                "the model with quantization=None and dtype='float32' to train"
+            )
+        return self._product(x.reshape(-1, self.inputs)).view(*x.shape[:-1], self.outputs)
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return ops.quantized_linear(rows, self.packed, self.outputs, self.bias)
 
 
 class HalfLinear(QuantizedLinear):
@@ -51,9 +58,8 @@ class HalfLinear(QuantizedLinear):
     Results equal those of the weight in float32, bit for bit.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the product, plus the bias if there is one."""
-        return ops.small_linear(x.reshape(-1, self.inputs), self.packed, self.bias).view(*x.shape[:-1], self.outputs)
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return ops.small_linear(rows, self.packed, self.bias)
 
 
 class HalfEmbedding(_Packed):

@@ -12,6 +12,7 @@ from tiny import save_tiny
 
 import caw
 from caw.models import device, halves
+from caw.models.arithmetic import model_digest
 from caw.models.device import resolve_dtype
 from caw.models.llamas import LanguageModel
 from caw.models.load import load_for_command
@@ -41,6 +42,7 @@ def test_texts_and_logits_are_those_of_float32_in_half_the_bytes(name: str, tmp_
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
             assert isinstance(parts[where], HalfLinear | HalfEmbedding) and parts[where].packed.dtype == torch.bfloat16
             assert torch.equal(parts[where].packed.float(), module.weight)
+    assert model_digest(model, words) == model_digest(wide, words)
     assert model.dtype == torch.float32 and all(p.dtype == torch.float32 for p in model.parameters())
     prompts = [[5, 6, 7, 8, 9], [11], list(range(20, 60))]
     for watermark, policy in ((None, None), (caw.KGW(key=3), FixedStrength(0.5)), (caw.EXP(key=3), FixedStrength(0.5))):
@@ -65,8 +67,18 @@ def test_shared_tables_stay_shared_and_the_model_neither_moves_nor_saves(tmp_pat
     assert tied.lm_head.packed is tied.model.embed_tokens.packed
     with pytest.raises(ValueError, match="to stay in float32 on the CPU"):
         model.bfloat16()
-    with pytest.raises(ValueError, match="plain weights to save"):
+    with pytest.raises(ValueError, match=r"plain weights to save, .* 16 bits beside float32; .* and dtype='float32'$"):
         model.save_pretrained(tmp_path / "again")
+
+
+def test_training_is_refused_rather_than_without_gradients(tmp_path: Path) -> None:
+    model, _ = caw.load_model(saved("llama", tmp_path), device="cpu", dtype="float32-sums")
+    ids = torch.tensor([[5, 6, 7]])
+    model.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"which quantized or 16-bit weights do not pass on, .* to train$"):
+        model(ids)
+    with torch.no_grad():
+        assert model(ids).logits.shape[1] == 3
 
 
 def _tied() -> Any:
@@ -87,6 +99,9 @@ def test_other_models_and_checkpoints_of_more_bits_are_plain_float32(name: str, 
     save_file(tensors, mixed / "model.safetensors", {"format": "pt"})
     model, _ = caw.load_model(mixed, device="cpu", dtype="float32-sums")
     assert not halved(model) and torch.equal(model.model.norm.weight, tensors["model.norm.weight"])
+    adapted = saved("llama", tmp_path / "adapted")
+    (adapted / "adapter_config.json").write_text("{}")
+    assert halves.stored_half(str(mixed)) is None and halves.stored_half(str(adapted)) is None
 
 
 @pytest.mark.parametrize("fast", [True, False])

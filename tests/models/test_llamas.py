@@ -123,6 +123,20 @@ def test_a_folder_that_changed_is_read_anew(tmp_path: Path, cache: Path) -> None
     assert isinstance(model, LanguageModel) and model.config.rms_norm_eps == 1e-5
 
 
+def test_several_chat_templates_are_written_down_once(tmp_path: Path, cache: Path) -> None:
+    folder = save_tiny(tmp_path / "tiny")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    settings, templates = folder / "tokenizer_config.json", {"default": "{{ 1 }}", "tool_use": "{{ 2 }}"}
+    entries = [{"name": name, "template": text} for name, text in templates.items()]
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": entries}))
+    _, tokenizer = load_for_command(folder, "cpu", "float32", None)
+    times = [file.stat().st_mtime_ns for file in sorted(cache.rglob("files.json"))]
+    assert len(times) == 1 and tokenizer.chat_template == templates
+    _, tokenizer = load_for_command(folder, "cpu", "float32", None)
+    assert [file.stat().st_mtime_ns for file in cache.rglob("files.json")] == times
+    assert tokenizer.chat_template == templates
+
+
 def test_weights_of_another_model_are_left_to_transformers(tmp_path: Path, cache: Path) -> None:
     folder = save_tiny(tmp_path / "tiny")
     assert isinstance(again(folder)[0], LanguageModel)

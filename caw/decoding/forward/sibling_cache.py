@@ -63,8 +63,7 @@ class SiblingLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.owner.capacity
 
-    def get_max_cache_shape(self) -> int:
-        return self.owner.capacity
+    get_max_cache_shape = get_max_length
 
 
 class SiblingCache(Cache):
@@ -222,7 +221,12 @@ def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     count = math.prod(shape)
     if like.device.type != "cpu" or not count or not hasattr(mmap, "MAP_PRIVATE"):
         return like.new_zeros(shape)
-    area = mmap.mmap(-1, count * like.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = count * like.itemsize
+    try:
+        area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        found = f"expected {size} bytes for keys and values, found fewer; lower batch_size or max_new_tokens"
+        raise torch.OutOfMemoryError(found) from error
     return torch.frombuffer(area, dtype=like.dtype, count=count).view(shape)
 
 
