@@ -32,13 +32,16 @@ class Offer:
         for section in sections:
             try:
                 call, end = DECODER.raw_decode(section.lstrip())
+                arguments = call.get("arguments") if isinstance(call, dict) else None
+                # 1e999 is JSON, but what it is read as is not
+                written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
             except (ValueError, RecursionError):
                 return text, []
-            rest, arguments = section.lstrip()[end:].lstrip(), call.get("arguments") if isinstance(call, dict) else None
-            named = isinstance(arguments, dict) and call.get("name") in {one.name for one in self.functions}
+            rest = section.lstrip()[end:].lstrip()
+            named = isinstance(arguments, dict) and call.get("name") in [one.name for one in self.functions]
             if not named or (rest and not rest.startswith(CALLED)):
                 return text, []
-            calls.append(call_of(call["name"], json.dumps(arguments, ensure_ascii=False)))
+            calls.append(call_of(call["name"], written))
             outside += rest.removeprefix(CALLED)
         return (thoughts + close + outside).rstrip() if calls else text, calls[: self.most]
 
@@ -48,7 +51,7 @@ class Offer:
         thinks: whether its thinking section does not count either.
         """
         outside, calls = self.read(stops.shown(sequence.visible), "")
-        answer = outside.rpartition(CLOSE)[2] if thinks else outside
+        answer = outside.split(CLOSE, 1)[-1] if thinks else outside
         return bool(calls) and len(stops.tokenizer(answer, add_special_tokens=False)["input_ids"]) < fewest
 
 

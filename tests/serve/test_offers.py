@@ -71,6 +71,8 @@ def ask(served: Running, key: str = "one", **asked: Any) -> Any:
          "<think><tool_call></think>", [("a", "{}")]),
         ('<tool_call>{"name": "c", "arguments": {}}</tool_call>', None, []),
         ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', None, []),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}</tool_call>', None, []),
+        ('<tool_call>{"name": ["a"], "arguments": {}}</tool_call>', None, []),
         ('<tool_call>{"name": "a", "arguments": "x"}</tool_call>', None, []),
         ('<tool_call>{"name": "a", "arguments": {"x": 1', None, []),
         ('<tool_call>{"name": "a", "arguments": {}} and so on', None, []),
