@@ -1,5 +1,6 @@
 """Functions that the model may call or not: texts as models write them, marked but for their calls."""
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -152,6 +153,18 @@ def test_sections_end_with_the_call() -> None:
         for place in range(1, len(letters)):
             found += text[place] if following.after(letters[:place]) else ""
         assert found == unmarked
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_a_call_in_a_thought_ends_with_it(thinks: bool) -> None:
+    """Else a whole answer behind a thought about `<tool_call>` were unmarked."""
+    tokenizer = copy.deepcopy(parts()[1])
+    tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])  # a token each, as models have them
+    ids = tokenizer("<think>a <tool_call> or not</think>the sky is blue", add_special_tokens=False)["input_ids"]
+    following = Thinking(tokenizer, [], thinks=thinks, calls=True)
+    unmarked = [following.after(ids[:place]) for place in range(1, len(ids))]
+    end = ids.index(tokenizer.convert_tokens_to_ids("</think>"))
+    assert unmarked[end - 1] and not any(unmarked[end:])
 
 
 def test_responses_name_what_is_served(served: Running) -> None:
