@@ -13,6 +13,7 @@ from cli.running import assert_refused, run
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Directory, Running, alone, parts, running
 
 from caw.serve.contracts import LEVEL, MarkKey, Tenant
+from caw.serve.detecting import MAX_LETTERS
 
 
 class Public(Directory):
@@ -51,9 +52,11 @@ def test_a_server_tests_texts_for_whoever_has_neither_key_nor_tokenizer(served: 
     found = [json.loads(line) for line in several.stdout.splitlines()]
     assert several.exit_code == 1 and "line 3: a server tests text, got token ids" in several.stderr
     assert [(one["id"], one["verdict"]) for one in found] == [(1, "marked"), (2, "too short")]
+    too_long = at(served, "--text", "x" * (MAX_LETTERS + 1))
+    assert too_long.exit_code == 1 and "status 400; text must be 1 to 100000 characters" in too_long.stderr
     for _ in range(10):
         last = at(served, "--text", "x")
-    assert (last.exit_code, last.stdout) == (1, "") and "status 429; too many texts at once" in last.stderr
+    assert (last.exit_code, last.stdout) == (1, "") and "status 429; rate limit for requests without an API key" in last.stderr
 
 
 def test_what_has_no_effect_there_is_refused(served: Running) -> None:
@@ -64,6 +67,8 @@ def test_what_has_no_effect_there_is_refused(served: Running) -> None:
     assert_refused(
         run("detect", "--at", f"{served.server.url}/v1", "--text", "x", key=None), "answered with status 404"
     )
+    for url in ("http://no name.example", "http://127.0.0.1:port"):
+        assert_refused(run("detect", "--at", url, "--text", "x", key=None), "got no answer")
 
 
 @pytest.mark.parametrize("body", ["no JSON", "[1]", "{}", '{"verify": {"path": "//elsewhere.example/"}}'])
