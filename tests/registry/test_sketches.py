@@ -48,6 +48,15 @@ def test_an_edited_text_finds_its_receipt_and_another_none(registry: Registry) -
     assert registry.near(text(5), "globex") == [] != registry.near(text(5), "acme")
 
 
+def test_many_texts_of_another_tenant_hide_none(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caw.registry.sketches.COMPARED", 3)
+    for number in range(7):
+        send(registry, f"r{number}", text(1), "globex")
+    send(registry, "edited", WordD(rate=0.1)(text(1), "x").text)
+    assert [each["receipt"] for each in registry.near(text(1), "acme")] == ["edited"]
+    assert {each["tenant"] for each in registry.near(text(1))} == {"globex"}
+
+
 def test_short_texts_have_none(registry: Registry) -> None:
     key = bytes(32)
     assert sketch_of(text(1, FEWEST + 1), key) == b"" != sketch_of(text(1, FEWEST + 2), key)
