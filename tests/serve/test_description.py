@@ -62,6 +62,7 @@ def test_a_server_tests_texts_for_whoever_has_neither_key_nor_tokenizer(served: 
 def test_what_has_no_effect_there_is_refused(served: Running) -> None:
     assert_refused(at(served, "--text", "x", "--fpr", "0.1"), "got --fpr as well; leave one out")
     assert_refused(at(served, "--text", "x", "--tokenizer", "t"), "got --tokenizer as well")
+    assert_refused(at(served, "--text", "x", "--qq", "q.svg"), "got --qq as well")
     assert_refused(run("detect", "--at", "file:///etc/passwd", "--text", "x", key=None), "must be a server's URL")
     assert_refused(run("detect", "--at", "http://127.0.0.1:1", "--text", "x", key=None), "got no answer")
     assert_refused(
