@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -11,6 +12,7 @@ from serve.serving import DIRECTORY, KEY, NAME, Directory, Running, parts, runni
 from serve.test_grammars import p_value
 from serve.test_tools import tool
 
+from caw.decoding.stopping import StopStrings
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.grammars import Grammar
 from caw.serve.offers import Offer
@@ -165,6 +167,21 @@ def test_a_call_in_a_thought_ends_with_it(thinks: bool) -> None:
     unmarked = [following.after(ids[:place]) for place in range(1, len(ids))]
     end = ids.index(tokenizer.convert_tokens_to_ids("</think>"))
     assert unmarked[end - 1] and not any(unmarked[end:])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "before", "counted"),
+    [("", "<think>a</think>", False), ("<think>", "a</think>", False), ("", "a</think>", True)],
+)
+def test_only_the_first_thought_counts_for_nothing(prompt: str, before: str, counted: bool) -> None:
+    """What a text says between two ends of thoughts, or before one that never began, is its answer."""
+    _, tokenizer = parts()
+    offer, stops = Offer((Function(name="a"),)), StopStrings(tokenizer, None)
+    for answer, untested in (("", not counted), ("the sky is blue</think>", False)):
+        text = f'{before}{answer}<tool_call>{{"name": "a", "arguments": {{}}}}'
+        ids, request = (tokenizer(each, add_special_tokens=False)["input_ids"] for each in (text, prompt))
+        sequence: Any = SimpleNamespace(visible=ids, request=SimpleNamespace(ids=request))
+        assert offer.suffices(stops, 3, True, sequence) is untested
 
 
 def test_responses_name_what_is_served(served: Running) -> None:
