@@ -43,3 +43,14 @@ def test_letters_that_are_never_whole_come_at_the_end() -> None:
     unfolding = Unfolding(stops)
     pieces = [unfolding.add([one]) for one in ids]
     assert "".join(pieces) == "a" and "a" + unfolding.finish(ids) == stops.shown(ids) and INCOMPLETE in unfolding.sent
+
+
+@pytest.mark.parametrize(("stop", "rest"), [(None, "<call>{}"), ("}", "<call>{"), ("call", "<")])
+def test_what_is_held_is_sent_though_earlier_letters_change(stop: str | None, rest: str) -> None:
+    class Changing:
+        def decode(self, ids: list[int], **_: object) -> str:
+            return "".join(map(chr, ids)) if len(ids) < 9 else "X" + "".join(map(chr, ids[1:]))
+
+    unfolding = Unfolding(StopStrings(Changing(), stop), "<call>")
+    ids = [ord(letter) for letter in "So it is. <call>{}"]
+    assert "".join([*(unfolding.add([one]) for one in ids), unfolding.finish(ids)]) == f"So it is. {rest}"
