@@ -1,6 +1,7 @@
 """Pieces of a growing text: they join to the whole, and none has to be taken back."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from serve.serving import parts
@@ -47,10 +48,7 @@ def test_letters_that_are_never_whole_come_at_the_end() -> None:
 
 @pytest.mark.parametrize(("stop", "rest"), [(None, "<call>{}"), ("}", "<call>{"), ("call", "<")])
 def test_what_is_held_is_sent_though_earlier_letters_change(stop: str | None, rest: str) -> None:
-    class Changing:
-        def decode(self, ids: list[int], **_: object) -> str:
-            return "".join(map(chr, ids)) if len(ids) < 9 else "X" + "".join(map(chr, ids[1:]))
-
-    unfolding = Unfolding(StopStrings(Changing(), stop), "<call>")
+    changing = SimpleNamespace(decode=lambda ids, **_: "X"[: len(ids) > 8] + "".join(map(chr, ids))[len(ids) > 8 :])
+    unfolding = Unfolding(StopStrings(changing, stop), "<call>")
     ids = [ord(letter) for letter in "So it is. <call>{}"]
     assert "".join([*(unfolding.add([one]) for one in ids), unfolding.finish(ids)]) == f"So it is. {rest}"
