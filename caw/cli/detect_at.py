@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Annotated, Any
 
 from caw.cli.detect_output import Item
@@ -41,7 +42,7 @@ def test_at(url: str, items: Sequence[Item], *, as_json: bool, single: bool) -> 
             complain(item.said(str(error), single=single))
             continue
         verdict = item.said(visible(str(told["message"])), single=single)
-        print(json.dumps({"id": item.id, **told}) if as_json else verdict)
+        print(json.dumps({**told, "id": item.id}) if as_json else verdict)
     return bad
 
 
@@ -52,12 +53,19 @@ def _asked(url: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=SECONDS) as answer:
             told = json.loads(answer.read(MOST))
     except urllib.error.HTTPError as error:
-        why = "too many texts at once; wait a minute" if error.code == 429 else "check the URL, or ask its operator"
-        raise ValueError(f"{url} answered with status {error.code}; {why}") from None
-    except OSError:
+        raise ValueError(f"{url} answered with status {error.code}; {_why(error)}") from None
+    except (OSError, HTTPException):  # no server there, or one of another protocol
         raise ValueError(f"{url} must be a server's address, got no answer; check it, and whether it runs") from None
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict) or (body is not None and "message" not in told):
         raise ValueError(f"{url} must answer with a JSON object of a caw server, got something else; check the URL")
     return told
+
+
+def _why(error: urllib.error.HTTPError) -> str:
+    """Return what a caw server says about a request that it refuses, for others what to do."""
+    try:
+        return visible(" ".join(str(json.loads(error.read(MOST))["error"]["message"]).split()))
+    except (OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError):
+        return "check the URL, or ask its operator"

@@ -180,7 +180,7 @@ def detect(
         if registry is not None or tenant is not None or at is not None:
             others = {"key or CAW_KEY": key, "mode": test.mode, "config": config, "weights": reads.weights,
                       "regions": test.regions, "html": report.html, "null-report": null,
-                      "power": power, "watermark": watermark is not None,
+                      "qq": report.qq, "power": power, "watermark": watermark is not None,
                       **{name.replace("_", "-"): value for name, value in options.items()}}  # fmt: skip
             if at is not None:
                 others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,

@@ -71,16 +71,21 @@ def near(database: Database, masters: MasterKeys, text: str, tenant: str | None 
             return []
         sequence, shared = tables.bands.c.sequence, sa.func.count().desc()
         likely = sa.select(sequence).where(tables.bands.c.band.in_(_bands(own))).group_by(sequence).order_by(shared)
-        chosen = connection.execute(likely.limit(COMPARED)).scalars().all()
-        rows = connection.execute(
-            sa.select(begun.c.receipt, begun.c.content, tables.sketches.c.sketch)
-            .join(closed, closed.c.receipt == begun.c.receipt)
-            .join(tables.sketches, tables.sketches.c.sequence == closed.c.sequence)
-            .where(begun.c.kind == BEGUN, closed.c.sequence.in_(chosen))
-        ).all()
-    whose = [(row.receipt, json.loads(row.content)["receipt"]["tenant"], _share(own, row.sketch)) for row in rows]
-    found = [dict(zip(("receipt", "tenant", "share"), each, strict=True)) for each in whose if each[2]]
-    found = [each for each in found if tenant in (None, each["tenant"])]
+        chosen = connection.execute(likely.limit(COMPARED) if tenant is None else likely).scalars().all()
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(chosen), COMPARED):  # of one tenant until some are found: others' may be alike
+            rows = connection.execute(
+                sa.select(begun.c.receipt, begun.c.content, tables.sketches.c.sketch)
+                .join(closed, closed.c.receipt == begun.c.receipt)
+                .join(tables.sketches, tables.sketches.c.sequence == closed.c.sequence)
+                .where(begun.c.kind == BEGUN, closed.c.sequence.in_(chosen[start : start + COMPARED]))
+            ).all()
+            for row in rows:
+                whose, share = json.loads(row.content)["receipt"]["tenant"], _share(own, row.sketch)
+                if share and tenant in (None, whose):
+                    found.append({"receipt": row.receipt, "tenant": whose, "share": share})
+            if found:
+                break
     return sorted(found, key=lambda each: -each["share"])[:SHOWN]
 
 

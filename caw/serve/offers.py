@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from caw.decoding.request import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.serve.errors import BAD, ApiError
-from caw.serve.thinking import CALL, CALLED, CLOSE
+from caw.serve.thinking import CALL, CALLED, CLOSE, OPEN, Thinking
 from caw.serve.tools import Function, call_of
 
 
@@ -32,13 +32,16 @@ class Offer:
         for section in sections:
             try:
                 call, end = DECODER.raw_decode(section.lstrip())
+                arguments = call.get("arguments") if isinstance(call, dict) else None
+                # 1e999 is JSON, but what it is read as is not
+                written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
             except (ValueError, RecursionError):
                 return text, []
-            rest, arguments = section.lstrip()[end:].lstrip(), call.get("arguments") if isinstance(call, dict) else None
-            named = isinstance(arguments, dict) and call.get("name") in {one.name for one in self.functions}
+            rest = section.lstrip()[end:].lstrip()
+            named = isinstance(arguments, dict) and call.get("name") in [one.name for one in self.functions]
             if not named or (rest and not rest.startswith(CALLED)):
                 return text, []
-            calls.append(call_of(call["name"], json.dumps(arguments, ensure_ascii=False)))
+            calls.append(call_of(call["name"], written))
             outside += rest.removeprefix(CALLED)
         return (thoughts + close + outside).rstrip() if calls else text, calls[: self.most]
 
@@ -48,7 +51,8 @@ class Offer:
         thinks: whether its thinking section does not count either.
         """
         outside, calls = self.read(stops.shown(sequence.visible), "")
-        answer = outside.rpartition(CLOSE)[2] if thinks else outside
+        opened = outside.lstrip().startswith(OPEN) or Thinking(stops.tokenizer, sequence.request.ids).inside
+        answer = outside.split(CLOSE, 1)[-1] if thinks and opened else outside
         return bool(calls) and len(stops.tokenizer(answer, add_special_tokens=False)["input_ids"]) < fewest
 
 

@@ -260,7 +260,7 @@ class Service:
             bare, most = part.spent < math.inf, most - len(part.tokens)
         else:
             bare = isinstance(asked, ChatRequest) and asked.messages[-1].role != "assistant"
-        bound = bool(asked.stops or asked.logit_bias or asked.json_mode or asked.calls)
+        bound = bool(asked.stops or asked.logit_bias or asked.json_mode or asked.calls or asked.offered)
         mark = self.planned.watermark
         return bare and may_begin_freely(most, mark.window if mark else 0, bound=bound)
 

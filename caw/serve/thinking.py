@@ -13,7 +13,7 @@ TAIL = 16  # tokens of the prompt in which templates open a section
 class Thinking:
     """Follows one text through the thinking section at the start of the text or its prompt, and its calls.
 
-    Later sections do not count: a client could have the whole answer written in one.
+    Later sections do not count: a client could have the whole answer written in one. Nor do calls that one thinks of.
 
     Args:
         prompt: token ids; empty for a prompt whose end the client wrote, who could open a section there.
@@ -21,7 +21,7 @@ class Thinking:
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], *, thinks: bool = True, calls: bool = False) -> None:
-        self.calls = StopStrings(tokenizer, [CALL, CALLED]) if calls else None
+        self.calls = StopStrings(tokenizer, [CALL, CALLED, CLOSE]) if calls else None
         self.opened, self.closed = StopStrings(tokenizer, OPEN), StopStrings(tokenizer, CLOSE)
         before = self.opened.text(list(prompt[-TAIL:]), skip_special_tokens=False)
         self.inside, self.thought = thinks and before.rstrip().endswith(OPEN), not thinks
@@ -49,5 +49,5 @@ class Thinking:
             self.thought = not self.inside and not OPEN.startswith(text)
         if self.thought and self.calls is not None and self.calls.reached(tokens):
             text = self.calls.text(tokens[-TAIL:], skip_special_tokens=False)
-            self.inside = text.rfind(CALL) > text.rfind(CALLED)
+            self.inside = text.rfind(CALL) > max(text.rfind(CALLED), text.rfind(CLOSE))
         return self.inside

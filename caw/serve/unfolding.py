@@ -48,8 +48,8 @@ class Unfolding:
         """Return the last piece; tokens: all visible ones of the finished text."""
         text = self.stops.shown(list(tokens))
         # else a decoder that changes earlier letters, or a stop string that began in what had been sent before
-        held = "" if self._ended else self._cut(self._held)
-        piece = text[len(self.sent) :] if text.startswith(self.sent) else held
+        known = text.startswith(self.sent)
+        piece = text[len(self.sent) :] if known else self._cut(self._held, self.stops.strings)
         self.sent += piece
         return piece
 
@@ -57,7 +57,7 @@ class Unfolding:
         """Return the held text up to a stop string or a possible beginning of one."""
         if self._ended:
             return ""
-        piece = self._cut(self._held)
+        piece = self._cut(self._held, self._strings)
         if len(piece) < len(self._held):
             self._ended = True
         else:
@@ -70,11 +70,11 @@ class Unfolding:
         """Return the end of the sent text, in which a stop string may have begun."""
         return self.sent[len(self.sent) - self._behind :] if self._behind < len(self.sent) else self.sent
 
-    def _cut(self, text: str) -> str:
-        """Return the text up to a stop string that ends in it."""
+    def _cut(self, text: str, strings: Sequence[str]) -> str:
+        """Return the text up to one of these strings that ends in it."""
         before = self._before()
         whole = before + text
-        starts = [whole.find(stop, max(0, len(before) - len(stop) + 1)) for stop in self._strings]
+        starts = [whole.find(stop, max(0, len(before) - len(stop) + 1)) for stop in strings]
         ends = [start for start in starts if start >= 0]
         return text[: max(0, min(ends) - len(before))] if ends else text
 

@@ -51,19 +51,21 @@ def test_a_server_tests_texts_for_whoever_has_neither_key_nor_tokenizer(served: 
     found = [json.loads(line) for line in several.stdout.splitlines()]
     assert several.exit_code == 1 and "line 3: a server tests text, got token ids" in several.stderr
     assert [(one["id"], one["verdict"]) for one in found] == [(1, "marked"), (2, "too short")]
+    too_long = at(served, "--text", "x" * 100_001)
+    assert too_long.exit_code == 1 and "status 400; text must be 1 to 100000 characters" in too_long.stderr
     for _ in range(10):
         last = at(served, "--text", "x")
-    assert (last.exit_code, last.stdout) == (1, "") and "status 429; too many texts at once" in last.stderr
+    assert (last.exit_code, last.stdout) == (1, "") and "status 429; rate limit for requests" in last.stderr
 
 
 def test_what_has_no_effect_there_is_refused(served: Running) -> None:
-    assert_refused(at(served, "--text", "x", "--fpr", "0.1"), "got --fpr as well; leave one out")
-    assert_refused(at(served, "--text", "x", "--tokenizer", "t"), "got --tokenizer as well")
-    assert_refused(run("detect", "--at", "file:///etc/passwd", "--text", "x", key=None), "must be a server's URL")
-    assert_refused(run("detect", "--at", "http://127.0.0.1:1", "--text", "x", key=None), "got no answer")
-    assert_refused(
-        run("detect", "--at", f"{served.server.url}/v1", "--text", "x", key=None), "answered with status 404"
-    )
+    for option in ("--fpr", "--tokenizer", "--qq"):
+        assert_refused(at(served, "--text", "x", option, "0.1"), f"got {option} as well; leave one out")
+    for url, why in (
+        ("file:///etc/passwd", "must be a server's URL"), (f"{served.server.url}/v1", "answered with status 404"),
+        *((url, "got no answer") for url in ("http://127.0.0.1:1", "http://127.0.0.1:port", "http://no name.example")),
+    ):  # fmt: skip
+        assert_refused(run("detect", "--at", url, "--text", "x", key=None), why)
 
 
 @pytest.mark.parametrize("body", ["no JSON", "[1]", "{}", '{"verify": {"path": "//elsewhere.example/"}}'])

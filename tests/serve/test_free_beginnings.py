@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from serve.serving import KEY, NAME, Running, chat_ids, parts, running
+from serve.test_offers import TEMPLATE
+from serve.test_tools import tool
 
 import caw
 from caw.defaults import FREE_TOKENS
@@ -47,6 +49,12 @@ def test_a_long_answer_begins_freely_and_others_do_not(server: Running) -> None:
     assert chat(server, LONG, logit_bias={"9": 1.0}) == text(ids, 0, LONG, logit_bias={9: 1.0})
     plain = server.complete("the sky", max_tokens=LONG, **ASKED).choices[0].text
     assert plain == text(parts()[1]("the sky")["input_ids"], 0, LONG)
+
+
+def test_a_text_that_may_call_has_none(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts()[1], "chat_template", TEMPLATE)
+    ids = parts()[1]("look;the sky", add_special_tokens=False)["input_ids"]
+    assert chat(server, LONG, tools=[tool("look")]) == text(ids, 0, LONG) != text(ids, None, LONG)
 
 
 def test_a_text_has_one_beginning(server: Running) -> None:

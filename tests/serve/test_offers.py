@@ -1,7 +1,10 @@
 """Functions that the model may call or not: texts as models write them, marked but for their calls."""
 
+import copy
 import json
+import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -10,6 +13,7 @@ from serve.serving import DIRECTORY, KEY, NAME, Directory, Running, parts, runni
 from serve.test_grammars import p_value
 from serve.test_tools import tool
 
+from caw.decoding.stopping import StopStrings
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.grammars import Grammar
 from caw.serve.offers import Offer
@@ -71,6 +75,8 @@ def ask(served: Running, key: str = "one", **asked: Any) -> Any:
          "<think><tool_call></think>", [("a", "{}")]),
         ('<tool_call>{"name": "c", "arguments": {}}</tool_call>', None, []),
         ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', None, []),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}</tool_call>', None, []),
+        ('<tool_call>{"name": ["a"], "arguments": {}}</tool_call>', None, []),
         ('<tool_call>{"name": "a", "arguments": "x"}</tool_call>', None, []),
         ('<tool_call>{"name": "a", "arguments": {"x": 1', None, []),
         ('<tool_call>{"name": "a", "arguments": {}} and so on', None, []),
@@ -81,10 +87,8 @@ def ask(served: Running, key: str = "one", **asked: Any) -> Any:
 def test_only_whole_calls_of_offered_functions_are_calls(text: str, outside: str | None, called: Any) -> None:
     functions = (Function(name="a"), Function(name="b"))
     said, calls = Offer(functions).read(text, "stop")
-    assert (said, [tuple(call["function"].values()) for call in calls]) == (
-        text if outside is None else outside,
-        called,
-    )
+    functions_called = [tuple(call["function"].values()) for call in calls]
+    assert (said, functions_called) == (text if outside is None else outside, called)
     assert Offer(functions, most=1).read(text, "stop")[1][1:] == []
 
 
@@ -134,22 +138,34 @@ def test_a_text_of_spared_calls_is_neither_tested_nor_refused(served: Running, w
     assert ask(served, "all").message.content.startswith("<tool_call>"), "marked as a text, and found"
 
 
-def test_sections_end_with_the_call() -> None:
-    """Behind each letter: whether the next one is unmarked."""
-    _, tokenizer = parts()
+@pytest.mark.parametrize("token", ["(.)", "(<.*?>)"])
+def test_sections_end_with_the_call(token: str) -> None:
+    """Behind each token, a letter or a sign: whether the next one is unmarked. A call in a thought ends with it."""
+    tokenizer = copy.deepcopy(parts()[1])
+    tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])
     for thinks, text, unmarked in (
-        (
-            True,
-            "<think>a<tool_call></think>b<tool_call>c</tool_call>d<tool_call>e",
-            "a<tool_call></think>c</tool_call>e",
-        ),
+        (True, "<think>a<tool_call></think>b<tool_call>c</tool_call>d", "a<tool_call></think>c</tool_call>"),
         (False, "<think>a</think><tool_call>c</tool_call>d", "c</tool_call>"),
+        (False, "<think>a<tool_call>b</think>c", "b</think>"),
     ):
-        following = Thinking(tokenizer, [], thinks=thinks, calls=True)
-        letters, found = [tokenizer(letter)["input_ids"][0] for letter in text], ""
-        for place in range(1, len(letters)):
-            found += text[place] if following.after(letters[:place]) else ""
+        tokens = [each for each in re.split(token, text) if each]
+        following, found = Thinking(tokenizer, [], thinks=thinks, calls=True), ""
+        ids = [tokenizer(each, add_special_tokens=False)["input_ids"][0] for each in tokens]
+        for place in range(1, len(ids)):
+            found += tokens[place] if following.after(ids[:place]) else ""
         assert found == unmarked
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "untested"),
+    [("", "<think>a</think>", True), ("<think>", "a</think>", True), ("", "the sky is</think>", False),
+     ("", "<think>a</think>the sky is</think>", False)],
+)  # fmt: skip
+def test_only_the_first_thought_counts_for_nothing(prompt: str, text: str, untested: bool) -> None:
+    call, tokenizer = '<tool_call>{"name": "a", "arguments": {}}', parts()[1]
+    ids, before = (tokenizer(each, add_special_tokens=False)["input_ids"] for each in (text + call, prompt))
+    sequence: Any = SimpleNamespace(visible=ids, request=SimpleNamespace(ids=before))
+    assert Offer((Function(name="a"),)).suffices(StopStrings(tokenizer, None), 3, True, sequence) is untested
 
 
 def test_responses_name_what_is_served(served: Running) -> None:

@@ -1,6 +1,7 @@
 """Pieces of a growing text: they join to the whole, and none has to be taken back."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from serve.serving import parts
@@ -43,3 +44,11 @@ def test_letters_that_are_never_whole_come_at_the_end() -> None:
     unfolding = Unfolding(stops)
     pieces = [unfolding.add([one]) for one in ids]
     assert "".join(pieces) == "a" and "a" + unfolding.finish(ids) == stops.shown(ids) and INCOMPLETE in unfolding.sent
+
+
+@pytest.mark.parametrize(("stop", "rest"), [(None, "<call>{}"), ("}", "<call>{"), ("call", "<")])
+def test_what_is_held_is_sent_though_earlier_letters_change(stop: str | None, rest: str) -> None:
+    changing = SimpleNamespace(decode=lambda ids, **_: "X"[: len(ids) > 8] + "".join(map(chr, ids))[len(ids) > 8 :])
+    unfolding = Unfolding(StopStrings(changing, stop), "<call>")
+    ids = [ord(letter) for letter in "So it is. <call>{}"]
+    assert "".join([*(unfolding.add([one]) for one in ids), unfolding.finish(ids)]) == f"So it is. {rest}"
