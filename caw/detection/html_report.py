@@ -94,9 +94,13 @@ def once_in(p: float) -> str:
         return f"about {round(10 * p)} in 10"
     if p < 1e-15:
         return "fewer than 1 in a million billion"
-    count = 1 / p
-    digits = max(0, len(str(int(count))) - 2)
-    return f"about 1 in {int(round(count, -digits)):,}"
+    return f"about 1 in {one_of(p):,}"
+
+
+def one_of(p: float) -> int:
+    """Return 1 / p with two significant digits."""
+    digits = max(0, len(str(int(1 / p))) - 2)
+    return int(round(1 / p, -digits))
 
 
 def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 from caw.detectable.receipts import versions
 from caw.serve.contracts import LEVEL
 from caw.serve.detecting import LEAST_TOKENS, MARKED, MAX_LETTERS, NONE, PUBLIC_BURST, PUBLIC_RATE, SHORT
+from caw.serve.languages import LANGUAGES
 from caw.serve.planning import Planned
 from caw.watermarks.names import said_of
 
@@ -23,7 +24,7 @@ def describe(planned: Planned) -> dict[str, Any]:
         "format": said_of(planned.watermark), "context_width": planned.watermark.window,
         "tokenizer": {"vocab_size": planned.facts.vocab_size, "sha256": tokenizer_digest(planned.tokenizer)},
         "verify": {
-            "path": "/v1/detect", "page": "/", "languages": ["en"], "most_characters": MAX_LETTERS,
+            "path": "/v1/detect", "page": "/", "languages": list(LANGUAGES), "most_characters": MAX_LETTERS,
             "least_tokens": LEAST_TOKENS, "false_positive_rate": LEVEL, "verdicts": [MARKED, NONE, SHORT],
             "requests_per_second": PUBLIC_RATE, "requests_at_once": PUBLIC_BURST,
         },

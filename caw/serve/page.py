@@ -10,17 +10,20 @@ from fastapi import FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
 from caw.detection.drawing import Stretch
-from caw.detection.html_report import STYLE, once_in
+from caw.detection.html_report import STYLE, one_of
 from caw.io.pages import content_policy, template
 from caw.io.show import format_p
-from caw.serve.detecting import MARKED, MAX_LETTERS, NONE, SHORT, Finding
-from caw.serve.errors import BAD, FORBIDDEN, ApiError
+from caw.serve.contracts import LEVEL
+from caw.serve.detecting import MAX_LETTERS, Finding
+from caw.serve.errors import BAD, BUSY, DENIED, FORBIDDEN, UNKNOWN, ApiError
+from caw.serve.languages import LANGUAGES, language_of
 from caw.serve.metrics import Metrics
 from caw.serve.service import Service
 
 FORM = "application/x-www-form-urlencoded"
 FIELDS = 8  # of a form; ours has two
-TITLES = {MARKED: "Marked", NONE: "No mark found", SHORT: "Too short to decide"}
+# an error's name in the texts, where it is not about the text; "late" for the rest
+ERRORS = {BAD: "form", DENIED: "key", FORBIDDEN: "site", UNKNOWN: "none", BUSY: "busy"}
 WHOLE_STYLE = STYLE + template("caw.serve", "page.css").render()
 # with no referrer at all browsers would send the form as if from nowhere, and the server would take it for a stranger's
 HEADERS = {
@@ -39,14 +42,24 @@ class Page:
 
     def __init__(self, name: str, *, asks_key: bool) -> None:
         self.name, self.asks_key = name, asks_key
-        self._template = template("caw.serve", "page.html", once_in=once_in, p=format_p, shade=shade)
+        self._template = template("caw.serve", "page.html", p=format_p, shade=shade)
 
-    def html(self, text: str = "", finding: Finding | None = None, error: str = "") -> str:
-        """Return the page with a visitor's text and the result or error; never with their API key."""
-        title = "" if finding is None else TITLES[finding.verdict]
+    def html(self, language: str, text: str = "", finding: Finding | None = None, error: str = "") -> str:
+        """Return the page with a visitor's text and the result or the error of that name; never with their API key."""
+        texts = LANGUAGES[language]
+
+        def grouped(number: int) -> str:
+            return f"{number:,}".replace(",", texts["thousands"])
+
+        def chance(p: float) -> str:
+            if p > 0.3:
+                return str(texts["often"].format(n=round(10 * p)))
+            return str(texts["never"] if p < 1e-15 else texts["once"].format(n=grouped(one_of(p))))
+
         return self._template.render(
-            name=self.name, asks_key=self.asks_key, text=text, finding=finding, error=error, title=title,
-            style=WHOLE_STYLE, most=MAX_LETTERS,
+            name=self.name, asks_key=self.asks_key, text=text, finding=finding, error=error, style=WHOLE_STYLE,
+            title="" if finding is None else texts["verdicts"][finding.verdict]["title"], most=MAX_LETTERS, t=texts,
+            language=language, languages=LANGUAGES, grouped=grouped, chance=chance, one_in=grouped(one_of(LEVEL)),
         )  # fmt: skip
 
 
@@ -62,8 +75,8 @@ def add_page(app: FastAPI, service: Service, metrics: Metrics) -> None:
     page = Page(service.settings.name, asks_key=service.directory.tenant_for(None) is None)
 
     @app.get("/")
-    async def empty() -> Response:
-        return HTMLResponse(page.html(), headers=HEADERS)
+    async def empty(request: Request) -> Response:
+        return HTMLResponse(page.html(_language(request)), headers=HEADERS)
 
     @app.post("/")
     async def tested(request: Request) -> Response:
@@ -76,10 +89,15 @@ def add_page(app: FastAPI, service: Service, metrics: Metrics) -> None:
             address = request.client.host if request.client else ""
             finding = await service.detection.answer(text, tenant, address, draw=True)
         except ApiError as failed:
-            error, status = failed.message, failed.status
+            error = "text" if failed.parameter == "text" else ERRORS.get(failed.status, "late")
+            status = failed.status
         metrics.answered("/", status)
-        shown = await service.threaded(page.html, text, finding, error)
+        shown = await service.threaded(page.html, _language(request), text, finding, error)
         return HTMLResponse(shown, status, HEADERS)
+
+
+def _language(request: Request) -> str:
+    return language_of(",".join(request.headers.getlist("accept-language")), request.query_params.get("lang", ""))
 
 
 async def _fields(request: Request) -> Mapping[str, str]:

@@ -39,6 +39,7 @@ def test_the_document_holds_what_a_detector_needs_and_no_key(served: Running) ->
     assert (told["model"], told["format"]["name"], told["context_width"]) == (NAME, "kgw", MARK.window)
     assert "key" not in told["format"] and str(KEY) not in json.dumps(told["format"])
     assert told["verify"]["false_positive_rate"] == LEVEL and told["verify"]["path"] == "/v1/detect"
+    assert told["verify"]["languages"] == ["en", "de", "fr", "es", "zh", "ja"]
 
 
 def test_a_server_tests_texts_for_whoever_has_neither_key_nor_tokenizer(served: Running, tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ from serve.test_detecting import UNMARKED, Keys
 import caw
 from caw.io.show import visible
 from caw.serve.contracts import MarkKey, SingleTenant, Tenant
+from caw.serve.languages import LANGUAGES
 
 HOSTILE = "</textarea><script>alert(1)</script><b onclick=x>{{ 7 * 7 }}</b>\u202edrawkcab\u200b \x1b[0m &amp; \x00"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -36,8 +37,9 @@ def marked() -> str:
 
 def ask(served: Running, method: str = "POST", body: str | bytes = b"", **headers: str) -> tuple[int, Any, str]:
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    path = f"/{headers.pop('query', '')}"
     connection.request(
-        method, "/", body, {**FORM, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        method, path, body, {**FORM, **{name.replace("_", "-"): value for name, value in headers.items()}}
     )
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read().decode()
@@ -101,6 +103,19 @@ def test_every_field_has_a_label_and_every_reference_an_end(one: Running, marked
         assert [tag for tag, given in tags if "autofocus" in given] in (["textarea"], ["h2"])
 
 
+def test_a_form_answers_in_the_language_of_its_page(one: Running) -> None:
+    for code, texts in LANGUAGES.items():
+        for text, verdict in ((HOSTILE + UNMARKED, "no mark found"), ("x", "too short")):
+            read = Reader(ask(one, body=urlencode({"text": text}), query=f"?lang={code}", accept_language="fr")[2])
+            assert read.text["verdict"] == texts["verdicts"][verdict]["title"] and ("html", {"lang": code}) in read.tags
+            assert not read.open and not {"script", "b"} & {tag for tag, _ in read.tags}
+        assert ("form", {"method": "post", "action": f"?lang={code}"}) in read.tags
+        refused = Reader(ask(one, query=f"?lang={code}")[2])
+        assert refused.text["verdict"] == texts["refused"] and "{" not in refused.text["main"]
+        assert [given["hreflang"] for tag, given in refused.tags if tag == "a"] == list(LANGUAGES)
+    assert '<html lang="fr">' in ask(one, "GET", query="?lang=%3Cb%3E", accept_language="pt, fr;q=0.5")[2]
+
+
 def test_the_public_gets_a_word_and_an_api_key_everything(marked: str) -> None:
     with running(directory=Keys(DIRECTORY.tenants)) as served:
 
@@ -113,24 +128,22 @@ def test_the_public_gets_a_word_and_an_api_key_everything(marked: str) -> None:
         read = Reader(page)
         assert status == 200 and read.text["verdict"] == "Marked"
         assert "token" not in read.text["answer"] and ("span", {"class": "p2"}) not in read.tags
-        assert not any(c.isdigit() for c in read.text["answer"]) and post()[0] == 400
+        assert re.findall("[0-9,]+", read.text["answer"].replace(", ", " ")) == ["1,000"] and post()[0] == 400
         assert post(text=marked)[1].count("No mark found</h2>") == 1
         status, page = post(text=marked, key=" one ")
         assert status == 200 and "<dd>k1</dd>" in page and "corrected for 2 keys" in page and "p-value" in page
         status, page = post(text=marked, key="stranger")
-        assert status == 401 and "The API key is missing or unknown" in page and "stranger" not in page
+        assert status == 401 and "The API key is unknown" in page and "stranger" not in page
         for _ in range(9):
             status, page = post(text=public)
-        assert "I have an API key" in page
-        assert status == 429 and "Rate limit for requests without an API key" in page and public[:20] in page
+        assert status == 429 and "I have an API key" in page and "Too many texts are" in page and public[:20] in page
 
 
 def test_bad_forms_are_refused_on_the_page(one: Running) -> None:
     for body, headers, status, said in (
-        ("text=", {}, 400, "Text must be 1 to 100000 characters"), ("", {}, 400, "Text must be"),
-        (urlencode({"text": "x" * 100_001}), {}, 400, "Text must be"), ("text=%ed%a0%80", {}, 400, "could not be read"),
-        ("&".join(f"a{n}=1" for n in range(9)), {}, 400, "could not be read"),
-        (b"text=\xff", {}, 400, "could not be read"),
+        ("text=", {}, 400, "The text must have 1 to 100,000 characters"), ("", {}, 400, "must have"),
+        (urlencode({"text": "x" * 100_001}), {}, 400, "must have"), ("text=%ed%a0%80", {}, 400, "could not be read"),
+        ("&".join(f"a{n}=1" for n in range(9)), {}, 400, "not be read"), (b"text=\xff", {}, 400, "not be read"),
         ('{"text": "x"}', {"content_type": "application/json"}, 400, "could not be read"),
         ("text=x", {"sec_fetch_site": "cross-site"}, 403, "came from another site"),
     ):  # fmt: skip
