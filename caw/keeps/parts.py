@@ -1,4 +1,4 @@
-"""Content of a text, in order: numbers, names, code, addresses, comparisons, negations and stated answers.
+"""Content of a text, in order: numbers, equations, names, code, addresses, comparisons, negations and stated answers.
 
 Words are read in English only. Digits of every script and Chinese numerals are numbers; a name needs a capital letter.
 """
@@ -6,7 +6,17 @@ Words are read in English only. Digits of every script and Chinese numerals are 
 import re
 from collections.abc import Collection, Iterator
 
-from caw.keeps.equations import BESIDE, BOUND, NUMBER_WORDS, OPPOSITES, SIDE, TITLES, addresses_of
+from caw.keeps.equations import (
+    BESIDE,
+    BOUND,
+    NUMBER_WORDS,
+    OPPOSITES,
+    SIDE,
+    TITLES,
+    Tokens,
+    addresses_of,
+    equations_of,
+)
 
 # "second" is mostly no number
 WORDS = (
@@ -42,8 +52,8 @@ def names_in(text: str) -> set[str]:
     return {word for word, begins in _capitalised(text) if not begins}
 
 
-def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return the numbers, names, code, addresses, comparisons, negations and answers of a text, each in its order.
+def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str | Tokens, ...], ...]:
+    """Return numbers, names, code, addresses, comparisons, negations, answers and equations of a text, each in order.
 
     names: words that are names even where they begin a sentence. Numbers are without thousands separators and currency
     signs; number words are numbers. Code is what stands in fenced blocks and between backticks, word for word. All
@@ -57,6 +67,7 @@ def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str, ...],
         tuple(re.sub(r"[\s.]", "", each.lower()) for each in TURNED.findall(text)),
         tuple("not" for _ in NEGATION.finditer(text)),
         tuple(" ".join(words.lower().split()) for words in ANSWER.findall(text)),
+        equations_of(text),
     )
 
 
