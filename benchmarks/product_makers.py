@@ -166,7 +166,7 @@ def anchors(data: Data) -> Iterator[Maker]:
             return torch._scaled_mm(x8[rows], weight, scale, scale, out_dtype=torch.bfloat16)
 
         yield Maker("torch._scaled_mm, fp8 inputs", None, make, exact=False)
-    if wanted.form is INT4:
+    if wanted.form is INT4 and shape[0] % 16 == 0:  # what torch packs
         x16 = data.x.to(torch.bfloat16)
         scales = torch.ones(wanted.size // 32, shape[0], 2, dtype=torch.bfloat16, device=data.x.device)
         sixteenths = [

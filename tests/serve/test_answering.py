@@ -352,7 +352,7 @@ def test_what_nobody_expects_keeps_its_traceback(caplog: pytest.LogCaptureFixtur
     ("//v1/chat/completions", "/v1/chat/completions"), ("/v1/chat/completions/", "/v1/chat/completions"),
     ("/v1/v1/completions", "/v1/completions"), ("/chat/completions", "/v1/chat/completions"),
     ("/api/v1/detect", "/v1/detect"),
-    ("/v1/responses", "/, /health, /metrics"), ("/v1", "/, /health, /metrics"),
+    ("/v1/responses", "/v1/chat/completions"), ("/v1", "/, /.well-known/watermark.json, /health, /metrics"),
 ])  # fmt: skip
 def test_an_unknown_path_is_answered_with_the_one_that_is_meant(served: Running, path: str, meant: str) -> None:
     status, answer = post(served.port, b"{}", path)
