@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from serve.serving import running
 from tiny import tiny_model, tiny_tokenizer
 
 from caw.detection.edits import WordD
-from caw.registry import Registry, open_registry, tables
+from caw.registry import Registry, open_registry, sketches, tables
 from caw.registry.audit import export_lines
 from caw.registry.master_key import MasterKeys, new_master_key
 from caw.registry.sketches import FEWEST, sketch_of
@@ -20,6 +21,12 @@ from caw.registry.sketches import FEWEST, sketch_of
 WORDS = [
     f"{one}{two}{end}" for one in ("ba", "de", "ki", "lo", "mu") for two in "nrst" for end in ("a", "el", "or", "um")
 ]
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key, for under one of fifty half a text does not find its receipt."""
+    monkeypatch.setattr(sketches, "secrets", SimpleNamespace(token_bytes=lambda count: bytes(range(count))))
 
 
 def text(seed: int, count: int = 200) -> str:
