@@ -110,10 +110,10 @@ def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
 
     if not is_gguf(source) and not ops.missing_extension():
         folder, local = folder_or_hub_id(name)
-        dtype = stored_half(folder) if local else "auto"
-        if dtype is not None:
-            model, tokenizer = _load_dense(name, source, dtype, own)
-            if can_keep(model) and stored_half(folder) == model.dtype:  # a hub's files are here now
+        stored = stored_half(folder) if local else None
+        if stored is not None or not local:
+            model, tokenizer = _load_dense(name, source, stored or "auto", own)
+            if can_keep(model) and (stored or stored_half(folder)) == model.dtype:  # a hub's files are here now
                 model.save_pretrained = _refuse_saving
                 return keep_halves(model), tokenizer
     return _load_dense(name, source, torch.float32, own)
