@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
 import time
@@ -112,11 +113,12 @@ Asker = Annotated[Tenant | None, Depends(_asker)]
 
 def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Add the path that tests texts, and the one that describes their mark."""
-    described = encoded(describe(service.planned))
+    # once it is asked for, in a thread: the digest of a large vocabulary takes longer than a step
+    described = functools.cache(lambda: encoded(describe(service.planned)))
 
     @app.get(PATH)
-    async def description() -> Response:
-        return Response(described, media_type="application/json")
+    def description() -> Response:
+        return Response(described(), media_type="application/json")
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
