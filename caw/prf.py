@@ -79,9 +79,7 @@ def token_word(key: Key, state: Words, token: Any) -> Any:
 
 
 def context_words(key: Key, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing), int64 [..., N]; keys [...,
-    1].
-    """
+    """Return words int64 [..., N] of tokens [..., N] under contexts [..., W] (int64, -1 = missing); keys [..., 1]."""
     return token_word(key, absorb_context(key, [c[..., None] for c in columns(contexts)]), tokens)
 
 

@@ -143,9 +143,7 @@ def permutation_contains(seeds: np.ndarray, tokens: np.ndarray, vocab_size: int,
 
 
 def generator_words(seeds: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """The 32-bit number indices[i] of the generator that seeds[i] starts, int64 [N]; torch.rand(n)[t] = (word t &
-    0xFFFFFF) / 2^24.
-    """
+    """Word indices[i] of seeds[i]'s generator, int64 [N]; torch.rand(n)[t] = (word t & 0xFFFFFF) / 2^24."""
     if not library():
         return generator_words_ref(seeds, indices)
     words = np.empty(len(indices), np.int64)

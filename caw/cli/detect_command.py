@@ -337,9 +337,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
 
 
 def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item], int]:
-    """Read the items of exactly one source: FILE, --text or input files. Also return the number of bad lines, each
-    reported.
-    """
+    """Read the items of exactly one of FILE, --text and the input files. Also return how many bad lines it reported."""
     sources, field, files = texts.sources, texts.field, texts.file or []
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
@@ -378,9 +376,7 @@ def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item
 
 
 def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:
-    """Report texts whose lines say that they have another mark than is tested, or another key, which may be meant;
-    return how many have another mark.
-    """
+    """Report texts whose lines name another key or mark than is tested; return how many have another mark."""
     made = [item.made for item in items]
     count, said = unread(made, marks)
     for remark in filter(None, (said, of_other_keys(made, marks))):

@@ -52,9 +52,7 @@ class Receipts:
         self._check_subkeys(mark)
 
     def mark_among(self, marks: Mapping[str, Signature]) -> Signature:
-        """Return the watermark, among several by key id, that these receipts were tested for. Raise ValueError if there
-        is none.
-        """
+        """Return the watermark, among several by key id, of these receipts. Raise ValueError if there is none."""
         mark = marks.get(self.any.key_id)
         if mark is None or mark.name != self.any.watermark:
             raise ValueError(
@@ -146,9 +144,7 @@ class Receipts:
 
 
 def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[Receipts, list[Item]]], int]:
-    """Assign each text to the file that has its receipt. Also return how many have none (each reported; an error for a
-    single text).
-    """
+    """Assign each text to the file with its receipt. Also return how many have none (reported; a single one raises)."""
     from caw.detectable.receipts import text_digest
 
     found = [(each, list[Item]()) for each in told]
@@ -177,9 +173,7 @@ def repeat(
     told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Signature], tokenizer: Any, prefix: str,
     given: dict[str, Any], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """Repeat the tests of the receipts, each text under its own key, and print the results. Return how many texts have
-    no receipt or differ from it.
-    """
+    """Repeat the tests of receipts, print the results, and return how many texts have no receipt or differ from it."""
     from caw.detection import Detector
 
     found, strangers = owners(items, told)
@@ -198,10 +192,7 @@ def repeat(
 
 
 def read_receipts(source: str) -> Receipts:
-    """Read the receipts of a file, one a line.
-
-    Raises OSError, or ValueError in one sentence if there is none or if they record different kinds of test.
-    """
+    """Read a file's receipts, one a line. OSError, or ValueError for none and for different kinds of test."""
     first, *others = read_tests(source)
     for other in others:
         name = next(name for name in SAME if getattr(first.any, name) != getattr(other.any, name))
@@ -242,10 +233,7 @@ def read_tests(source: str) -> list[Receipts]:
 
 
 def _objects(source: str, skipped: list[str]) -> Iterator[tuple[str, Any]]:
-    """Return each candidate object with its position: a line, or the field "receipt" of a line.
-
-    skipped: receives the error of each line without an object.
-    """
+    """Return each candidate object (a line, or its "receipt") with its position. skipped: receives the errors."""
     with open_input(source) as stream:
         for row in read_rows(stream, unique=False):  # servers write two lines of each text
             where = f"{name_of(source)}, line {row.number}"

@@ -1,6 +1,4 @@
-"""`caw detect --registry`: test texts under all keys of a registry, including retired ones. Each key stores its own
-watermark.
-"""
+"""`caw detect --registry`: test texts under all keys of a registry; each key stores its own watermark."""
 
 from __future__ import annotations
 

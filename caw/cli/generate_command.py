@@ -94,9 +94,7 @@ def sampling_settings(sampling: str, model: str, given: dict[str, Any]) -> dict[
 
 
 def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
-    """Raise ValueError for options of sampling that have no effect, because texts are greedy. given: by setting name,
-    None = not given.
-    """
+    """Raise ValueError for options of sampling (given, None = not given) that greedy texts make useless."""
     for name in DRAWING[1:]:
         if not settings.do_sample and given[name] is not None and name in settings.applied():
             option = f"--{name.replace('_', '-')}"
@@ -221,10 +219,7 @@ def generate(
 
 
 def _make(out: Output, run: RunSettings, marking: str, loaded: Loaded, *, source: str | None) -> int:
-    """Load the model and write the missing texts. Return the number of prompts that failed.
-
-    marking: line to print first.
-    """
+    """Load the model, print `marking`, write the missing texts. Return the number of prompts that failed."""
     network, tokenizer = loaded.both
     run = replace(run, model_digest=loaded.model_digest)
     if out.checked is not None:

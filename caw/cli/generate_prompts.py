@@ -129,9 +129,7 @@ class RunSettings:
 
 
 def read_prompts(prompt: str | None, source: str | None, field: str, *, chat: bool) -> tuple[list[PromptEntry], int]:
-    """Read prompts from --prompt or --input. Also return the number of bad lines, each reported. chat: accept
-    conversations.
-    """
+    """Read prompts; chat: conversations too. Also return the number of bad lines, each reported."""
     if (prompt is None) == (source is None):
         raise ValueError(
             f"exactly one of --prompt and --input is required, got {'none' if prompt is None else 'both'}; give one"
@@ -174,10 +172,7 @@ def _where(source: str | None, line: int) -> str:
 def accept_entries(
     entries: Sequence[PromptEntry], model: Any, tokenizer: Any, run: RunSettings, *, source: str | None
 ) -> Accepted:
-    """Return the prompts that can be continued; report each of the others (an error if it is the only one).
-
-    source: the input file, None = a single prompt.
-    """
+    """Return the prompts that can be continued; report others (an error without a source: it is the only one)."""
     from caw.decoding.prompts import accept_prompts
     from caw.decoding.row_settings import RowSettings
     from caw.models.facts import ModelFacts
@@ -201,9 +196,7 @@ def accept_entries(
 
 @dataclass(frozen=True)
 class Output:
-    """The destination of lines. todo: prompts without a line. written: number of existing lines. checked: facts about
-    them.
-    """
+    """Where lines go. todo: prompts without a line. written: number of existing lines. checked: facts about them."""
 
     write: Callable[[dict[str, Any]], None]
     todo: list[PromptEntry]

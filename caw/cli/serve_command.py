@@ -62,9 +62,7 @@ def check_access(settings: ServerSettings, key: str | None) -> None:
 
 
 def check_registry(key: str | None, receipts: Path | None) -> str:
-    """Return a placeholder key for a server whose registry has the keys. Raises ValueError for options that a registry
-    replaces.
-    """
+    """Return a placeholder for the key that a registry has. ValueError for options that the registry replaces."""
     for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
         if given is not None:
             raise ValueError(f"a registry stores keys and receipts, got {option} as well; leave it out")

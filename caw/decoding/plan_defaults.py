@@ -169,9 +169,7 @@ def most_drafts(settings: Settings, why_not: str) -> int:
 
 
 def exact_rows(model: Any) -> bool:
-    """Tell whether all decoder layers run as this library's own, row-invariant operator, and no torch after them rounds
-    by the number of rows.
-    """
+    """Tell whether one row-invariant operator runs all decoder layers, with no torch behind that rounds by rows."""
     parts = ModelParts.of(model)
     about = ops.missing_extension(), parts.hooked(model)
     exact: bool | None = parts.known("exact_rows", about)

@@ -20,11 +20,7 @@ class NeedsError(ValueError):
 
 @dataclass(frozen=True)
 class Attacked:
-    """An attacked text.
-
-    text: the result. words: number of words before (for copy-paste: after). edited: how many of them the attack changed
-    or removed (for copy-paste: added).
-    """
+    """A text after an attack. words: before it (copy-paste: after it). edited: of them changed or removed (added)."""
 
     text: str
     edited: int
@@ -94,9 +90,7 @@ class RateAttack(Attack):
 
 
 def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
-    """Return how many of `words` words to change: rate * words, randomly rounded, so that short texts get it on
-    average.
-    """
+    """Return how many words to change: rate * words, randomly rounded so that short texts get it on average."""
     wanted = rate * words
     whole = math.floor(wanted + 1e-9)
     return whole + int(rng.random() < wanted - whole - 1e-9)
@@ -113,10 +107,7 @@ SENTENCE_MARKS = ".,;:!?"
 
 @dataclass(frozen=True)
 class WordD(RateAttack):
-    """Deletes this share of the words (parts between white space).
-
-    The marks .,;:!? after a deleted word stay, after the word before it. Line breaks stay.
-    """
+    """Deletes this share of the words (parts between white space); .,;:!? behind them and line breaks stay."""
 
     kind: ClassVar[str] = "word-d"
     stream: ClassVar[str] = "word-d"

@@ -64,9 +64,7 @@ class Reading:
 
     @property
     def gap(self) -> np.ndarray:
-        """Distance of each token's logit from the greatest, float64 [n] >= 0; that of the last recorded one if it is
-        not recorded.
-        """
+        """Distance of each token's logit from the greatest, float64 [n] >= 0; the last recorded one's if unknown."""
         last = np.isfinite(self.logits).sum(axis=1) - 1
         own = self.logits[np.arange(len(self.tokens)), np.minimum(self.rank, last)]
         return self.logits[:, 0].astype(np.float64) - own

@@ -77,9 +77,7 @@ def detect_subkeys(detector: Detector, ids: np.ndarray) -> DetectionResult:
 
 
 def _detect_parts(detector: Detector, ids: np.ndarray) -> DetectionResult:
-    """The result of one text int64 [n] of a watermark with several parts: that of its likeliest part, the first of
-    equal ones.
-    """
+    """The result of a text int64 [n] of a watermark with several parts: of its likeliest part, the first of equals."""
     parts = detector.watermark.parts
     level = alone(detector.fpr, len(parts))
     found = []

@@ -32,9 +32,7 @@ class Scored:
 def score_texts(
     watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in
-    order.
-    """
+    """Return (values float64, counted bool, repeated bool, owner int64), all [N], of all texts' tokens in order."""
     owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     values, evidence, eligible = score_stream(watermark, texts, mode)
     counted = eligible if evidence is None else eligible & first_occurrences(owner, evidence, eligible)

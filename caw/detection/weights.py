@@ -97,10 +97,7 @@ class TokenWeights(TextWeights):
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> "TokenWeights":
-        """Load a shipped table by name ("smollm2-135m"), or any file written by `save`.
-
-        Raises TypeError, FileNotFoundError or ValueError in one sentence.
-        """
+        """Load a shipped table ("smollm2-135m") or a file of `save`. TypeError, FileNotFoundError or ValueError."""
         if not isinstance(name_or_path, (str, Path)):
             raise TypeError(
                 f"weights must be TokenWeights, a name or a file, got {type(name_or_path).__name__}; leave them out"

@@ -1,6 +1,4 @@
-"""The evaluator network: three fully connected layers, inputs -> h -> h -> 1, sigmoid (paper, appendix "Details of
-Watermark Capacity Evaluator"). Everything in its file is checked before a network is built.
-"""
+"""The evaluator: three fully connected layers, inputs -> h -> h -> 1, sigmoid. Its file is checked before use."""
 
 from __future__ import annotations
 

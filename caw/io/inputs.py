@@ -29,9 +29,7 @@ def open_input(source: StrPath) -> Iterator[Any]:
 
 
 def line_count(source: StrPath) -> int | None:
-    """Return the number of lines of a file; None for stdin and anything but a regular file, which can be read only
-    once.
-    """
+    """Return the number of lines of a file; None for stdin and others that can be read only once."""
     if source == "-" or not os.path.isfile(source):
         return None
     with open(source, "rb") as file:

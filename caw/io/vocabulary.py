@@ -33,9 +33,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> Vocabulary:
-        """Return the vocabulary of a transformers tokenizer, up to its last unreserved token. TypeError for anything
-        else.
-        """
+        """Return the vocabulary of transformers' tokenizer, to its last unreserved token. TypeError for others."""
         return cls._first(tokenizer, None)
 
     @classmethod

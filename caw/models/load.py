@@ -55,9 +55,7 @@ def load_model(
 
 
 def load_for_command(name: str | Path, device: str, dtype: str, quantization: str | None) -> tuple[Any, Any]:
-    """`load_model` for a command, whose first word waits for it: of our own modules (`llamas`) on a CPU, if these
-    compute the model and an earlier start wrote its settings (`CAW_CACHE`).
-    """
+    """`load_model` for a command that waits: of our own modules (`llamas`) on a CPU where they compute the model."""
     return _load(name, device, dtype, quantization, own=True)
 
 

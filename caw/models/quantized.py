@@ -63,10 +63,7 @@ class HalfLinear(QuantizedLinear):
 
 
 class HalfEmbedding(_Packed):
-    """Replaces torch.nn.Embedding, with a weight in float16 or bfloat16: ids [...] -> float32 [..., inputs].
-
-    scale: factor of the rows, as in Gemma.
-    """
+    """torch.nn.Embedding with a 16-bit weight: ids [...] -> float32 [..., inputs]. scale: the rows' factor (Gemma)."""
 
     def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, scale: float = 1.0) -> None:
         super().__init__(packed, outputs, inputs)

@@ -33,9 +33,7 @@ def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
 
 
 def read_again(folder: Path, dtype: Any) -> tuple[Any, Any] | None:
-    """Return model and tokenizer of a folder that was remembered; None if it was not, or has not these weights in one
-    file: several take longer to read than transformers to import.
-    """
+    """Return model and tokenizer of a remembered folder; None for others and for several files, which take longer."""
     with contextlib.suppress(OSError, SafetensorError):  # transformers says what is wrong
         place = _place(folder, dtype)
         if (listed(place) or {}).get("backend_alone"):

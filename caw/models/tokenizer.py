@@ -83,9 +83,7 @@ class FastTokenizer:
         return_offsets_mapping: bool = False,
         verbose: bool = True,
     ) -> dict[str, Any]:
-        """Return lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of each of
-        several.
-        """
+        """Return lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of several."""
         several = not isinstance(text, str)
         found = self._backend.encode_batch(list(text) if several else [text], add_special_tokens=add_special_tokens)
         encoded: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}

@@ -164,9 +164,7 @@ class Marks:
         return self.main if self.race is None or not sampling.races else self.race
 
     def under(self, key: Any, sampling: Sampling) -> Mark | None:
-        """Return what marks a text under a key of its own, None = the caller's; None if `main` marks all texts, which a
-        decoder has under each key.
-        """
+        """Return what marks a text under its own key (None = the caller's); None if `main` marks all texts."""
         if self.race is None:
             return None
         given = self.given if key is None else self.given.with_key(key)

@@ -54,9 +54,7 @@ def said_of(watermark: Signature) -> dict[str, Any]:
 
 
 def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Signature:
-    """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
-    else.
-    """
+    """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for another."""
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 

@@ -46,18 +46,12 @@ def unpacked(sets: torch.Tensor, known: int, vocab_size: int) -> torch.Tensor:
 
 
 def draws_on_device(seeds: torch.Tensor) -> bool:
-    """Return whether lists are drawn on the seeds' own device, a GPU with the CUDA extension. Nothing is cached
-    there.
-    """
+    """Return whether lists are drawn, and never cached, on the seeds' own device: a GPU with the CUDA extension."""
     return seeds.is_cuda and ops.has_kernel("permutation_contains", "cuda")
 
 
 class PermutationLists:
-    """Membership in the lists of one (vocab_size, size). Mutates only its own cache.
-
-    Args:
-        vocab_size: V. size: entries of a list. keep: whether to cache lists; not worth it if each is used once.
-    """
+    """Membership in the lists of one (V, size). keep: whether to cache them, which only repeated use pays for."""
 
     def __init__(self, vocab_size: int, size: int, keep: bool = True) -> None:
         self.vocab_size, self.size = vocab_size, size
@@ -66,10 +60,7 @@ class PermutationLists:
         self.known: dict[int, np.ndarray] = {}
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return whether tokens (int64, any shape, >= 0) are in the lists of seeds (int64, same shape), as bool.
-
-        Tokens >= V are in no list.
-        """
+        """Return bool: whether tokens int64 >= 0 are in the lists of seeds (same shape). Tokens >= V are in none."""
         if not isinstance(seeds, np.ndarray):
             drawn = DrawnLists(self.vocab_size, self.size)
             if draws_on_device(seeds):
