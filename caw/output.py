@@ -148,7 +148,6 @@ class GenerationOutput:
 
     @property
     def num_tokens(self) -> int:
-        """Number of new tokens of all prompts."""
         return sum(len(s) for s in self.sequences)
 
     @property

@@ -73,7 +73,6 @@ def check_modes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def call_of(mode: str, inputs: ModeInputs) -> Call:
-    """Return the call that generates in this mode."""
     if mode in OTHERS:
         return theirs(inputs, mode)
     watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), inputs)

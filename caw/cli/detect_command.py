@@ -251,7 +251,6 @@ def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, report
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Signature]:
-    """Return the watermarks to test for, by name."""
     if config is not None:
         given = [opt.as_typed(option) for option, value in options.items() if value is not None]
         if given:
@@ -281,7 +280,6 @@ def _check(task: Task, null: str | None, power: str | None) -> None:
 
 
 def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None) -> Task:
-    """Return the task with the model's weights, and its tokenizer."""
     weights = reads.load([d.watermark for d in task.detectors.values()])
     if told is not None:
         told.check_weights(weights, f"{reader.MODEL}{reads.model}")

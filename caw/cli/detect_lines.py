@@ -115,7 +115,6 @@ def _watermark_of(made: Made, marks: Sequence[Signature]) -> Signature | None:
 
 
 def _reads(test: Signature, part: Signature) -> bool:
-    """Whether a test for one watermark reads texts of another."""
     from caw.watermarks.names import said_of
 
     one, other = ({n: v for n, v in said_of(each).items() if n not in UNREAD} for each in (test, part))
@@ -137,7 +136,6 @@ def _read(mark: Signature) -> dict[str, Any]:
 
 
 def _options(mark: Signature) -> str:
-    """Return the options of `caw detect` for a watermark."""
     name, usual = mark.name, type(mark)(1)
     given = [f"--watermark {name}"]
     for option, argument in WATERMARK_OPTIONS[name].items():

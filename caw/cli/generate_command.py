@@ -240,7 +240,6 @@ class Loaded:
 
     @cached_property
     def both(self) -> tuple[Any, Any]:
-        """Model and tokenizer."""
         with doing(f"loading {self.name}"):
             return self.place.load(self.name, self.device)
 

@@ -41,7 +41,6 @@ POLICY_OPTIONS = {name: entry.parameters for name, entry in POLICIES.items()}
 
 
 def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
-    """An option in the help panel with this title."""
     return typer.Option(*names, help=text, rich_help_panel=title, **settings)
 
 

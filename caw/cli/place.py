@@ -37,7 +37,6 @@ class Place:
         return device
 
     def load(self, model: str, device: str) -> tuple[Any, Any]:
-        """Return model and tokenizer."""
         from caw.models.load import load_for_command
 
         return load_for_command(model, device=device, dtype=self.dtype, quantization=self.quantization)

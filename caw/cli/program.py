@@ -39,7 +39,6 @@ class LazyCommand:
         return " ".join((ast.get_docstring(command) or "").split("\n\n")[0].split())
 
     def load(self, name: str) -> Any:
-        """Import the module and return the command."""
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
         function = getattr(importlib.import_module(self.module), self.function)
         alone.command(name, cls=getattr(function, "kind", TyperCommand))(function)

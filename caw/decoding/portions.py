@@ -142,7 +142,6 @@ class Portions:
         self.stepped(time.perf_counter() - before)
 
     def stepped(self, seconds: float) -> None:
-        """Record what a step took."""
         self.since = 0
         self.steps.append(seconds)
 
@@ -154,7 +153,6 @@ class Portions:
         self.took(sum(map(len, set(map(tuple, prompts)))), time.perf_counter() - before)
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Record what reading took."""
         self.since += tokens
         if tokens >= LEAST:
             self.token += (WEIGHT if self.token else 1.0) * (seconds / tokens - self.token)

@@ -78,7 +78,6 @@ class Accepted:
 
     @property
     def ids(self) -> list[Sequence[int]]:
-        """Token ids of each prompt."""
         return [request.ids for request in self.requests]
 
 

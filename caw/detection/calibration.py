@@ -114,7 +114,6 @@ class Calibration:
         return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
         about = {"version": VERSION, "features": NAMES, **asdict(self)}
         write_text(Path(path), json.dumps(about, indent=1) + "\n")
 

@@ -181,7 +181,6 @@ class Detector:
         return [t[len(start) :] if np.array_equal(t[: len(start)], start) else t for t in ids]
 
     def clean(self, text: str) -> str:
-        """Return the text to tokenise."""
         text = normalize_text(text, self.normalize)
         return trim_prefix(text, normalize_text(self.prefix, self.normalize)) if isinstance(self.prefix, str) else text
 

@@ -69,7 +69,6 @@ class Attack(ABC):
         return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
 
     def describe(self) -> dict[str, Any]:
-        """Return the parameters, for attacks.json."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
 

@@ -24,7 +24,6 @@ def repeats_mostly(tokens: int, repeated: int, window: int) -> bool:
 
 
 def repetition(tokens: int, repeated: int) -> str:
-    """Say that a text is mostly repetition."""
     return f"mostly repetition: {repeated} of its {tokens} tokens repeat earlier text, which counts once"
 
 

@@ -141,7 +141,6 @@ def _check_provenance(provenance: Any) -> None:
 
 
 def shipped() -> list[str]:
-    """Return the names of the shipped tables."""
     return sorted(p.stem for p in FOLDER.glob("*.safetensors"))
 
 

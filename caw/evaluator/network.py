@@ -179,7 +179,6 @@ class Evaluator(torch.nn.Module):
         return other
 
     def _with(self, table: torch.Tensor | None, vocabulary: Vocabulary | None) -> Evaluator:
-        """Return the same network with other token classes."""
         other = Evaluator(self.spec, self.hidden, self.provenance, table, vocabulary, self.universal)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
         other.load_state_dict(tensors, strict=False)

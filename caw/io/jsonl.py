@@ -134,7 +134,6 @@ def _whole(line: dict[str, Any]) -> Any:
 
 
 def line_id(line: dict[str, Any]) -> Any:
-    """Return the name of a line in most files."""
     return line.get("id")
 
 

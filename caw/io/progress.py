@@ -43,7 +43,6 @@ _voice: ContextVar[_Voice] = ContextVar("caw_progress", default=LOUD)
 
 @contextlib.contextmanager
 def silent(on: bool = True) -> Iterator[None]:
-    """Show no progress inside the block."""
     token = _voice.set(replace(_voice.get(), silent=on or _voice.get().silent))
     try:
         yield

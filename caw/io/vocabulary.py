@@ -48,7 +48,6 @@ class Vocabulary:
         return cls(tokens, digest)
 
     def as_text(self) -> str:
-        """Return the text for a file's metadata."""
         return json.dumps([self.tokens, self.digest])
 
     def agrees(self, tokenizer: Any) -> bool:
@@ -88,5 +87,4 @@ class Vocabulary:
 
 
 def names_tokens(tokenizer: Any) -> bool:
-    """Return whether a tokenizer names its tokens."""
     return callable(getattr(tokenizer, "convert_ids_to_tokens", None)) and hasattr(tokenizer, "__len__")

@@ -40,7 +40,6 @@ class PackedLinear(torch.nn.Module):
 
     @property
     def form(self) -> Format:
-        """The format of its weights."""
         return BY_DTYPE[self.packed.dtype]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,6 @@ class HalfEmbedding(_Packed):
         self.scale = scale
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of these ids as stored."""
         return torch.nn.functional.embedding(ids, self.packed).float()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -83,7 +82,6 @@ class QuantizedEmbedding(HalfEmbedding):
     """Replaces torch.nn.Embedding: ids [...] -> float32 [..., inputs], the dequantized rows."""
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the dequantized rows of these ids."""
         return ops.unpack_rows(self.packed, ids.reshape(-1), self.inputs).view(*ids.shape, self.inputs)
 
 

@@ -104,7 +104,6 @@ class FastTokenizer:
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def batch_decode(self, sequences: Sequence[Sequence[int]], **settings: Any) -> list[str]:
-        """`decode` of each."""
         return [self.decode(ids, **settings) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
@@ -112,7 +111,6 @@ class FastTokenizer:
         return [self._backend.id_to_token(token) for token in ids]
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the id of each token."""
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
     def __len__(self) -> int:

@@ -70,12 +70,10 @@ class Recommended(Signature):
 
     @cached_property
     def drawn(self) -> EXP:
-        """The watermark of texts that are drawn."""
         return EXP(derive_key(self.secret, DRAWN), strength="scale", context_width=RECOMMENDED_WIDTH)
 
     @cached_property
     def greedy(self) -> KGW:
-        """The watermark of greedy texts."""
         return KGW(self.secret)
 
     def of(self, sampling: Sampling, level: float | None = None) -> Mark:

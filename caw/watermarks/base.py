@@ -217,7 +217,6 @@ class Signature(ABC):
 
     @property
     def code(self) -> PayloadCode | None:
-        """The code of the payload, or None."""
         return None
 
 

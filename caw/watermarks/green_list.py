@@ -128,7 +128,6 @@ class GreenScheme(Scheme):
         """As `GreenList.green_vocabulary`."""
 
     def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
-        """As `GreenList.green_wanted`."""
         return self.green_vocabulary(context, vocab_size)
 
     def likeliest_green(

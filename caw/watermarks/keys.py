@@ -19,7 +19,6 @@ def derive_key(key: int, domain: bytes) -> int:
 
 
 def signed(key: int) -> int:
-    """Return the same 64 bits as torch's int64."""
     return key - (key >> 63 << 64)
 
 

@@ -30,7 +30,6 @@ WATERMARKS = {
 
 
 def watermark_class(name: str) -> type[Signature]:
-    """Return the class of a name in WATERMARKS."""
     entry = WATERMARKS[name]
     found: type[Signature] = getattr(importlib.import_module(entry.module), entry.class_name)
     return found

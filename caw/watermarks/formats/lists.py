@@ -28,7 +28,6 @@ class DrawnLists:
         self.vocab_size, self.size = vocab_size, size
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """As `PermutationLists.contains`."""
         flat, ids = seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous()
         return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
 

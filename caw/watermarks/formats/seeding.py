@@ -87,12 +87,10 @@ def fixed_table(key: int, vocab_size: int) -> np.ndarray:
 
 
 def keyed_table(key: int, vocab_size: int) -> np.ndarray:
-    """Return transformers' table."""
     return permutation_table(key & MASK, TABLE_SIZE)
 
 
 def vocabulary_table(key: int, vocab_size: int) -> np.ndarray:
-    """Return MarkLLM's table."""
     return permutation_table(key & MASK, vocab_size)
 
 
