@@ -116,10 +116,7 @@ def reweight_ladder(
     delta: float,
     max_strength: float,
 ) -> Ladder:
-    """Build the two rungs: the most likely token and the most likely green one, both [B] (green == original: one rung).
-
-    `green` < 0: no green token is within reach.
-    """
+    """Build two rungs [B]: the likeliest token and the likeliest green one (equal: one rung; < 0: none in reach)."""
     two = torch.stack([original, torch.where(green >= 0, green, original)], dim=1)
     needs = torch.stack([original_logit, torch.where(green >= 0, green_logit, original_logit)], dim=1).float()
     limit = torch.full_like(original_logit, max_strength, dtype=torch.float32)
@@ -284,10 +281,7 @@ def race_ladder_ref(
 
 
 def layer_ladder(winners: torch.Tensor, full: float) -> Ladder:
-    """Build rungs where the winner changes: winners int64 [B, M + 1] after 0, 1, ..., M of `full` layers.
-
-    A token that wins again after another one gets a rung of its own.
-    """
+    """Build rungs where winners int64 [B, M + 1] after 0, ..., M of `full` layers change; a token may have several."""
     layers = torch.arange(winners.shape[1], dtype=torch.float32, device=winners.device).expand(winners.shape)
     changes = torch.ones_like(winners, dtype=torch.bool)
     changes[:, 1:] = winners[:, 1:] != winners[:, :-1]

@@ -57,10 +57,7 @@ def key_halves(key: Key) -> tuple[Any, Any]:
 
 
 def absorb_context(key: Key, context: Sequence[Any]) -> Words:
-    """Return the state after the context tokens, oldest first; `context` holds one entry (scalar or array) per token.
-
-    A tensor of keys has to broadcast against the entries.
-    """
+    """Return the state after context tokens, oldest first, a scalar or array each; tensor keys broadcast with them."""
     key_lo, key_hi = key_halves(key)
     state: Words = (CONTEXT_DOMAIN, len(context), 0, 0)
     for offset in range(0, len(context), 4):

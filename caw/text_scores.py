@@ -1,7 +1,4 @@
-"""What the tokens of texts score, in arrays: by `caw._plain`, a C library without torch, or NumPy where it is missing.
-
-The numbers are those of the operators of the same names (`caw.ops`), which are compiled from the same sources.
-"""
+"""What tokens of texts score: by `caw._plain`, or NumPy, with the numbers of the operators of the same names."""
 
 from __future__ import annotations
 

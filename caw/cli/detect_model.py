@@ -98,10 +98,7 @@ class ReaderSettings:
     def as_told(
         self, items: list[Item], marks: Sequence[Signature], *, alike: bool
     ) -> tuple[ReaderSettings, list[Item]]:
-        """Return settings and texts with how the texts were drawn, where their lines say it and no option does.
-
-        alike: whether all texts are read in one way.
-        """
+        """Return settings and texts with how those were drawn, where lines say it and no option does. alike: all so."""
         steered = self.policy is not None or any(value is not None for value in self.of_policy.values())
         if steered or self.calibration is not None or any(value is not None for value in self.drawn.values()):
             return self, items

@@ -71,11 +71,7 @@ class Receipts:
             )
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the detector settings of the receipts. Options that were given (None = not given) must agree with
-        them.
-
-        Raises ValueError for a different setting, OSError or ValueError if the weights are not those of the receipts.
-        """
+        """Return the receipts' detector settings. ValueError or OSError where given ones (not None) are others."""
         told = {"fpr": self.any.level, **self.any.test}
         for name, value in given.items():
             if value not in (None, told.get(name)) and name != "weights":
@@ -117,11 +113,7 @@ class Receipts:
             )
 
     def confirms(self, item: Item, result: Any, *, single: bool) -> bool:
-        """Compare the result's p-value with the text's receipt and report a difference. Weights from a model may differ
-        by rounding.
-
-        single: whether the text does not come from a line.
-        """
+        """Tell whether a text's p-value is its receipt's (a model's weights may round), and report a difference."""
         from caw.detectable.receipts import text_digest
 
         if self.any.weights is not None and model_of(self.any.weights["name"]) is not None:
@@ -203,10 +195,7 @@ def read_receipts(source: str) -> Receipts:
 
 
 def read_tests(source: str) -> list[Receipts]:
-    """Read the receipts of a file, grouped by kind of test. Lines that are not receipts are reported and skipped.
-
-    Raises OSError, or ValueError in one sentence if there is none.
-    """
+    """Read a file's receipts by kind of test; report and skip other lines. OSError, or ValueError for none."""
     from caw.detectable.receipts import Receipt
 
     found: dict[str, dict[str, Receipt]] = {}

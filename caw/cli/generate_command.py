@@ -58,10 +58,7 @@ COMMON = (
 def check_detectable(
     settings: Settings, mark: Signature | None, family: Signature | None, policy: Policy, weights: str | None
 ) -> TokenWeights | None:
-    """Reject, before a model is loaded, texts that could never be detected. Return the token weights to test with.
-
-    family: of the mark, the one that the texts get.
-    """
+    """Reject, before loading, texts that could never be detected. Return the weights to test `family` with."""
     from caw.detectable.efforts import check_early
     from caw.detection import TokenWeights
 
@@ -78,10 +75,7 @@ def check_detectable(
 
 
 def sampling_settings(sampling: str, model: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of `Settings`: the options that were given, otherwise the defaults of `--sampling`.
-
-    given: by setting name, None = not given. A line on stderr shows what comes from the model's config.
-    """
+    """Return arguments of `Settings`: options given (not None), others by `--sampling`, said on stderr."""
     require_choice("--sampling", sampling, SAMPLINGS, "plain")
     found = {name: value for name, value in given.items() if value is not None}
     if sampling == "model":

@@ -36,10 +36,7 @@ MESSAGES = "messages"  # field of a line that is a conversation
 
 @dataclass(frozen=True)
 class PromptEntry:
-    """One prompt to continue: its input line, the id of its output line, and its text or messages.
-
-    occurrence: number of equal prompts before it in the input; None if that is counted when prompts are accepted.
-    """
+    """A prompt and its line. occurrence: equal prompts before it, None if counted when prompts are accepted."""
 
     number: int
     id: RowId
@@ -49,10 +46,7 @@ class PromptEntry:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything about a run except its prompts. `label` goes into every output line and must not change on resume.
-
-    numbers: the model's numeric formats. model_digest: of the model, "" until it is loaded.
-    """
+    """A run except its prompts; `label`, in each line, must not change on resume. model_digest: "" until loaded."""
 
     model: str
     watermark: Signature | None
@@ -214,10 +208,7 @@ def open_output(
     resume: bool = False,
     remake: bool = False,
 ) -> Iterator[Output]:
-    """Open the output; a complete file is sorted into input order. digest, remake: see `settle`.
-
-    Raises ValueError if the lines of a resumed file were made with other settings, or answer other prompts.
-    """
+    """Open the output; sort it when complete. digest, remake: see `settle`. ValueError for other settings, prompts."""
     if remake and not resume:
         raise ValueError("--remake requires --resume; add it")
     if path is None:
@@ -243,10 +234,7 @@ def generate_lines(
     *,
     source: str | None,
 ) -> int:
-    """Generate the text of every accepted prompt and write it as soon as it is finished. Ctrl-C exits with code 130.
-
-    Returns the number of failures (each reported; an error if it is the only prompt).
-    """
+    """Write each prompt's text when it is finished. Return the number of failures, reported; a lone prompt's raises."""
     from caw.decoding.prompts import PromptWarning, prompt_digest
     from caw.detectable.attempts import UndetectedError
     from caw.entrance import stream_results

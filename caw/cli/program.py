@@ -80,10 +80,7 @@ class CommandGroup:
 
 
 def installed_groups() -> dict[str, CommandGroup]:
-    """Return the groups of other installed packages, which entry points `caw.commands` name; "" needs no word.
-
-    A package whose commands cannot be imported is named, and takes no other command along.
-    """
+    """Return groups that other packages' entry points name ("" needs no word). One that fails is named and left out."""
     groups: dict[str, CommandGroup] = {}
     for point in entry_points(group=ENTRY_POINTS):
         try:

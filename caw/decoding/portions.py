@@ -39,10 +39,7 @@ def may_portion(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class OpenPrompt:
-    """A prompt that is being read: its ids, and how many of them are in the cache, in the row of the first text.
-
-    texts: those that begin with it, each by its row, its number and its request.
-    """
+    """A prompt that is read in its first text's row: its ids, how many are cached; texts: (row, number, request)."""
 
     ids: list[int]
     texts: list[tuple[int, tuple[int, Request]]]

@@ -59,10 +59,7 @@ class Attack(ABC):
         """Attack a text with this draw."""
 
     def __call__(self, text: str, text_id: str) -> Attacked:
-        """Attack a text; an empty one is unchanged. Deterministic for (attack, text, text_id), except for endpoints.
-
-        Raises AttackError if this text cannot be attacked, though others can.
-        """
+        """Attack a text, alike for the same (attack, text, text_id); empty ones stay. AttackError if it cannot be."""
         if not text.strip():
             return Attacked(text, 0, 0)
         digest = hashlib.sha256(f"{self.seed}\0{self.stream}\0{text_id}".encode()).digest()

@@ -97,10 +97,7 @@ def tails(
 
 
 def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mid_p: bool = False) -> Tails:
-    """Return the tails of SynthID: `scores` [N] sum the (weighted) mean bits of `counts` [N] tokens.
-
-    Binomial over all bits for the plain mean, otherwise weighted binomial; see `tails`.
-    """
+    """Return SynthID's tails: scores [N] sum the (weighted) mean bits of counts [N] tokens: binomial, as `tails`."""
     scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
     weights, fraction = watermark.layer_weights, watermark.bit_fraction
     totals = np.rint(scores * weights.sum())

@@ -42,11 +42,7 @@ def score_texts(
 def score_stream(
     watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return (values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in
-    order.
-
-    Equal evidence counts once; None = everything counts.
-    """
+    """Return (values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of all texts' tokens, in order."""
     if watermark.code is not None:
         raise ValueError(
             "regions, weights and null reports do not support payloads, got a watermark with payload_bits; leave the "

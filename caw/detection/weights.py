@@ -154,10 +154,7 @@ def level_tails(
     texts: int,
     more: float = 0.0,
 ) -> tuple[np.ndarray, Tails]:
-    """Return (weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N].
-
-    more: added to every score of green lists.
-    """
+    """Return (weighted scores, tails), float64 [texts], of per-token [N] arguments. more: added to green scores."""
     if weights.ratios:
         return ratio_tails(values, levels, owner, counted, texts)
     return weighted_tails(watermark, values, levels, owner, counted, texts, more)

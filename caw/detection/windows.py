@@ -64,10 +64,7 @@ def window_p_values(windows: np.ndarray, values: np.ndarray, counted: np.ndarray
 
 
 def _bounded(windows: np.ndarray, scores: np.ndarray, counts: np.ndarray, watermark: SynthID) -> np.ndarray:
-    """Return exact p-values of the whole text and of the windows that matter most, an upper bound of the others.
-
-    An exact tail of weighted bits takes a tenth of a second. A p-value that is too large stays valid.
-    """
+    """Return exact p-values of the text and windows that matter most; upper bounds of others, which stay valid."""
     weights = watermark.layer_weights
     totals = np.rint(scores * weights.sum())
     p = np.where(counts > 0, weighted_binomial_bound(totals, counts, weights, watermark.bit_fraction), 1.0)

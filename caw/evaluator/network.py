@@ -265,10 +265,7 @@ def warn_of_other_model(evaluator: Evaluator, model_name: str | Path) -> None:
 
 
 def default_beta(evaluator: Evaluator | str | Path) -> float:
-    """Return the default beta of a capacity policy: that of the model that the evaluator was trained for.
-
-    Unreadable weights get the general default; loading them will report the error.
-    """
+    """Return a capacity policy's default beta for the evaluator's model; unreadable weights raise when loaded."""
     if not isinstance(evaluator, Evaluator):
         try:
             evaluator = Evaluator.load(evaluator)

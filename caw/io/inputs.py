@@ -37,11 +37,7 @@ def line_count(source: StrPath) -> int | None:
 
 
 def lines_of(file: Any, longest: int = LONGEST) -> Iterator[bytes | None]:
-    """Yield lines of a binary file, including "\n"; None in place of one beyond `longest` bytes.
-
-    Raises ValueError for a stream that does not end and has no line breaks.
-
-    """
+    """Yield a binary file's lines, None for one beyond `longest` bytes; ValueError for an endless one."""
     piece = min(PIECE, longest + 1)
     while line := file.readline(piece):
         if len(line) == piece and not line.endswith(b"\n"):

@@ -29,10 +29,7 @@ class _Packed(torch.nn.Module):
 
 
 class QuantizedLinear(_Packed):
-    """Replaces torch.nn.Linear: float32 x [..., inputs] -> [..., outputs].
-
-    A row's result does not depend on the other rows, bit for bit. Raises ValueError where a gradient is asked for.
-    """
+    """torch.nn.Linear of blocks: float32 x [..., inputs] -> [..., outputs], row by row; ValueError for a gradient."""
 
     def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, bias: torch.Tensor | None = None) -> None:
         super().__init__(packed, outputs, inputs)
@@ -53,10 +50,7 @@ class QuantizedLinear(_Packed):
 
 
 class HalfLinear(QuantizedLinear):
-    """The same for a weight [outputs, inputs] in float16 or bfloat16, which is widened as it is read.
-
-    Results equal those of the weight in float32, bit for bit.
-    """
+    """The same for a 16-bit weight [outputs, inputs], widened when read: results of the float32 weight, bit for bit."""
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return ops.small_linear(rows, self.packed, self.bias)

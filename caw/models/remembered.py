@@ -22,10 +22,7 @@ VERSION = 1
 
 
 def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
-    """Write down what transformers made of a folder, if modules of our own can make it.
-
-    A cache that cannot be written costs the next start seconds, and nothing else.
-    """
+    """Write down what transformers made of a folder that `llamas` can make; an unwritable cache costs seconds."""
     if has_modules(model.config.to_dict()) and not (folder / "adapter_config.json").exists():
         given = model.config, model.generation_config, tokenizer
         with contextlib.suppress(OSError):

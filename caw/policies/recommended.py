@@ -107,11 +107,7 @@ class Recommended(Signature):
 
 
 def mark_of(watermark: Any, policy: Any, sampling: Sampling, level: float | None = None) -> Mark:
-    """Return what marks a text that is chosen like this: a caller's watermark and policy (None = the plain watermark),
-    or what a rule says.
-
-    Raises ValueError for a policy beside a rule.
-    """
+    """Return what marks a text: by a caller's watermark and policy, or a rule, where a policy is a ValueError."""
     if not isinstance(watermark, Recommended):
         return Mark(watermark, FixedStrength(1.0) if policy is None else policy)
     if policy is not None:

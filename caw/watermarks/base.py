@@ -88,10 +88,7 @@ class TokenScores:
 
 
 def native_scores(values: torch.Tensor, seeds: torch.Tensor, ids: torch.Tensor, *, races: bool) -> TokenScores:
-    """Return the scores of tokens int64 [n] whose words depend on seeds int64 [n, E] besides the token.
-
-    A race tests a context once, as vLLM counts too; a list tests each token behind it.
-    """
+    """Return scores of tokens int64 [n] by seeds int64 [n, E] and themselves; a race tests a context once, as vLLM."""
     evidence = seeds if races else space_of(ids).concatenate([seeds, ids[:, None]], 1)
     return TokenScores(values, evidence, ids == ids, None, evidence if races else None)
 

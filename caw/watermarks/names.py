@@ -58,10 +58,7 @@ def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Signature
 
 
 def reads_alike(one: Signature, other: Signature) -> bool:
-    """Return whether a detector would run the same test for both, given equal keys: they differ at most in strength.
-
-    They differ in strength at most, and the detector tries as many sub-keys or more.
-    """
+    """Return whether a detector of one reads the other, given equal keys: as strong or not, with enough sub-keys."""
     told = []
     for said in (said_of(one), said_of(other)):
         # generation fills vocab_size in

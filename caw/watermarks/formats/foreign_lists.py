@@ -130,10 +130,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
 
 
 class TestedLists(ForeignLists):
-    """Lists of formats that test only the most likely tokens of the row before sampling noise.
-
-    Ties among them go to the smaller id; transformers' sort leaves their order open.
-    """
+    """Lists that test only the likeliest tokens before sampling noise; ties go to the smaller id, unlike in a sort."""
 
     def likeliest_green(
         self, position: Position, delta: float, max_strength: float

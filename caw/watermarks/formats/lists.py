@@ -19,10 +19,7 @@ WORD = 32
 
 
 class DrawnLists:
-    """Membership in the lists of `PermutationLists`, drawn on the seeds' device at every call.
-
-    Nothing is cached or read back, so a CUDA graph can capture the calls.
-    """
+    """As `PermutationLists`, drawn on the seeds' device at every call, without cache: a CUDA graph can capture it."""
 
     def __init__(self, vocab_size: int, size: int) -> None:
         self.vocab_size, self.size = vocab_size, size
