@@ -1,7 +1,5 @@
 """`caw label`: a label file of key segments for reference answers: offsets only, one document per line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

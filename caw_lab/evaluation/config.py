@@ -4,8 +4,6 @@
 are never written to a file.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import os
@@ -123,10 +121,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One cell: a model, a task, a watermark, a policy and a key number; the last three are None for unmarked texts.
-
-    count: how many questions, None = all of the task.
-    """
+    """A model, task, watermark, policy and key number, three None if unmarked. count: questions, None = all."""
 
     model: str
     task: str
@@ -181,10 +176,7 @@ class Config:
         return spec.build(self.key(plan.key), strength)
 
     def policy_parameters(self, plan: CellPlan) -> dict[str, Any]:
-        """Return the parameters of a marked cell's policy.
-
-        Those of a capacity policy are complete, so that a cell records its settings even if defaults change.
-        """
+        """Return a marked cell's policy parameters, a capacity policy's complete, so that defaults may change."""
         assert plan.watermark is not None and plan.policy is not None
         spec = self.policies[plan.policy]
         parameters, _ = spec.for_watermark(plan.watermark, self.watermarks[plan.watermark].kind)

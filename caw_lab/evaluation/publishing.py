@@ -16,8 +16,6 @@ Numbers are not rounded, so tables and results come out digit by digit: two p-va
 and an AUROC sees that (p-values of 10 digits changed the fourth digit of some). Nothing can be added to a copy.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ questions by number (modulo the world size), so no two of them take the same one
 run also does what the others had left.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -220,9 +218,7 @@ class Runner:
         return self.loaded
 
     def manifest(self, plan: CellPlan, loaded: Loaded, mark: Signature | None, policy: Policy | None) -> dict[str, Any]:
-        """Return what every text of a cell shares and depends on. All its processes and runs agree on it; it has no
-        key.
-        """
+        """Return what every text of a cell depends on, without a key; all its processes and runs agree on it."""
         made = planned_manifest(self.config, plan)
         made |= {"model_sha256": loaded.sha256, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
         if mark is not None and mark.foreign:  # its lists cover the vocabulary; the detector must know how large it is

@@ -1,7 +1,5 @@
 """`caw train-evaluator`: from a label file and a model's name to saved evaluator weights with provenance."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile

@@ -4,8 +4,6 @@ Attacked texts are stored in attacked/ATTACK/CELL.SOURCE.jsonl in the run's fold
 endpoint's) runs once per text for any number of keys, and survives interruptions.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Paraphrase: a language model behind an OpenAI-compatible endpoint rewrites the text."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from dataclasses import dataclass, field

@@ -105,9 +105,7 @@ class WordNet:
         return tuple(w for w in found if w != word)
 
     def _readings(self, word: str) -> list[tuple[str, str, str]]:
-        """Return (part of speech, lemma, inflection) of every reading of the word; inflection "" is the lemma
-        itself.
-        """
+        """Return (part of speech, lemma, inflection) of the word's readings; inflection "" is the lemma itself."""
         readings = [(part, word, "") for part in PARTS if word in self.index[part]]
         for part, rules in RULES.items():
             for lemma in self.bases[part].get(word, ()):

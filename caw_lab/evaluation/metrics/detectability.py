@@ -89,9 +89,7 @@ class Samples:
 
 
 def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """Return the probability that a positive's p-value is below a negative's, ties half; None if either side is
-    empty.
-    """
+    """Return the probability that a positive's p is below a negative's, ties half; None if a side is empty."""
     if not len(positives) or not len(negatives):
         return None
     require("scikit-learn", "the metrics of an evaluation")

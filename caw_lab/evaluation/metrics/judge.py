@@ -1,7 +1,5 @@
 """Perplexity of a run's texts under a second model; perplexity.jsonl has a line for each text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

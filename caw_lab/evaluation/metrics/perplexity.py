@@ -5,8 +5,6 @@ prompt (how well does it continue it?) and alone (as in most published figures).
 skipped if the second model has no begin-of-text token to predict it from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

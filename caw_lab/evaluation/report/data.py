@@ -3,8 +3,6 @@
 `missing` lists the missing parts, which the report leaves out.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

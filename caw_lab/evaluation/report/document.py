@@ -1,7 +1,5 @@
 """The report of a run: Markdown with SVG figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -9,8 +9,6 @@ after it, and detection would then use words that were not asked for and that no
 whole text counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation

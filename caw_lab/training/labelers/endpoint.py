@@ -4,8 +4,6 @@ The reply follows a JSON schema if the endpoint supports one, and is checked in 
 substrings in text order; otherwise the model is told the error and asked once more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any
