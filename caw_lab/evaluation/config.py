@@ -79,11 +79,7 @@ class PolicySpec:
     found: dict[str, Any] = field(default_factory=dict)
 
     def for_watermark(self, name: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return (the policy's parameters, the watermark's strength) for this watermark.
-
-        Raises ValueError if the policy sets the strength of other watermarks but not of this one, which would make soft
-        and hard the same.
-        """
+        """Return (parameters, strength) for this watermark. ValueError if only others' strengths are set."""
         own = self.by_watermark.get(name, {})
         merged = {**self.parameters, **own}
         known, strengths = POLICIES[self.kind].parameters, WATERMARKS[kind].strength
@@ -159,11 +155,7 @@ class Config:
     text: str = field(default="", repr=False, compare=False)
 
     def key(self, number: int) -> int:
-        """Return the key with this number, below 2^64. It is secret only if derived from CAW_KEY; otherwise `seed`
-        determines it.
-
-        Raises ValueError for a CAW_KEY that is blank or not UTF-8.
-        """
+        """Return the key with this number, below 2^64, secret only if of CAW_KEY (ValueError if blank or not UTF-8)."""
         secret = os.environ.get("CAW_KEY")
         root = f"key:{key_text(secret)}" if secret else f"seed:{self.seed}"
         return int.from_bytes(hashlib.sha256(f"caw/evaluate/{root}/{number}".encode()).digest()[:8], "big")
@@ -193,11 +185,7 @@ class Config:
         return self.policies[plan.policy].build(parameters, parameters.get("evaluator"))
 
     def settings(self, plan: CellPlan) -> Settings:
-        """Return the generation settings of a cell: the config's, overridden by its task; unmarked texts are not
-        tested.
-
-        Raises TypeError or ValueError for settings of a task, or a policy's `found`, that cannot be.
-        """
+        """Return a cell's settings: the config's, then its task's; unmarked texts are not tested. Type-, ValueError."""
         task = self.tasks[plan.task]
         asked = replace(self.generation, **task.generation)
         if plan.policy is None:

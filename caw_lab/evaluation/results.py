@@ -210,7 +210,6 @@ class Results:
             yield (model, task, None, None), groups
 
     def graded(self, group: Group) -> bool:
-        """Return whether its task has right answers."""
         return any(g.correct is not None for plan in self.groups[group] for g in self.answers(plan))
 
     def shared(self, groups: Sequence[Group]) -> tuple[list[str], list[int]]:
@@ -308,7 +307,6 @@ def _style(styles: Sequence[Style]) -> dict[str, float]:
 
 
 def _share(values: Iterable[bool]) -> float | None:
-    """Return the share, None for no values."""
     known = list(values)
     return float(np.mean(known)) if known else None
 

@@ -159,10 +159,7 @@ class Runner:
         return Scorer(self.config, self.store)
 
     def score(self, *, again: bool = False) -> None:
-        """Score every cell of the plan that has texts and write results.json; `again` replaces earlier scores too.
-
-        Raises ValueError if texts do not match the config.
-        """
+        """Score every cell with texts, write results.json; `again` replaces scores. ValueError for another config."""
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
         require_for(self.config, plans)

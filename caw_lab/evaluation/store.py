@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from caw.io.files import locked
-from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json, write_lists
+from caw.io.json_files import replace_file, write_json
 from caw.io.jsonl import JsonlWriter, encode, line_id
+from caw_lab.evaluation.packed_files import parse, read_json, read_lines, write_lists
 
 MADE_BY = "caw evaluate run"
 SCORES_FILE = "scores.jsonl"

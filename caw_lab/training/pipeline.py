@@ -99,7 +99,6 @@ def _specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: bo
 
 
 def labelled(labels: LabelFile) -> list[LabelledText]:
-    """Return labelled texts as used in training."""
     texts = read_labels(labels.path, labels.data_dir)
     return texts if labels.statement is None else [restate(text, labels.statement) for text in texts]
 

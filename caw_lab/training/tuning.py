@@ -204,7 +204,6 @@ def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float)
 
 
 def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
-    """Return whether the watermark supports this setting's strength."""
     assert tuner.watermark is not None
     try:
         tuner.watermark.check_strength(CapacityPolicy(tuner.evaluator, theta, beta).max_strength)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caw.detection.edits import Attack, Attacked, AttackError
-from caw.io.endpoint import Endpoint, EndpointError
+from caw_lab.training.endpoint import Endpoint, EndpointError
 
 INSTRUCTION = """\
 Rewrite the text in other words and other sentence structure. Keep the meaning, every number, name and result, and \

@@ -113,11 +113,7 @@ class Outcomes:
 
 
 def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
-    """Return the accuracy of A minus that of B on the same questions, with an interval and a p-value.
-
-    p_value: McNemar's exact test where both have one key; over several keys a sign-flip test of the questions'
-    differences, the mean over keys for each question, with 10,000 random flips of a fixed seed.
-    """
+    """Return A's accuracy minus B's on the same questions: interval, and p by McNemar (one key each) or sign flips."""
     difference = a.accuracy - b.accuracy
     single = a.correct.shape[1] == b.correct.shape[1] == 1
     only_a, only_b = int((difference > 0).sum()), int((difference < 0).sum())

@@ -99,7 +99,6 @@ class Judge:
 
 
 def check_given(given: str) -> None:
-    """Raise ValueError unless it is a `Given`."""
     if given not in get_args(Given):
         raise ValueError(f"--given must be one of {', '.join(get_args(Given))}, got {given!r}; choose one")
 

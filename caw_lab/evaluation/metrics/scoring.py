@@ -26,11 +26,7 @@ ONE = np.ones(1, dtype=np.uint8)  # the smallest table of weights; asks whether 
 
 @dataclass
 class Scorer:
-    """Grades a run's texts and tests them for the config's watermarks.
-
-    Args:
-        config, store: of the run. tokenizers: by the model's name; a missing one is loaded when it is needed.
-    """
+    """Grades a run's texts and tests them for the config's watermarks; missing tokenizers are loaded on need."""
 
     config: Config
     store: Store

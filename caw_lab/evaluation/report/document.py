@@ -82,7 +82,6 @@ def write_report(data: ReportData, output: str | Path, title: str = "Evaluation"
 
 
 def markdown(title: str, made: list[Section]) -> str:
-    """Return the text of report.md."""
     parts = [f"# {title}"]
     for section in made:
         parts.append(f"## {section.title}")

@@ -60,7 +60,6 @@ def _number(answer: str, how: str, gold: str, text: str) -> Graded:
 
 
 def grade_letter(text: str, gold: str) -> Graded:
-    """Grade the letter of a choice."""
     stated = STATED_LETTER.search(text)
     if stated:
         return _graded((stated[1] or stated[2]).upper(), "stated", gold, up_to_sentence_end(text, stated.end()))
