@@ -1,7 +1,4 @@
-"""A Ray of its own with the application of `caw.integrations.ray_serve`: `python ray_cluster.py PORT CONFIG`.
-
-It says "listening" once the replicas are there, then waits for the end of its input.
-"""
+"""A Ray with `caw.integrations.ray_serve`: `python ray_cluster.py PORT CONFIG`; "listening", until its input ends."""
 
 import sys
 

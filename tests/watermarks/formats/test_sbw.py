@@ -15,8 +15,6 @@ plain = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "make_g
 
 
 def jenkins(x: int) -> int:
-    """Jenkins' hash on C's signed 32-bit integers."""
-
     def signed(i: int) -> int:
         return (i + 2**31) % 2**32 - 2**31
 
