@@ -18,15 +18,16 @@ from caw.cli.command import command, options_of
 from caw.cli.detect_at import At, test_at
 from caw.cli.detect_config import Normalize, read_key_list
 from caw.cli.detect_lines import made_of, of_other_keys, unread
-from caw.cli.detect_output import Item, report_null, report_power, result_line, show
+from caw.cli.detect_output import Item, report_null, report_power, result_line, show, show_records
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.policy_choice import choose_watermark
 from caw.flags import flag
 from caw.io.files import check_paths
-from caw.io.inputs import name_of, open_input, read_text
+from caw.io.inputs import name_of, open_input, read_bounded, read_text
 from caw.io.jsonl import Row, read_rows, text_field
 from caw.io.progress import Bar
+from caw.manifest import read, without_manifest
 from caw.models import DEMO_MODEL
 from caw.requirements import require
 from caw.watermarks.names import WATERMARKS
@@ -94,6 +95,16 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Manifests:
+    """Of texts, beside those inside them."""
+
+    manifest: str | None = flag(None, "C2PA manifest that came beside the text.", TEST, metavar="FILE")
+    trust: str | None = flag(
+        None, "PEM file of the certificates whose C2PA manifests are trusted.", TEST, "--c2pa-trust", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True)
 class Task:
     """The detectors, by name (one, or those of --config), how they test, and the outputs to write."""
 
@@ -132,6 +143,7 @@ def detect(
     tenant: deployed.Tenant = None,
     at: At = None,
     test: Test,
+    manifests: Manifests,
     report: Report,
     reads: reader.ReaderSettings,
 ) -> None:
@@ -172,7 +184,8 @@ def detect(
         sources, null, power = texts.sources, texts.null, texts.power
         files = {**sources, **{f"FILE {file}": file for file in texts.file or ()}, "--config": config,
                  "--text": "-" if texts.text == "-" else None, "--tokenizer": texts.tokenizer,
-                 "--receipt": test.receipt, **reads.files}  # fmt: skip
+                 "--receipt": test.receipt, "--manifest": manifests.manifest, "--c2pa-trust": manifests.trust,
+                 **reads.files}  # fmt: skip
         check_paths(files, {"--html": report.html, "--qq": report.qq})
         reads.check(sources)
         options |= reads.of_mark
@@ -185,7 +198,8 @@ def detect(
             if at is not None:
                 others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,
                            "normalize": test.normalize, "prefix": test.prefix or None,
-                           "receipt": test.receipt}  # fmt: skip
+                           "receipt": test.receipt, "manifest": manifests.manifest,
+                           "c2pa-trust": manifests.trust}  # fmt: skip
             given = next((name for name, value in others.items() if value not in (None, False)), None)
             if given is not None:
                 whose = "the registry" if at is None else "the server"
@@ -196,6 +210,7 @@ def detect(
                 raise typer.Exit(BAD_LINES if bad else 0)
             found, near = deployed.watermarks(registry, tenant)
             items, bad = read_items(texts)
+            items = with_records(items, manifests, single=single)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
             bad += deployed.test(
@@ -217,6 +232,7 @@ def detect(
         if test.regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
         items, bad = read_items(texts, reads.prompt_field)
+        items = with_records(items, manifests, single=single)
         if null is None:
             bad += check_made(items, [each.watermark for each in task.detectors.values()], texts.input or power)
         if told is not None:
@@ -329,6 +345,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
                 results.append((item, result))
     if not task.report.as_json:
         show(results, single=single)
+        show_records((item for item, _ in results), single=single)
     if task.report.html is not None:
         assert task.only is not None
         write_html(task.report.html, [(str(i.id), r) for i, r in results], task.only)  # type: ignore[misc]
@@ -375,6 +392,25 @@ def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item
     if not items and not bad:
         complain(f"{name_of(lines)} has no lines; nothing to test")
     return items, bad
+
+
+def with_records(items: Sequence[Item], manifests: Manifests, *, single: bool) -> list[Item]:
+    """Return the texts without the manifests inside them, with what their manifests say.
+
+    ValueError or OSError, in one sentence, for files that hold something else.
+    """
+    if manifests.manifest is not None and not single:
+        raise ValueError("--manifest is of one text, got several; give them one by one")
+    beside = None if manifests.manifest is None else read_bounded(manifests.manifest)
+    trust = "" if manifests.trust is None else read_text(manifests.trust)
+    if trust and "BEGIN CERTIFICATE" not in trust:
+        raise ValueError(f"--c2pa-trust must be a PEM file of certificates, got {manifests.trust}; give one")
+    return [
+        replace(item, content=without_manifest(item.content), record=read(item.content, trust, beside))
+        if isinstance(item.content, str)
+        else item
+        for item in items
+    ]
 
 
 def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:

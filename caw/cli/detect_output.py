@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from caw.cli.errors import complain
 from caw.io.jsonl import RowId
 from caw.io.progress import Bar
 from caw.io.show import format_p, is_p, visible
+from caw.manifest import Record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +33,8 @@ class Item:
     """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one.
 
     number: of its line; 0 for one of several files, whose name is its id. made: what its line says of how it was made,
-    None if it does not. drawn: how a model should take it to be drawn, None = as all texts.
+    None if it does not. drawn: how a model should take it to be drawn, None = as all texts. record: what its C2PA
+    manifest says, which is not part of the content; None = it has none.
     """
 
     number: int
@@ -41,6 +43,12 @@ class Item:
     prompt: str | None = None
     made: Made | None = None
     drawn: Mapping[str, Any] | None = None
+    record: Record | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What its --json object says of a manifest."""
+        return {} if self.record is None else {"manifest": self.record.as_dict()}
 
     def said(self, sentence: str, *, single: bool) -> str:
         """Prefix a sentence with the item's line or file, unless it is a single text."""
@@ -57,9 +65,9 @@ def result_line(item: Item, result: Result) -> dict[str, Any]:
             del line["id"]
         return {
             "id": item.id, "is_watermarked": result.is_watermarked, "matches": list(result.matches),
-            "p_values": result.p_values, "fpr": result.fpr, "message": result.message, "results": results,
+            "p_values": result.p_values, "fpr": result.fpr, "message": result.message, "results": results, **item.told,
         }  # fmt: skip
-    line = {"id": item.id, **asdict(result)}
+    line = {"id": item.id, **asdict(result), **item.told}
     del line["error"], line["token_ids"], line["token_scores"]  # texts with an error are bad lines here
     if result.regions is None:
         del line["regions"], line["text_p_value"]
@@ -105,6 +113,13 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     console.print(f"{rate} for each text", highlight=False)
     if any(one.mostly_repetition for ones in own for one in ones):
         console.print("mostly repetition: repeated text counts once, so there is little evidence")
+
+
+def show_records(items: Iterable[Item], *, single: bool) -> None:
+    """Print what the manifests of texts say."""
+    for item in items:
+        if item.record is not None:
+            print(item.said(item.record.message, single=single))
 
 
 def _is_corrected(result: DetectionResult) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from caw.cli.detect_output import Item
+from caw.cli.detect_output import Item, show_records
 from caw.cli.detect_receipts import read_tests, repeat
 from caw.cli.errors import complain
 from caw.cli.options import panel
@@ -71,6 +71,7 @@ def test(
             print(" ".join([result.message, *(CLOSE.format(**each) for each in close)]))
     elif found:
         _show(found)
+    show_records((item for item, _, _ in found), single=single)
     return bad
 
 
@@ -94,7 +95,7 @@ def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
     return {
         "id": item.id, "is_watermarked": result.is_watermarked, "is_undecided": result.is_undecided,
         "p_value": result.p_value, "fpr": result.fpr, "keys": len(result.p_values), "tokens": result.tokens,
-        "matches": matches, "message": result.message,
+        "matches": matches, "message": result.message, **item.told,
     }  # fmt: skip
 
 

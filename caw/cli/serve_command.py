@@ -18,7 +18,9 @@ from caw.cli.profile import Profile, check_profile
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.flags import SERVING
 from caw.io.files import check_paths
+from caw.io.inputs import read_text
 from caw.io.progress import doing
+from caw.manifest import Signer
 from caw.requirements import require
 from caw.serve.contracts import MarkRules
 from caw.serve.settings import ServerSettings
@@ -105,6 +107,11 @@ def watermark_of(
     return mark
 
 
+def signer_of(settings: ServerSettings) -> Signer:
+    """Return what signs manifests. ImportError, OSError or ValueError, in one sentence, if nothing can."""
+    return Signer(*(read_text(Path(path)) for path in (settings.c2pa_certificate, settings.c2pa_key) if path))
+
+
 def tell(line: str) -> None:
     typer.echo(f"caw: {line}", err=True)
 
@@ -173,6 +180,7 @@ def serve(
             check_access(settings, key)
         else:
             key = check_registry(key, receipts)
+        signer = None if settings.c2pa_key is None else signer_of(settings)
         kept = None if registry is None else opened(registry)
         if profile is not None:
             check_profile(profile, kept)
@@ -208,6 +216,6 @@ def serve(
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
         sketch = kept.sketcher() if kept is not None and sketches else None
-        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch)
+        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch, signer)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

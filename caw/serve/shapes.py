@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,14 +143,16 @@ def usage(order: Order) -> dict[str, int]:
 
 
 def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts, and
-    continuation tokens of truncated texts (null: none).
+    """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts,
+    continuation tokens of truncated texts and C2PA manifests in Base64 (null: none).
     """
     extension: dict[str, Any] = {
         "marked": all(piece.marked for piece in pieces), "receipts": [piece.receipt for piece in pieces],
     }  # fmt: skip
     if any(piece.continuation for piece in pieces):
         extension["continuations"] = [piece.continuation or None for piece in pieces]
+    if any(piece.manifest for piece in pieces):
+        extension["manifests"] = [b64encode(piece.manifest).decode() or None for piece in pieces]
     return {"caw": extension}
 
 
