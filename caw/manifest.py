@@ -7,6 +7,7 @@ is that of its NFC. A manifest inside names its own place, the bytes that this h
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -26,7 +27,9 @@ WRAPPER = re.compile(f"\ufeff?{MAGIC}[\ufe00-\ufe0f\U000e0100-\U000e01ef]*")
 LABEL, BINDING = "caw.receipt", "c2pa.hash.data"
 SOURCE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 KIND, PLAIN = "application/c2pa", "text/plain"
-HASHES = ("sha256", "sha384", "sha512")
+HASHES = {"sha256": hashlib.sha256, "sha384": hashlib.sha384, "sha512": hashlib.sha512}
+# what China's GB 45438-2025 asks a text to show: that it is of an AI, and generated
+AIGC_LABEL = "\n\n（AI生成）"
 MOST_TRIES = 400  # about one in ten gives a wrapper as long as its manifest says
 FIRST_LENGTH = 14_000  # bytes of a wrapper, before one is known; its CBOR is as long as that of any likely number
 TRUSTED, UNKNOWN, OTHER, CHANGED, UNREAD = "trusted", "unknown signer", "other text", "changed", "unread"
@@ -82,12 +85,12 @@ class Signer:
 
     def __init__(self, certificate: str, key: str) -> None:
         if lacks := lacking():
-            raise ImportError(missing(lacks, "C2PA manifests"))
+            raise ImportError(lacks)
         import c2pa
 
         self.certificate = certificate
         self._info = {"sign_cert": certificate.encode(), "private_key": key.encode(), "ta_url": None}
-        self._alg = _algorithm(key)
+        self._info["alg"] = _algorithm(key)
         try:
             self._signed("x", {}, None, verify=True)
         except c2pa.C2paError as error:
@@ -108,14 +111,14 @@ class Signer:
         """
         import c2pa_text
 
-        lengths = [FIRST_LENGTH]
+        lengths, length = list[int](), FIRST_LENGTH
         for _ in range(MOST_TRIES):
-            length = round(sum(lengths) / len(lengths))
             manifest = self._signed(text, says, length)
             wrapper = str(c2pa_text.encode_wrapper(manifest))
-            lengths = [*lengths[lengths == [FIRST_LENGTH] :], len(wrapper.encode())]
+            lengths.append(len(wrapper.encode()))
             if lengths[-1] == length:
                 return manifest, wrapper
+            length = round(sum(lengths) / len(lengths))
         raise RuntimeError(f"no manifest of {MOST_TRIES} is as long as it says")
 
     def _signed(self, text: str, says: Mapping[str, Any], length: int | None, *, verify: bool = False) -> bytes:
@@ -123,11 +126,10 @@ class Signer:
         import c2pa
 
         raw = text.encode()
-        digest = hashlib.sha256(normalized("NFC", text).encode()).digest()
-        binding: dict[str, Any] = {"name": "text", "alg": "sha256", "hash": list(digest), "pad": []}
+        binding = {"name": "text", "alg": "sha256", "hash": list(_hash(text, "sha256")), "pad": []}
         if length is not None:
             binding["exclusions"] = [{"start": len(raw), "length": length}]
-        actions: list[dict[str, str]] = [{"action": "c2pa.created", "digitalSourceType": SOURCE}]
+        actions = [{"action": "c2pa.created", "digitalSourceType": SOURCE}]
         if says.get("marked"):
             actions.append({"action": "c2pa.watermarked.unbound"})
         parts = {"c2pa.actions.v2": {"actions": actions}, LABEL: dict(says), BINDING: binding}
@@ -135,16 +137,17 @@ class Signer:
             "claim_generator_info": [{"name": "caw", "version": caw.__version__}], "format": PLAIN,
             "assertions": [{"label": label, "created": True, "data": data} for label, data in parts.items()],
         }  # fmt: skip
-        info = c2pa.C2paSignerInfo(alg=self._alg, **self._info)
         context = c2pa.Context.from_dict({"verify": {"verify_after_sign": verify}})
+        info = c2pa.C2paSignerInfo(**self._info)
         with context, c2pa.Signer.from_info(info) as signer, c2pa.Builder(manifest, context=context) as builder:
             builder.set_no_embed()
             return bytes(builder.sign(signer, PLAIN, io.BytesIO(raw), io.BytesIO()))
 
 
 def lacking() -> str:
-    """Return the package that manifests need and that is not installed, "" if none is."""
-    return next((name for name in ("c2pa-python", "c2pa-text", "cryptography") if not there(PACKAGES[name][0])), "")
+    """Return the sentence about a package that manifests need and that is not installed, "" if all are."""
+    names = [name for name in ("c2pa-python", "c2pa-text", "cryptography") if not there(PACKAGES[name][0])]
+    return missing(names[0], "C2PA manifests") if names else ""
 
 
 def _algorithm(key: str) -> Any:
@@ -154,24 +157,26 @@ def _algorithm(key: str) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     kinds = c2pa.C2paSigningAlg
-    try:
+    with contextlib.suppress(TypeError, ValueError, LookupError):
         loaded = load_pem_private_key(key.encode(), None)
-    except (TypeError, ValueError):
-        loaded = None
-    if isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.key_size in (256, 384, 521):
-        return {256: kinds.ES256, 384: kinds.ES384, 521: kinds.ES512}[loaded.key_size]
-    if isinstance(loaded, ed25519.Ed25519PrivateKey):
-        return kinds.ED25519
-    if isinstance(loaded, rsa.RSAPrivateKey):
-        return kinds.PS256
+        if isinstance(loaded, ec.EllipticCurvePrivateKey):
+            return {256: kinds.ES256, 384: kinds.ES384, 521: kinds.ES512}[loaded.key_size]
+        if isinstance(loaded, ed25519.Ed25519PrivateKey):
+            return kinds.ED25519
+        if isinstance(loaded, rsa.RSAPrivateKey):
+            return kinds.PS256
     raise ValueError(
         "a C2PA key must be an unencrypted PEM file of a P-256, P-384, P-521, RSA or Ed25519 key, got something else; "
         "give one"
     )
 
 
-def without_manifest(text: str) -> str:
-    """Return the text without manifests inside it."""
+def bare(text: str) -> str:
+    """Return the text without manifests inside it, and without `AIGC_LABEL` at its end."""
+    return _unsigned(text).removesuffix(AIGC_LABEL)
+
+
+def _unsigned(text: str) -> str:
     return WRAPPER.sub("", text) if MAGIC in text else text
 
 
@@ -184,52 +189,42 @@ def read(text: str, trust: str = "", beside: bytes | None = None) -> Record | No
     if not places and beside is None:
         return None
     if lacks := lacking():
-        return Record(UNREAD, why=missing(lacks, "C2PA manifests"))
-    if len(places) > 1 or (places and beside is not None):
+        return Record(UNREAD, why=lacks)
+    if len(places) + (beside is not None) > 1:
         return Record(CHANGED, why="a text may have one, and several were given")
     import c2pa
-
-    exclusions = []
-    if places:
-        [(start, end)] = places
-        exclusions = [{"start": len(text[:start].encode()), "length": len(text[start:end].encode())}]
-        beside = _unwrapped(text[start:end])
-    if beside is None:
-        return Record(CHANGED, why="a part of it is missing")
-    try:
-        context = c2pa.Context.from_dict(
-            {"trust": {"user_anchors": trust} if trust else {}, "verify": {"remote_manifest_fetch": False}}
-        )
-        stream = io.BytesIO(text.encode())
-        with context, c2pa.Reader(PLAIN, stream, manifest_data=beside, context=context) as reader:
-            manifest = json.loads(reader.detailed_json())
-            results = json.loads(reader.json())
-        active = manifest["manifests"][manifest["active_manifest"]]["assertion_store"]
-        active = {name: active.get(name) or {} for name in (LABEL, BINDING)}
-        signature = results["manifests"][results["active_manifest"]]["signature_info"]
-        codes = {each["code"] for each in results["validation_results"]["activeManifest"]["failure"]}
-    except (c2pa.C2paError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return Record(CHANGED, why=shown(str(error) or "it cannot be read"))
-    # of the text's hash c2pa knows neither the place inside a text nor the normal form
-    failures = sorted(code for code in codes if not code.startswith("assertion.dataHash.")) or [""]
-    if failures not in ([""], ["signingCredential.untrusted"]):
-        return Record(CHANGED, why=", ".join(failures))
-    signer = visible(" ".join(f"{signature.get('issuer', '')} ({signature.get('common_name', '')})".split()))[:200]
-    fits = _fits(active[BINDING], without_manifest(text), exclusions)
-    return Record((UNKNOWN if failures[0] else TRUSTED) if fits else OTHER, signer, active[LABEL])
-
-
-def _unwrapped(wrapper: str) -> bytes | None:
     import c2pa_text
 
-    info = c2pa_text.find_wrapper_info(wrapper)
-    return None if info is None else bytes(info[0])
+    exclusions = []
+    for start, end in places:
+        exclusions.append({"start": len(text[:start].encode()), "length": len(text[start:end].encode())})
+        beside = (c2pa_text.find_wrapper_info(text[start:end]) or [None])[0]
+    if beside is None:
+        return Record(CHANGED, why="a part of it is missing")
+    settings = {"trust": {"user_anchors": trust} if trust else {}, "verify": {"remote_manifest_fetch": False}}
+    try:
+        with (
+            c2pa.Context.from_dict(settings) as context,
+            c2pa.Reader(PLAIN, io.BytesIO(text.encode()), manifest_data=beside, context=context) as reader,
+        ):
+            found, detailed = json.loads(reader.json()), json.loads(reader.detailed_json())
+        name = found["active_manifest"]
+        parts, signature = detailed["manifests"][name]["assertion_store"], found["manifests"][name]["signature_info"]
+        codes = {each["code"] for each in found["validation_results"]["activeManifest"]["failure"]}
+        binding, about = dict(parts.get(BINDING) or {}), dict(parts.get(LABEL) or {})
+        fits = (binding.get("exclusions") or []) == exclusions and base64.b64decode(binding["hash"]) == _hash(
+            _unsigned(text), binding.get("alg", "sha256")
+        )
+        signer = visible(" ".join(f"{signature.get('issuer')} ({signature.get('common_name')})".split()))[:200]
+    except (c2pa.C2paError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return Record(CHANGED, why=shown(str(error)))
+    # of the hash c2pa knows neither the place inside a text nor the normal form
+    failures = sorted(code for code in codes if not code.startswith("assertion.dataHash."))
+    if failures and failures != ["signingCredential.untrusted"]:
+        return Record(CHANGED, why=", ".join(failures))
+    return Record((UNKNOWN if failures else TRUSTED) if fits else OTHER, signer, about)
 
 
-def _fits(binding: Mapping[str, Any], text: str, exclusions: list[dict[str, int]]) -> bool:
-    """Return whether a text has the hash of a manifest, which leaves out what these name and nothing else."""
-    alg, digest = binding.get("alg", HASHES[0]), binding.get("hash")
-    if alg not in HASHES or not isinstance(digest, str) or (binding.get("exclusions") or []) != exclusions:
-        return False
-    raw = normalized("NFC", text).encode()
-    return base64.b64encode(hashlib.new(alg, raw).digest()).decode() == digest
+def _hash(text: str, alg: str) -> bytes:
+    """Return the hash of a text, as 9.2.4 says. LookupError for another than C2PA's algorithms."""
+    return HASHES[alg](normalized("NFC", text).encode()).digest()

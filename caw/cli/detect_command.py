@@ -27,7 +27,7 @@ from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_bounded, read_text
 from caw.io.jsonl import Row, read_rows, text_field
 from caw.io.progress import Bar
-from caw.manifest import read, without_manifest
+from caw.manifest import bare, read
 from caw.models import DEMO_MODEL
 from caw.requirements import require
 from caw.watermarks.names import WATERMARKS
@@ -406,7 +406,7 @@ def with_records(items: Sequence[Item], manifests: Manifests, *, single: bool) -
     if trust and "BEGIN CERTIFICATE" not in trust:
         raise ValueError(f"--c2pa-trust must be a PEM file of certificates, got {manifests.trust}; give one")
     return [
-        replace(item, content=without_manifest(item.content), record=read(item.content, trust, beside))
+        replace(item, content=bare(item.content), record=read(item.content, trust, beside))
         if isinstance(item.content, str)
         else item
         for item in items

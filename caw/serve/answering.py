@@ -116,7 +116,7 @@ class Answer(Response):
         self.metrics.answered(self.path, status)
         more = UNBUFFERED if kind == EVENTS else {} if length is None else {"content-length": str(length)}
         headers = {**HEADERS, "content-type": kind, **more}
-        if self.order.signed is not None and status == 200:
+        if self.order.signs and status == 200:
             headers["link"] = ", ".join(link_of(text.begun.id) for text in self.order.texts)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": raw})

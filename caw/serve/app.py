@@ -132,7 +132,9 @@ def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Add the paths that generate texts and list the model."""
-    chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
+    chat, completions = (
+        kind(service.planned.tokenizer, service.settings.aigc_producer) for kind in (Chat, Completions)
+    )
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
     async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:

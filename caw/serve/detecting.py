@@ -20,7 +20,7 @@ from caw.detection.family import part_of
 from caw.detection.many_keys import KeySearch, KeySearchResult
 from caw.detection.message import listed
 from caw.io.unicode import is_unicode
-from caw.manifest import Record, read, without_manifest
+from caw.manifest import Record, bare, read
 from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.planning import Planned
@@ -68,7 +68,10 @@ class Finding:
         """Return the response of `/v1/detect`."""
         answer: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
         if self.record is not None:
-            answer |= {"message": f"{self.message} {self.record.message}", "manifest": self.record.as_dict()}
+            answer |= {
+                "message": f"{self.message.rstrip('.')}. {self.record.message}",
+                "manifest": self.record.as_dict(),
+            }
         search = self.found
         if search is None:
             return answer
@@ -129,7 +132,7 @@ class Detection:
         self._thread.shutdown()
 
     def _tested(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
-        finding = self._found(without_manifest(text), tenant, draw)
+        finding = self._found(bare(text), tenant, draw)
         return replace(finding, record=read(text, self.trust))
 
     def _found(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:

@@ -21,7 +21,7 @@ from caw.decoding.request import ActiveSequence, Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
-from caw.manifest import Signer
+from caw.manifest import AIGC_LABEL, Signer
 from caw.policies.recommended import row_of
 from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, TextSoFar, prompt_digest
@@ -136,7 +136,7 @@ class Service:
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
-            self.sketch, None if self.signer is None else partial(self._signed, bool(asked.embed_manifest)),
+            self.sketch, self.signer is not None, partial(self._added, asked),
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -335,16 +335,21 @@ class Service:
         told = describe(self.planned)
         return {name: told[name] for name in ("format", "context_width", "tokenizer")}
 
-    def _signed(self, embed: bool, text: TextOrder) -> tuple[bytes, str]:
-        """Return a finished text's manifest, which `/v1/manifests` then has, and what stands inside the text."""
-        assert self.signer is not None
+    def _added(self, asked: Asked, text: TextOrder) -> tuple[bytes, str]:
+        """Return a finished text's manifest, which `/v1/manifests` then has, and what is put behind the text."""
+        label = AIGC_LABEL if self.settings.aigc_producer and not asked.json_mode else ""
+        if self.signer is None:
+            return b"", label
         says = {"receipt": text.begun.id, "marked": text.marked, **({"mark": self.mark} if text.marked else {})}
-        sent = text.unfolding.sent
-        manifest, inside = self.signer.inside(sent, says) if embed else (self.signer.beside(sent, says), "")
+        sent, wrapper = text.unfolding.sent + label, ""
+        if asked.embed_manifest:
+            manifest, wrapper = self.signer.inside(sent, says)
+        else:
+            manifest = self.signer.beside(sent, says)
         self.manifests[text.begun.id] = manifest
         if len(self.manifests) > MANIFESTS:
             self.manifests.popitem(last=False)
-        return manifest, inside
+        return manifest, label + wrapper
 
     async def close(self) -> None:
         """Stop decoding, and stop the threads once all receipts are closed."""

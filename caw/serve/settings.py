@@ -38,6 +38,9 @@ class ServerSettings:
         None, "PEM file with a certificate and its issuers': answers carry C2PA manifests.", SERVING, metavar="FILE"
     )
     c2pa_key: str | None = flag(None, "PEM file with the certificate's private key.", SERVING, metavar="FILE")
+    aigc_producer: str | None = flag(
+        None, "The provider's code: label texts as China's GB 45438-2025 asks.", SERVING, metavar="CODE"
+    )
     drafts: bool = flag(
         True, "Speculative decoding by n-gram lookup; texts do not change.", RUNNING, "--drafts/--no-drafts"
     )
