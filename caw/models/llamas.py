@@ -6,8 +6,6 @@ layers, fingerprints, .gguf files) finds the same; so are the bits of their resu
 other forward is that of transformers' own model, made around the same parts when it is first asked for.
 """
 
-from __future__ import annotations
-
 from functools import cache, cached_property
 from typing import Any
 
@@ -30,7 +28,7 @@ class Settings:
         self._entries, self.dtype = tuple(entries), entries["dtype"]
         self.head_dim = entries.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
 
-    def get_text_config(self, decoder: bool | None = None) -> Settings:
+    def get_text_config(self, decoder: bool | None = None) -> "Settings":
         return self
 
     def to_dict(self) -> dict[str, Any]:

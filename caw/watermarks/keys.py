@@ -1,7 +1,5 @@
 """Keys: from the user's key to derived keys, and to the id that logs may show."""
 
-from __future__ import annotations
-
 import hashlib
 import numbers
 import re
