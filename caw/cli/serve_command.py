@@ -195,6 +195,8 @@ def serve(
         if still := log.resume():
             tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
                          "generating them now")  # fmt: skip
+        secret = None if kept is None else kept.secret  # and its tables, before the model is loaded
+        sketch = kept.sketcher() if kept is not None and sketches else None
         if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
             tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
@@ -207,7 +209,6 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        sketch = kept.sketcher() if kept is not None and sketches else None
-        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch)
+        service = Service(planned, directory, log, secret, sketch)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()
