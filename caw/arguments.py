@@ -1,7 +1,5 @@
 """Check the arguments of generation before anything runs."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

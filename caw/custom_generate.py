@@ -4,8 +4,6 @@ transformers prepares inputs, generation config, logits processors and stopping 
 transformers drops `streamer=` and `tokenizer=` for callables, so pass them as `caw_streamer=` and `caw_tokenizer=`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -2,8 +2,6 @@
 once.
 """
 
-from __future__ import annotations
-
 from dataclasses import field
 from typing import Any
 

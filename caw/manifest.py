@@ -92,23 +92,21 @@ class Signer:
         self._info = {"sign_cert": certificate.encode(), "private_key": key.encode(), "ta_url": None}
         self._info["alg"] = _algorithm(key)
         try:
-            self._signed("x", {}, None, verify=True)
+            self._signed("x", {}, verify=True)
         except c2pa.C2paError as error:
             raise ValueError(
                 "a C2PA certificate must be valid today, for signing, with its issuers behind it and its own key, got "
                 f"one of which c2pa says {shown(str(error))}; have one issued for C2PA claim signing"
             ) from None
 
-    def beside(self, text: str, says: Mapping[str, Any]) -> bytes:
-        """Return the manifest of a text."""
-        return self._signed(text, says, None)
-
-    def inside(self, text: str, says: Mapping[str, Any]) -> tuple[bytes, str]:
-        """Return (the manifest, the characters to append to the text).
+    def sign(self, text: str, says: Mapping[str, Any], *, inside: bool) -> tuple[bytes, str]:
+        """Return (the manifest of a text, the characters to append to the text if it is to be inside).
 
         Each signature has bytes of its own, of which some take a character of 3 bytes and most one of 4, and a manifest
-        names how many it takes in all: it is signed until that is right, some ten times.
+        inside names how many it takes in all: it is signed until that is right, some ten times.
         """
+        if not inside:
+            return self._signed(text, says), ""
         import c2pa_text
 
         lengths, length = list[int](), FIRST_LENGTH
@@ -121,13 +119,13 @@ class Signer:
             length = round(sum(lengths) / len(lengths))
         raise RuntimeError(f"no manifest of {MOST_TRIES} is as long as it says")
 
-    def _signed(self, text: str, says: Mapping[str, Any], length: int | None, *, verify: bool = False) -> bytes:
-        """Return a signed manifest. length: in bytes, of what will stand behind the text; None = nothing."""
+    def _signed(self, text: str, says: Mapping[str, Any], length: int = 0, *, verify: bool = False) -> bytes:
+        """Return a signed manifest. length: in bytes, of what will stand behind the text."""
         import c2pa
 
         raw = text.encode()
         binding = {"name": "text", "alg": "sha256", "hash": list(_hash(text, "sha256")), "pad": []}
-        if length is not None:
+        if length:
             binding["exclusions"] = [{"start": len(raw), "length": length}]
         actions = [{"action": "c2pa.created", "digitalSourceType": SOURCE}]
         if says.get("marked"):
@@ -173,7 +171,8 @@ def _algorithm(key: str) -> Any:
 
 def bare(text: str) -> str:
     """Return the text without manifests inside it, and without `AIGC_LABEL` at its end."""
-    return _unsigned(text).removesuffix(AIGC_LABEL)
+    unsigned = _unsigned(text)
+    return unsigned.removesuffix("\n").removesuffix(AIGC_LABEL) if AIGC_LABEL in unsigned else unsigned
 
 
 def _unsigned(text: str) -> str:
@@ -212,9 +211,9 @@ def read(text: str, trust: str = "", beside: bytes | None = None) -> Record | No
         parts, signature = detailed["manifests"][name]["assertion_store"], found["manifests"][name]["signature_info"]
         codes = {each["code"] for each in found["validation_results"]["activeManifest"]["failure"]}
         binding, about = dict(parts.get(BINDING) or {}), dict(parts.get(LABEL) or {})
-        fits = (binding.get("exclusions") or []) == exclusions and base64.b64decode(binding["hash"]) == _hash(
-            _unsigned(text), binding.get("alg", "sha256")
-        )
+        # the last line break of a file is its editor's
+        forms = [_hash(_unsigned(each), binding.get("alg", "sha256")) for each in (text, text.removesuffix("\n"))]
+        fits = (binding.get("exclusions") or []) == exclusions and base64.b64decode(binding["hash"]) in forms
         signer = visible(" ".join(f"{signature.get('issuer')} ({signature.get('common_name')})".split()))[:200]
     except (c2pa.C2paError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return Record(CHANGED, why=shown(str(error)))

@@ -3,8 +3,6 @@
 Does not import PyTorch, so that the command line can list the names instantly.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 # what the evaluator is given of a probability: itself, its logarithm, or its distance to the greatest

@@ -1,7 +1,5 @@
 """Results of generation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +47,7 @@ class GenerationResult:
         *,
         receipt: Receipt | None = None,
         with_trace: bool = True,
-    ) -> GenerationResult:
+    ) -> "GenerationResult":
         """Build the result of a finished sequence; the text ends before a matched stop string."""
         trace = sequence.trace if with_trace else None
         error = f"prompt {index}: {sequence.error}" if sequence.error else ""
@@ -130,7 +128,7 @@ class GenerationOutput:
     @classmethod
     def of(
         cls, results: list[GenerationResult], seconds: float, *, with_trace: bool, tested: bool = False
-    ) -> GenerationOutput:
+    ) -> "GenerationOutput":
         """Collect results in input order. tested: whether they have receipts."""
         return cls(
             texts=[r.text for r in results],

@@ -1,7 +1,5 @@
 """Checks for optional packages, made before work starts rather than at its end."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib import metadata

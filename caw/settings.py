@@ -1,7 +1,5 @@
 """Settings of generation: one frozen, validated set for the library, the command line, YAML files and Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
@@ -47,7 +45,7 @@ class Drawn:
     min_p: float = 0.0
 
     @classmethod
-    def of(cls, settings: Any) -> Drawn:
+    def of(cls, settings: Any) -> "Drawn":
         """Take it from settings that have its fields."""
         return cls(*(getattr(settings, each.name) for each in fields(cls)))
 
@@ -236,7 +234,7 @@ class Settings(Running, Detectability, Sampling):
         own = {name: value for name, value in self.applied().items() if name in PENALTIES}
         return own | ({"logit_bias": {str(t): bias for t, bias in own["logit_bias"]}} if "logit_bias" in own else {})
 
-    def untested(self) -> Settings:
+    def untested(self) -> "Settings":
         """Return the settings without tests, as for unmarked texts."""
         defaults: dict[str, Any] = {field.name: field.default for field in fields(self)}
         return replace(self, **{name: defaults[name] for name in ("detectable_at", *OF_DETECTABLE)})

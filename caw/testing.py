@@ -4,8 +4,6 @@ No test has a tolerance of its own. Integers are compared with `torch.equal`. Lo
 states the measured error.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

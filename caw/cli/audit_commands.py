@@ -1,7 +1,5 @@
 """`caw audit`: export and verify receipts, and measure the deployed keys."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The options of a command: groups of them reach it as objects or mappings, and `--help` shows the common ones."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """`caw detect --at URL`: have a server test texts, as its `/.well-known/watermark.json` says. No key, no tokenizer."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

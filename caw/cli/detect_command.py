@@ -18,7 +18,7 @@ from caw.cli.command import command, options_of
 from caw.cli.detect_at import At, test_at
 from caw.cli.detect_config import Normalize, read_key_list
 from caw.cli.detect_lines import made_of, of_other_keys, unread
-from caw.cli.detect_output import Item, report_null, report_power, result_line, show, show_records
+from caw.cli.detect_output import Item, report_null, report_power, result_line, show
 from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.policy_choice import choose_watermark
@@ -83,6 +83,8 @@ class Test:
     prefix: str = flag("", "Text that every input starts with, such as a prompt; excluded from the test.", TEST)
     regions: bool = flag(False, "Also find the marked parts of each text.", TEST)
     receipt: str | None = flag(None, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", TEST)
+    manifest: str | None = flag(None, "C2PA manifest that came beside the text.", TEST, metavar="FILE")
+    c2pa_trust: str | None = flag(None, "PEM file of certificates whose C2PA manifests are trusted.", TEST)
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,6 @@ class Report:
     as_json: bool = flag(False, "Print one JSON object per text.", REPORT, "--json")
     html: Path | None = flag(None, "Write an HTML page with the evidence.", REPORT)
     qq: Path | None = flag(None, "Image file for the QQ plot of --null-report.", REPORT)
-
-
-@dataclass(frozen=True)
-class Manifests:
-    """Of texts, beside those inside them."""
-
-    manifest: str | None = flag(None, "C2PA manifest that came beside the text.", TEST, metavar="FILE")
-    trust: str | None = flag(
-        None, "PEM file of the certificates whose C2PA manifests are trusted.", TEST, "--c2pa-trust", metavar="FILE"
-    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +135,6 @@ def detect(
     tenant: deployed.Tenant = None,
     at: At = None,
     test: Test,
-    manifests: Manifests,
     report: Report,
     reads: reader.ReaderSettings,
 ) -> None:
@@ -184,7 +175,7 @@ def detect(
         sources, null, power = texts.sources, texts.null, texts.power
         files = {**sources, **{f"FILE {file}": file for file in texts.file or ()}, "--config": config,
                  "--text": "-" if texts.text == "-" else None, "--tokenizer": texts.tokenizer,
-                 "--receipt": test.receipt, "--manifest": manifests.manifest, "--c2pa-trust": manifests.trust,
+                 "--receipt": test.receipt, "--manifest": test.manifest, "--c2pa-trust": test.c2pa_trust,
                  **reads.files}  # fmt: skip
         check_paths(files, {"--html": report.html, "--qq": report.qq})
         reads.check(sources)
@@ -198,8 +189,8 @@ def detect(
             if at is not None:
                 others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,
                            "normalize": test.normalize, "prefix": test.prefix or None,
-                           "receipt": test.receipt, "manifest": manifests.manifest,
-                           "c2pa-trust": manifests.trust}  # fmt: skip
+                           "receipt": test.receipt, "manifest": test.manifest,
+                           "c2pa-trust": test.c2pa_trust}  # fmt: skip
             given = next((name for name, value in others.items() if value not in (None, False)), None)
             if given is not None:
                 whose = "the registry" if at is None else "the server"
@@ -210,7 +201,7 @@ def detect(
                 raise typer.Exit(BAD_LINES if bad else 0)
             found, near = deployed.watermarks(registry, tenant)
             items, bad = read_items(texts)
-            items = with_records(items, manifests, single=single)
+            items = with_records(items, test, as_json=report.as_json, single=single)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
             bad += deployed.test(
@@ -232,7 +223,7 @@ def detect(
         if test.regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
         items, bad = read_items(texts, reads.prompt_field)
-        items = with_records(items, manifests, single=single)
+        items = with_records(items, test, as_json=report.as_json, single=single)
         if null is None:
             bad += check_made(items, [each.watermark for each in task.detectors.values()], texts.input or power)
         if told is not None:
@@ -345,7 +336,6 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
                 results.append((item, result))
     if not task.report.as_json:
         show(results, single=single)
-        show_records((item for item, _ in results), single=single)
     if task.report.html is not None:
         assert task.only is not None
         write_html(task.report.html, [(str(i.id), r) for i, r in results], task.only)  # type: ignore[misc]
@@ -394,23 +384,28 @@ def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item
     return items, bad
 
 
-def with_records(items: Sequence[Item], manifests: Manifests, *, single: bool) -> list[Item]:
-    """Return the texts without the manifests inside them, with what their manifests say.
+def with_records(items: Sequence[Item], test: Test, *, as_json: bool, single: bool) -> list[Item]:
+    """Return the texts without what was put behind them; print what their manifests say, or have --json say it.
 
     ValueError or OSError, in one sentence, for files that hold something else.
     """
-    if manifests.manifest is not None and not single:
+    if test.manifest is not None and not single:
         raise ValueError("--manifest is of one text, got several; give them one by one")
-    beside = None if manifests.manifest is None else read_bounded(manifests.manifest)
-    trust = "" if manifests.trust is None else read_text(manifests.trust)
-    if trust and "BEGIN CERTIFICATE" not in trust:
-        raise ValueError(f"--c2pa-trust must be a PEM file of certificates, got {manifests.trust}; give one")
-    return [
-        replace(item, content=bare(item.content), record=read(item.content, trust, beside))
-        if isinstance(item.content, str)
-        else item
-        for item in items
-    ]
+    beside = None if test.manifest is None else read_bounded(test.manifest)
+    trust = "" if test.c2pa_trust is None else read_text(test.c2pa_trust)
+    if test.c2pa_trust is not None and "BEGIN CERTIFICATE" not in trust:
+        raise ValueError(f"--c2pa-trust must be a PEM file of certificates, got {test.c2pa_trust}; give one")
+    texts = []
+    for item in items:
+        record = None
+        if isinstance(item.content, str):
+            record, item = read(item.content, trust, beside), replace(item, content=bare(item.content))
+        if record is not None:
+            item = replace(item, told={"manifest": record.as_dict()})
+            if not as_json:
+                print(item.said(record.message, single=single))
+        texts.append(item)
+    return texts
 
 
 def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:

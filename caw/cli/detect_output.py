@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from caw.cli.errors import complain
 from caw.io.jsonl import RowId
 from caw.io.progress import Bar
 from caw.io.show import format_p, is_p, visible
-from caw.manifest import Record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,8 +32,8 @@ class Item:
     """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one.
 
     number: of its line; 0 for one of several files, whose name is its id. made: what its line says of how it was made,
-    None if it does not. drawn: how a model should take it to be drawn, None = as all texts. record: what its C2PA
-    manifest says, which is not part of the content; None = it has none.
+    None if it does not. drawn: how a model should take it to be drawn, None = as all texts. told: more for its --json
+    object.
     """
 
     number: int
@@ -43,12 +42,7 @@ class Item:
     prompt: str | None = None
     made: Made | None = None
     drawn: Mapping[str, Any] | None = None
-    record: Record | None = None
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What its --json object says of a manifest."""
-        return {} if self.record is None else {"manifest": self.record.as_dict()}
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def said(self, sentence: str, *, single: bool) -> str:
         """Prefix a sentence with the item's line or file, unless it is a single text."""
@@ -113,13 +107,6 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     console.print(f"{rate} for each text", highlight=False)
     if any(one.mostly_repetition for ones in own for one in ones):
         console.print("mostly repetition: repeated text counts once, so there is little evidence")
-
-
-def show_records(items: Iterable[Item], *, single: bool) -> None:
-    """Print what the manifests of texts say."""
-    for item in items:
-        if item.record is not None:
-            print(item.said(item.record.message, single=single))
 
 
 def _is_corrected(result: DetectionResult) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from caw.cli.detect_output import Item, show_records
+from caw.cli.detect_output import Item
 from caw.cli.detect_receipts import read_tests, repeat
 from caw.cli.errors import complain
 from caw.cli.options import panel
@@ -71,7 +71,6 @@ def test(
             print(" ".join([result.message, *(CLOSE.format(**each) for each in close)]))
     elif found:
         _show(found)
-    show_records((item for item, _, _ in found), single=single)
     return bad
 
 

@@ -1,7 +1,5 @@
 """Where a command's model runs and with which numbers: one set of options for every command that runs a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

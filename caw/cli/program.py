@@ -3,8 +3,6 @@
 It is imported when it is called, so that `caw --help` is instant; other packages bring theirs too.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -107,11 +107,6 @@ def watermark_of(
     return mark
 
 
-def signer_of(settings: ServerSettings) -> Signer:
-    """Return what signs manifests. ImportError, OSError or ValueError, in one sentence, if nothing can."""
-    return Signer(*(read_text(Path(path)) for path in (settings.c2pa_certificate, settings.c2pa_key) if path))
-
-
 def tell(line: str) -> None:
     typer.echo(f"caw: {line}", err=True)
 
@@ -180,7 +175,8 @@ def serve(
             check_access(settings, key)
         else:
             key = check_registry(key, receipts)
-        signer = None if settings.c2pa_key is None else signer_of(settings)
+        signed = [read_text(Path(each)) for each in (settings.c2pa_certificate, settings.c2pa_key) if each]
+        signer = Signer(*signed) if signed else None
         kept = None if registry is None else opened(registry)
         if profile is not None:
             check_profile(profile, kept)
@@ -203,6 +199,8 @@ def serve(
         if still := log.resume():
             tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
                          "generating them now")  # fmt: skip
+        secret = None if kept is None else kept.secret  # and its tables, before the model is loaded
+        sketch = kept.sketcher() if kept is not None and sketches else None
         if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
             tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
@@ -215,7 +213,6 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        sketch = kept.sketcher() if kept is not None and sketches else None
-        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch, signer)
+        service = Service(planned, directory, log, secret, sketch, signer)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

@@ -1,7 +1,5 @@
 """Steps that read a few numbers back from the device and skip work that would change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -68,7 +66,7 @@ class EagerStep(Step):
 
     # How a decoder calls it ----------------------------------------------------------------------------------------
 
-    def over(self, state: DecodeState, cache: SiblingCache) -> EagerStep:
+    def over(self, state: DecodeState, cache: SiblingCache) -> "EagerStep":
         """Return itself, to be called for these rows."""
         self.state, self.cache = state, cache
         return self

@@ -1,7 +1,5 @@
 """One text: as it is asked of a decoder, and as the host sees it while it is generated."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Sequence
@@ -100,7 +98,7 @@ class ActiveSequence:
     def __post_init__(self) -> None:
         self.tokens = [*self.request.begun, *self.tokens]
 
-    def counting(self, why_no_drafts: str) -> ActiveSequence:
+    def counting(self, why_no_drafts: str) -> "ActiveSequence":
         """Return itself, with a trace that counts drafts, or says why there are none."""
         self.trace.drafts = DraftCounts(why_not=why_no_drafts)
         return self

@@ -4,8 +4,6 @@ The draws come from the sequence's own stream, a counter-based function of (seed
 from the watermark's key and never from a global generator: a text does not depend on its batch or on its neighbours.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

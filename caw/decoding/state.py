@@ -4,8 +4,6 @@ The state of the texts themselves is in `texts.py`. Every tensor is updated in p
 writes the same addresses again and again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,7 +63,7 @@ class DecodeState(Positions):
     forced: torch.Tensor | None = None
 
     @classmethod
-    def empty(cls, batch: int, vocab_size: int, history: int, device: torch.device) -> DecodeState:
+    def empty(cls, batch: int, vocab_size: int, history: int, device: torch.device) -> "DecodeState":
         """Make B = batch rows without a text."""
         current = Record.empty(batch, device)
         current.ids.zero_()  # rows that never got a prompt are forwarded with the others and need a token that exists
@@ -73,7 +71,7 @@ class DecodeState(Positions):
         return cls.of(logits, current, [Record.empty(batch, device) for _ in range(history)])
 
     @classmethod
-    def of(cls, logits: torch.Tensor, current: Record, history: list[Record]) -> DecodeState:
+    def of(cls, logits: torch.Tensor, current: Record, history: list[Record]) -> "DecodeState":
         """Make a state from logits [B, V] and records, with no token pending."""
         device, batch = logits.device, logits.shape[0]
         return cls(

@@ -1,7 +1,5 @@
 """Traces of decoding: of one step in tensors, of one token, of one text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -124,7 +122,7 @@ class LogProbs:
     values: torch.Tensor
 
     @classmethod
-    def of(cls, logits: torch.Tensor, record: Record, tokens: torch.Tensor) -> LogProbs:
+    def of(cls, logits: torch.Tensor, record: Record, tokens: torch.Tensor) -> "LogProbs":
         """Compute those of tokens int64 [B], chosen from logits [B, V] with this record; N = ALTERNATIVES."""
         chosen = logits.gather(1, tokens[:, None])
         values = torch.cat([chosen, record.values[:, :ALTERNATIVES]], dim=1) - record.logsumexp[:, None]

@@ -1,7 +1,5 @@
 """Texts of the demo, for the terminal and the page."""
 
-from __future__ import annotations
-
 import math
 
 from caw.demo.outputs import TEMPERATURE, Demo, DemoText, Kind

@@ -6,8 +6,6 @@ green (logistic) or the scores (gamma, log link), under keys that will not be te
 `caw_lab.training.fit_calibration` fits it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
@@ -121,7 +119,7 @@ class Calibration:
         write_text(Path(path), json.dumps(about, indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> Calibration:
+    def load(cls, path: str | Path) -> "Calibration":
         """Read a file written by `save`. FileNotFoundError, or ValueError in one sentence."""
         path = Path(path)
         if not path.is_file():

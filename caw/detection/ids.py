@@ -1,7 +1,5 @@
 """The inputs of detection, converted to arrays of token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 

@@ -7,8 +7,6 @@ before the text is seen and depend only on its token ids, so the null stays exac
 random. They must not be estimated from texts marked with the tested key; a table stores its key ids.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
@@ -98,7 +96,7 @@ class TokenWeights(TextWeights):
         write_whole(path, save({"levels": self.levels}, metadata=about))
 
     @classmethod
-    def load(cls, name_or_path: str | Path) -> TokenWeights:
+    def load(cls, name_or_path: str | Path) -> "TokenWeights":
         """Load a shipped table by name ("smollm2-135m"), or any file written by `save`.
 
         Raises TypeError, FileNotFoundError or ValueError in one sentence.

@@ -1,7 +1,5 @@
 """The evaluators that ship, by name, and which model each is for; without torch."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ write one, whatever its shape. Features count probability per class (`FeatureSpe
 class is made once from the tokenizer and stored with the evaluator's weights, so decoding needs no text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref

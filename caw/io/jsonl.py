@@ -5,8 +5,6 @@ Lines end in "
 (text or integer) or else its line number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -238,7 +236,7 @@ class JsonlWriter:
         """Hand everything to the disk and let go of the file. Raises OSError if it could not be written."""
         self._lines.close()
 
-    def __enter__(self) -> JsonlWriter:
+    def __enter__(self) -> "JsonlWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:

@@ -11,8 +11,6 @@ A detector tests for both. Under the null their p-values are independent, so the
 probability 1 - (1 - p)^2: a text's p-value is that, and a greedy text has to reach 1 - (1 - p)^(1/2) alone.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -156,7 +154,7 @@ class Marks:
     race: Mark | None
 
     @classmethod
-    def of(cls, watermark: Any, policy: Any, level: float | None = None) -> Marks:
+    def of(cls, watermark: Any, policy: Any, level: float | None = None) -> "Marks":
         """Return the marks of a caller's watermark and policy; raises what `mark_of` raises."""
         main, race = (mark_of(watermark, policy, Sampling(do_sample=drawn), level) for drawn in (False, True))
         return cls(watermark, main, None if race.watermark is main.watermark else race)

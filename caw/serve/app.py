@@ -132,9 +132,8 @@ def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Add the paths that generate texts and list the model."""
-    chat, completions = (
-        kind(service.planned.tokenizer, service.settings.aigc_producer) for kind in (Chat, Completions)
-    )
+    settings = (service.planned.tokenizer, service.settings.aigc_producer)
+    chat, completions = Chat(*settings), Completions(*settings)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
     async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:

@@ -341,11 +341,8 @@ class Service:
         if self.signer is None:
             return b"", label
         says = {"receipt": text.begun.id, "marked": text.marked, **({"mark": self.mark} if text.marked else {})}
-        sent, wrapper = text.unfolding.sent + label, ""
-        if asked.embed_manifest:
-            manifest, wrapper = self.signer.inside(sent, says)
-        else:
-            manifest = self.signer.beside(sent, says)
+        sent = text.unfolding.sent + label
+        manifest, wrapper = self.signer.sign(sent, says, inside=bool(asked.embed_manifest))
         self.manifests[text.begun.id] = manifest
         if len(self.manifests) > MANIFESTS:
             self.manifests.popitem(last=False)

@@ -1,7 +1,5 @@
 """Keys: from the user's key to derived keys, and to the id that logs may show."""
 
-from __future__ import annotations
-
 import hashlib
 import numbers
 import re
@@ -104,6 +102,11 @@ def key_text(key: str) -> str:
     if all(unicodedata.category(c) in INVISIBLE for c in key):
         raise ValueError(BLANK)
     return unicodedata.normalize("NFC", key)
+
+
+def joined(several: tuple[int, ...]) -> int:
+    """Return one number for several keys, to derive `key_id` from."""
+    return int.from_bytes(hashlib.sha256(repr(several).encode()).digest()[:8], "big")
 
 
 def key_id(key: int) -> str:

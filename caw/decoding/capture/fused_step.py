@@ -5,8 +5,6 @@ records of all candidates are made at once where they are few, and the commit ta
 for more (`fusible`) keep `FixedStep`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

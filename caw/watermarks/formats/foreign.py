@@ -1,7 +1,5 @@
 """Base of the formats of other systems: keys that those can represent, and numbers over one model's vocabulary."""
 
-from __future__ import annotations
-
 from caw.watermarks.scheme import Scheme
 
 
