@@ -28,6 +28,8 @@ LABEL, BINDING = "caw.receipt", "c2pa.hash.data"
 SOURCE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 KIND, PLAIN = "application/c2pa", "text/plain"
 HASHES = {"sha256": hashlib.sha256, "sha384": hashlib.sha384, "sha512": hashlib.sha512}
+# uses that a signer's certificate may be for: C2PA claims, e-mail, documents; c2pa itself has the last two only
+USES = "1.3.6.1.4.1.62558.2.1\n1.3.6.1.5.5.7.3.4\n1.3.6.1.5.5.7.3.36\n"
 # what China's GB 45438-2025 asks a text to show: that it is of an AI, and generated
 AIGC_LABEL = "\n\n（AI生成）"
 MOST_TRIES = 400  # about one in ten gives a wrapper as long as its manifest says
@@ -47,14 +49,14 @@ class Record:
     """What the manifest of a text says.
 
     state: TRUSTED or UNKNOWN, it fits the text; OTHER, the text is another; CHANGED, it is not what was signed; UNREAD,
-    a package is missing. signer: organisation and name of the certificate. about: this library's part of it, {} without
-    one; only where the signature holds. why: of the last two states.
+    a package is missing. why: of the last two. signer: organisation and name of the certificate. about: this library's
+    part of it, {} without one. Both only where the signature holds.
     """
 
     state: str
+    why: str = ""
     signer: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
-    why: str = ""
 
     @property
     def receipt(self) -> str:
@@ -65,11 +67,7 @@ class Record:
     def message(self) -> str:
         """One sentence."""
         receipt = f"; it names receipt {self.receipt}" if self.receipt else ""
-        return SENTENCES[self.state].format(signer=self.signer, receipt=receipt, why=self.why)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what is written as JSON."""
-        return {"state": self.state, "signer": self.signer, "about": dict(self.about), "message": self.message}
+        return SENTENCES[self.state].format(**vars(self) | {"receipt": receipt})
 
 
 class Signer:
@@ -96,7 +94,7 @@ class Signer:
         except c2pa.C2paError as error:
             raise ValueError(
                 "a C2PA certificate must be valid today, for signing, with its issuers behind it and its own key, got "
-                f"one of which c2pa says {shown(str(error))}; have one issued for C2PA claim signing"
+                f"one of which c2pa says {' '.join(str(error).split())[:200]!r}; have one issued for C2PA claim signing"
             ) from None
 
     def sign(self, text: str, says: Mapping[str, Any], *, inside: bool) -> tuple[bytes, str]:
@@ -135,9 +133,13 @@ class Signer:
             "claim_generator_info": [{"name": "caw", "version": caw.__version__}], "format": PLAIN,
             "assertions": [{"label": label, "created": True, "data": data} for label, data in parts.items()],
         }  # fmt: skip
-        context = c2pa.Context.from_dict({"verify": {"verify_after_sign": verify}})
+        settings = {"trust": {"trust_config": USES}, "verify": {"verify_after_sign": verify}}
         info = c2pa.C2paSignerInfo(**self._info)
-        with context, c2pa.Signer.from_info(info) as signer, c2pa.Builder(manifest, context=context) as builder:
+        with (
+            c2pa.Context.from_dict(settings) as context,
+            c2pa.Signer.from_info(info) as signer,
+            c2pa.Builder(manifest, context=context) as builder,
+        ):
             builder.set_no_embed()
             return bytes(builder.sign(signer, PLAIN, io.BytesIO(raw), io.BytesIO()))
 
@@ -188,9 +190,9 @@ def read(text: str, trust: str = "", beside: bytes | None = None) -> Record | No
     if not places and beside is None:
         return None
     if lacks := lacking():
-        return Record(UNREAD, why=lacks)
+        return Record(UNREAD, lacks)
     if len(places) + (beside is not None) > 1:
-        return Record(CHANGED, why="a text may have one, and several were given")
+        return Record(CHANGED, "a text may have one, and several were given")
     import c2pa
     import c2pa_text
 
@@ -199,8 +201,9 @@ def read(text: str, trust: str = "", beside: bytes | None = None) -> Record | No
         exclusions.append({"start": len(text[:start].encode()), "length": len(text[start:end].encode())})
         beside = (c2pa_text.find_wrapper_info(text[start:end]) or [None])[0]
     if beside is None:
-        return Record(CHANGED, why="a part of it is missing")
-    settings = {"trust": {"user_anchors": trust} if trust else {}, "verify": {"remote_manifest_fetch": False}}
+        return Record(CHANGED, "a part of it is missing")
+    anchors = {"user_anchors": trust} if trust else {}
+    settings = {"trust": {"trust_config": USES, **anchors}, "verify": {"remote_manifest_fetch": False}}
     try:
         with (
             c2pa.Context.from_dict(settings) as context,
@@ -216,12 +219,12 @@ def read(text: str, trust: str = "", beside: bytes | None = None) -> Record | No
         fits = (binding.get("exclusions") or []) == exclusions and base64.b64decode(binding["hash"]) in forms
         signer = visible(" ".join(f"{signature.get('issuer')} ({signature.get('common_name')})".split()))[:200]
     except (c2pa.C2paError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return Record(CHANGED, why=shown(str(error)))
+        return Record(CHANGED, shown(str(error)))
     # of the hash c2pa knows neither the place inside a text nor the normal form
     failures = sorted(code for code in codes if not code.startswith("assertion.dataHash."))
     if failures and failures != ["signingCredential.untrusted"]:
-        return Record(CHANGED, why=", ".join(failures))
-    return Record((UNKNOWN if failures else TRUSTED) if fits else OTHER, signer, about)
+        return Record(CHANGED, ", ".join(failures))
+    return Record((UNKNOWN if failures else TRUSTED) if fits else OTHER, "", signer, about)
 
 
 def _hash(text: str, alg: str) -> bytes:

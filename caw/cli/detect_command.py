@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -401,7 +401,7 @@ def with_records(items: Sequence[Item], test: Test, *, as_json: bool, single: bo
         if isinstance(item.content, str):
             record, item = read(item.content, trust, beside), replace(item, content=bare(item.content))
         if record is not None:
-            item = replace(item, told={"manifest": record.as_dict()})
+            item = replace(item, told={"manifest": {**asdict(record), "message": record.message}})
             if not as_json:
                 print(item.said(record.message, single=single))
         texts.append(item)

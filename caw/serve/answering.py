@@ -19,6 +19,7 @@ from caw.serve.shapes import Shape, usage
 
 LOG = logging.getLogger("caw.serve")
 MANIFESTS = "/v1/manifests"
+LINK = f'<{MANIFESTS}/{{}}>; rel="c2pa-manifest"; type="{KIND}"'
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 EVENTS = "text/event-stream; charset=utf-8"
@@ -116,8 +117,8 @@ class Answer(Response):
         self.metrics.answered(self.path, status)
         more = UNBUFFERED if kind == EVENTS else {} if length is None else {"content-length": str(length)}
         headers = {**HEADERS, "content-type": kind, **more}
-        if self.order.signs and status == 200:
-            headers["link"] = ", ".join(link_of(text.begun.id) for text in self.order.texts)
+        if self.settings.c2pa_key and status == 200:
+            headers["link"] = ", ".join(LINK.format(text.begun.id) for text in self.order.texts)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": raw})
 
@@ -139,11 +140,6 @@ async def _stopped(*tasks: asyncio.Future[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def link_of(receipt: str) -> str:
-    """Return the Link (RFC 8288) to the manifest of a text."""
-    return f'<{MANIFESTS}/{receipt}>; rel="c2pa-manifest"; type="{KIND}"'
 
 
 def _event(value: dict[str, Any]) -> bytes:

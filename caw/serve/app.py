@@ -151,8 +151,7 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
     @app.get(f"{MANIFESTS}/{{receipt}}")
     async def manifest(receipt: str) -> Response:  # of anybody's text: it does not hold the text, and its id is random
-        found = service.manifests.get(receipt)
-        if found is None:
+        if (found := service.manifests.get(receipt)) is None:
             why = f"no manifest of this receipt is here, which has those of its last {KEPT} texts; use the answer's"
             raise ApiError(UNKNOWN, why)
         return Response(found, media_type=KIND)

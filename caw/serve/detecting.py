@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -70,7 +70,7 @@ class Finding:
         if self.record is not None:
             answer |= {
                 "message": f"{self.message.rstrip('.')}. {self.record.message}",
-                "manifest": self.record.as_dict(),
+                "manifest": asdict(self.record),
             }
         search = self.found
         if search is None:

@@ -104,8 +104,8 @@ class Order:
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
     all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call or may
-    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without. signs: whether its
-    texts have manifests. added: returns a text's manifest and what is put behind the text, None = nothing ever.
+    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without. added: returns a
+    text's manifest and what is put behind the text, None = nothing ever.
     """
 
     id: str
@@ -123,7 +123,6 @@ class Order:
     calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     sketch: Callable[[str], bytes] | None = None
-    signs: bool = False
     added: Callable[[TextOrder], tuple[bytes, str]] | None = None
     texts: list[TextOrder] = field(default_factory=list)
 

@@ -136,7 +136,7 @@ class Service:
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
-            self.sketch, self.signer is not None, partial(self._added, asked),
+            self.sketch, partial(self._added, asked),
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
