@@ -25,8 +25,14 @@ from caw.requirements import there
 
 needs_c2pa = pytest.mark.skipif(not there("c2pa") or not there("c2pa_text"), reason="c2pa is not installed")
 INSIDE = {"extra_body": {"embed_manifest": True}}
-NEW = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 9 -subj /O=Test/CN={0} {1} -keyout {0}.key -out {0}.pem"  # noqa: E501
-ISSUED = "-CA issuer.pem -CAkey issuer.key -addext basicConstraints=critical,CA:false -addext keyUsage=critical,digitalSignature -addext extendedKeyUsage=1.3.6.1.4.1.62558.2.1"  # noqa: E501
+NEW = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 9 -subj /O=Test/CN={0} -keyout {0}.key "
+    "-out {0}.pem -addext keyUsage=critical,{1}"
+)
+ISSUED = (
+    "digitalSignature -addext extendedKeyUsage=1.3.6.1.4.1.62558.2.1 -addext basicConstraints=critical,CA:false -CA "
+    "issuer.pem -CAkey issuer.key"
+)
 
 
 @dataclass
@@ -36,7 +42,7 @@ class Papers:
     folder: Path
 
     def __post_init__(self) -> None:
-        for command in (NEW.format("issuer", "-addext keyUsage=critical,keyCertSign"), NEW.format("signer", ISSUED)):
+        for command in (NEW.format("issuer", "keyCertSign"), NEW.format("signer", ISSUED)):
             subprocess.run(command.split(), cwd=self.folder, check=True, capture_output=True)
         (self.folder / "chain.pem").write_text(self.text("signer.pem") + self.text("issuer.pem"))
 
