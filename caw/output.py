@@ -68,10 +68,7 @@ def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
 def run_decoder(
     decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
 ) -> Iterator[GenerationResult]:
-    """Run a decoder over the attempts; yield a result for every prompt, after a first value that signals the start.
-
-    The streamer is always ended.
-    """
+    """Yield None at the start, then each prompt's result over all attempts. The streamer is always ended."""
     settings = decoder.plan.settings
     with_trace = settings.return_trace
 
@@ -151,7 +148,6 @@ class GenerationOutput:
 
     @property
     def num_tokens(self) -> int:
-        """Number of new tokens of all prompts."""
         return sum(len(s) for s in self.sequences)
 
     @property
