@@ -147,7 +147,7 @@ def _others(
     text, ends = chooser.text, chooser.ends
     chosen = {choice.place: choice for choice in choices}
     places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]
-    if mark is None or not any(strength for _, strength in chooser.given.values()):
+    if mark is None or not places or not any(strength for _, strength in chooser.given.values()):
         return [], []
     width, device = mark.window, record.ids.device
     padded, at = torch.tensor([*[MISSING] * width, *text], device=device), torch.tensor(places, device=device)

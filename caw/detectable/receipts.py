@@ -122,7 +122,8 @@ class Receipt:
 class GuardReport:
     """What a guard did. name: what it keeps. changes: stretches of the text that are not the unmarked one's. error: the
     last one of the caller's own reader, else empty. kept: whether it is; None = there was nothing of that kind to keep.
-    rolled: tokens of the rollouts. subkey: the one that the text was changed under. windows: of a stream.
+    rolled: tokens of the rollouts. subkey: the one that the text was changed under, None = it was not. windows: of a
+    stream.
     """
 
     name: str
@@ -131,7 +132,7 @@ class GuardReport:
     error: str = ""
     kept: bool | None = True
     rolled: int = 0
-    subkey: int = 0
+    subkey: int | None = None
     windows: int | None = None
 
 
@@ -174,7 +175,7 @@ def write_receipt(
 
 def _of_mark(trial: Trial, chosen: Candidate, guarded: GuardReport | None) -> dict[str, Any]:
     """The fields of what marked a text."""
-    if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
+    if not chosen.strength_factor if guarded is None else guarded.subkey is None:
         return {}
     part_mark = trial.marking(chosen.request.row)
     part: dict[str, Any] = {} if part_mark is trial.mark else {"family": part_mark.name}

@@ -402,17 +402,16 @@ class GuardSearch:
             whole.append(each)
         whole.drafts = before.trace.drafts
         reason = before.finish_reason
-        if reason == "length" and self.stops.reached(version.tokens):
+        if reason != "eos" and self.stops.reached(version.tokens):
             reason = "stop"
         tokens = version.tokens[len(self.request.begun) :]
         sequence = ActiveSequence(before.index, self.request, before.ends, tokens, whole, finish_reason=reason)
         same = version.tokens == before.tokens
         keeping = self.keeping
         holds, error = (True, "") if keeping is None else (keeping.verdict(version.text), keeping.error)
-        mark = self.own.mark
+        subkey = getattr(self.own.mark, "subkey", 0) if done.taken else self.subkey
         report = GuardReport(
-            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled,
-            getattr(mark, "subkey", 0),
+            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled, subkey
         )  # fmt: skip
         verdict = self.trial(version.text, self.request.row.key)  # by the whole detector
         return Ended(sequence, version.text, verdict, report, max((one.strength for one in done.taken), default=0.0))

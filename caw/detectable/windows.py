@@ -22,6 +22,7 @@ from caw.keeps import Content, Results
 AHEAD = 1.0
 LONGER = 1.5  # times its size that a window may have, to end with a sentence
 ENDS = (".", "!", "?", ":", "\n", "。", "！", "？")
+MORE = "window"  # why a text ends that goes on in the next window
 PARTS = 4  # windows that share the rollouts of a text
 
 
@@ -58,7 +59,7 @@ class WindowSearch(GuardSearch):
 
     def run(self) -> Asked:
         ends: list[Ended] = []
-        while not ends or ends[-1].sequence.finish_reason == "window":
+        while not ends or ends[-1].sequence.finish_reason == MORE:
             asked = self.asked
             window = Window(
                 asked.ids, asked.budget, asked.row, asked.occurrence, asked.begun, self.stem, saves=True,
@@ -67,15 +68,18 @@ class WindowSearch(GuardSearch):
             sequence = yield from self._answer(self._ask(window))
             self.trial = self.whole
             if sequence.finish_reason == "stop" and not self.stops.reached(sequence.tokens):
-                sequence.finish_reason = "window"
+                sequence.finish_reason = MORE if len(sequence.tokens) < asked.budget else "length"
+            if sequence.finish_reason == MORE:
                 self.trial = self.whole.eased(self._share(len(sequence.tokens)))
             allowed = -(-(len(ends) + 1) * self.most // PARTS)
             self.guard = dataclasses.replace(self.guard, rollouts=allowed)
             ended = yield from self.settle(sequence)
             ends.append(ended)
             tokens = ended.sequence.tokens
+            if ended.sequence.finish_reason == MORE and len(tokens) == asked.budget:
+                ended.sequence.finish_reason = "length"
             self.send(tokens)
-            self.subkey = ended.report.subkey if ended.strength else self.subkey
+            self.subkey = ended.report.subkey
             self.asked = dataclasses.replace(asked, begun=tuple(tokens))
             self.stem = self.stem.taken_over()
         return _joined(ends)

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caw.decoding.request import ActiveSequence
 from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
 from caw.serve.beginnings import Beginnings
@@ -46,7 +45,7 @@ class TextOrder:
     handle: ReceiptHandle
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
-    proof: Callable[[ActiveSequence], str] | None = None
+    proof: Callable[[Done], str] | None = None
     steered: bool = False
     tokens: int = 0
     letters: int = 0
@@ -191,7 +190,7 @@ class Order:
         except Exception as error:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
-        again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
+        again = text.proof(done) if text.proof is not None and finish == "length" else ""
         return Piece(choice, more + rest, tokens, finish, text.begun.id, text.marked, again)
 
     def _check(self, text: TextOrder) -> None:
