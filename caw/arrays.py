@@ -58,7 +58,6 @@ def columns(values: Any) -> Iterable[Any]:
 
 
 def float64(values: Any) -> Any:
-    """The same numbers as float64."""
     return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
 
 

@@ -51,9 +51,7 @@ class Drawn:
 
     @property
     def cuts(self) -> tuple[float, int, float, float]:
-        """Temperature, top-k, 1 - top_p and min-p as the op `warp_logits` takes them: -1 in place of 1 - top_p cuts
-        nothing.
-        """
+        """Temperature, top-k, 1 - top_p and min-p as the op `warp_logits` takes them; 1 - top_p = -1 cuts nothing."""
         return self.temperature, self.top_k, 1 - self.top_p if self.top_p < 1 else -1.0, self.min_p
 
 
@@ -95,9 +93,7 @@ class Sampling:
 
     @property
     def races(self) -> bool:
-        """Whether a `caw.Recommended` marks it by the race: it is drawn, at temperature LEAST_RACED or above, and from
-        more than one token. Others get green lists, however they are drawn.
-        """
+        """Whether a `caw.Recommended` races: drawn at temperature LEAST_RACED or above, from more than one token."""
         return self.temperature >= LEAST_RACED and greedy_if_one_token(self).do_sample
 
 
@@ -126,7 +122,7 @@ class Detectability:
         edits: share of words to delete; the text must still be detected in 90 % of 50 seeded draws.
         guard: what a greedy text must keep of the unmarked one, as a `caw.Guard`: tokens are changed one by one where
             the unmarked model finds back to its text, until the text is detected. It takes the place of retries
-            (max_attempts, best_of, select); no streams, no sampling.
+            (max_attempts, best_of, select); no sampling.
     """
 
     mark_eos: bool | None = flag(

@@ -156,5 +156,4 @@ def ratios(samples: Sequence[float], base: Sequence[float]) -> Summary:
 
 
 def scaled(samples: Sequence[float], factor: float) -> dict[str, Any]:
-    """Summary of samples times factor."""
     return Summary.of([s * factor for s in samples]).as_dict()

@@ -158,9 +158,7 @@ def _lines(source: str) -> Iterator[str]:
 
 
 def _texts(source: str) -> Iterator[tuple[str, str | None]]:
-    """Return (text, key id or None) of every line. Raise ValueError at the first bad line: a report leaves nothing out
-    silently.
-    """
+    """Return (text, key id or None) of every line. ValueError at the first bad line: a report leaves nothing out."""
     with open_input(source) as file:
         for row in read_rows(file, field="text"):
             value: Any = row.value if isinstance(row, Row) else {}

@@ -258,7 +258,6 @@ def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, report
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Signature]:
-    """Return the watermarks to test for, by name."""
     if config is not None:
         given = [opt.as_typed(option) for option, value in options.items() if value is not None]
         if given:
@@ -288,7 +287,6 @@ def _check(task: Task, null: str | None, power: str | None) -> None:
 
 
 def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None) -> Task:
-    """Return the task with the model's weights, and its tokenizer."""
     weights = reads.load([d.watermark for d in task.detectors.values()])
     if told is not None:
         told.check_weights(weights, f"{reader.MODEL}{reads.model}")
@@ -344,9 +342,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
 
 
 def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item], int]:
-    """Read the items of exactly one source: FILE, --text or input files. Also return the number of bad lines, each
-    reported.
-    """
+    """Read the items of exactly one of FILE, --text and the input files. Also return how many bad lines it reported."""
     sources, field, files = texts.sources, texts.field, texts.file or []
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
@@ -409,9 +405,7 @@ def with_records(items: Sequence[Item], test: Test, *, as_json: bool, single: bo
 
 
 def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:
-    """Report texts whose lines say that they have another mark than is tested, or another key, which may be meant;
-    return how many have another mark.
-    """
+    """Report texts whose lines name another key or mark than is tested; return how many have another mark."""
     made = [item.made for item in items]
     count, said = unread(made, marks)
     for remark in filter(None, (said, of_other_keys(made, marks))):

@@ -116,7 +116,6 @@ def _is_corrected(result: DetectionResult) -> bool:
 
 
 def _cells(result: DetectionResult) -> list[str]:
-    """Return p-value, z-score, tokens scored, payload and remark."""
     return [
         format_p(result.p_value), f"{result.z_score:.2f}", f"{result.num_scored} of {result.num_tokens}",
         _payload(result), _remark(result),
@@ -194,7 +193,6 @@ def _show_one(console: Console, item: Item, result: Result) -> None:
 
 
 def _show_findings(console: Console, item: Item, result: DetectionResult, name: str = "") -> None:
-    """Print the payload and the marked parts, one per line."""
     lines = []
     if result.payload is not None and result.payload_confidence is not None:
         least = 100 * min(result.payload_confidence)
@@ -211,7 +209,6 @@ def _show_findings(console: Console, item: Item, result: DetectionResult, name: 
 
 
 def show_null_reports(reports: dict[str, NullReport]) -> None:
-    """Print the false-positive rates of each key."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -246,7 +243,6 @@ def _rate(rate: Rate) -> str:
 
 
 def show_power(rows: Sequence[PowerRow]) -> None:
-    """Print the detection rate by length."""
     from rich.console import Console
     from rich.table import Table
 

@@ -17,10 +17,7 @@ Rows = Sequence[ActiveSequence | None]
 
 
 class EagerStep(Step):
-    """Forward only candidates that some strength can reach; make a second record only where the choice differs.
-
-    state, cache: the rows that it is called for, see `over`.
-    """
+    """Forward only candidates that some strength can reach; make a second record only where the choice differs."""
 
     state: DecodeState
     cache: SiblingCache

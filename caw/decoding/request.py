@@ -53,10 +53,7 @@ class Request:
 def requests_for(
     prompts: Sequence[Sequence[int]], budgets: Sequence[int], rows: Sequence[RowSettings], mark: Mark | None = None
 ) -> list[Request]:
-    """Make one request for each prompt; the same prompt with the same settings, given twice, gets two streams.
-
-    mark: of all, as in `Request`.
-    """
+    """Make a request of each prompt; equal ones with equal settings get two streams. mark: of all, as in `Request`."""
     seen: dict[tuple[tuple[int, ...], RowSettings], int] = {}
     requests = []
     for ids, budget, row in zip(prompts, budgets, rows, strict=True):

@@ -63,7 +63,6 @@ class RowSettings(Sampling):
 
     @property
     def penalised(self) -> bool:
-        """True if it has a bias or penalties."""
         penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
         return bool(penalties or self.logit_bias)
 
@@ -130,7 +129,6 @@ class RowLimits:
 
     @property
     def penalised(self) -> bool:
-        """True if a text may have a bias or penalties."""
         return self.repetition_penalty or self.presence_penalty or self.frequency_penalty or self.logit_bias
 
     @property

@@ -15,10 +15,7 @@ from caw.watermarks.base import MISSING
 
 @dataclass
 class Positions(Rows):
-    """What an evaluator reads of B texts, in the step of a model here and in `caw.Chooser`.
-
-    current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
-    """
+    """What an evaluator reads of B texts. current: record of p_i. history: those of p_{i-1}, p_{i-2}, ... it reads."""
 
     current: Record
     history: list[Record]

@@ -66,10 +66,7 @@ class DraftCounts:
 
 @dataclass
 class SequenceTrace:
-    """Per-token columns of one sequence, in order; iterating or indexing gives `TokenTrace`s.
-
-    drafts: what they did; it depends on how the text was made, so it is no part of a comparison.
-    """
+    """Per-token columns of a sequence, in order; its items are `TokenTrace`s. drafts: no part of a comparison."""
 
     tokens: list[int] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)

@@ -35,7 +35,6 @@ def facts(text: DemoText) -> list[tuple[str, str]]:
 
 
 def legend(demo: Demo) -> list[tuple[Kind, str]]:
-    """Return the meaning of the colours."""
     return [
         ("marked", "the watermark changed the model's choice here"),
         ("kept", "the watermark would have changed this token, but CAW predicts that it matters and protects it"),

@@ -49,10 +49,7 @@ class TokenisedText:
         return self.corrected(results[i], i, given, fpr)
 
     def corrected(self, result: DetectionResult, i: int, given: float, fpr: float) -> DetectionResult:
-        """Return the result of reading i, corrected for their number m.
-
-        result: tested at a level of fpr / m. given: p-value of the unchanged text alone.
-        """
+        """Return reading i's result at a level of fpr / m, corrected for m readings. given: the unchanged text's p."""
         m = len(self.readings)
         if m == 1:
             return result

@@ -27,5 +27,4 @@ def beta_for(model_name: str | Path) -> float:
 
 
 def shipped() -> list[str]:
-    """Return the names of the shipped evaluators."""
     return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))

@@ -112,10 +112,7 @@ def _parse(number: int, raw: bytes, field: str = "prompt") -> Row | BadLine:
 
 
 def text_field(value: dict[str, Any], name: str) -> str:
-    """Return the text in field `name`.
-
-    Raises ValueError if it is missing, no text, or holds half of a surrogate pair, which no tokenizer reads.
-    """
+    """Return the text in field `name`. ValueError if it is missing, no text, or holds half of a surrogate pair."""
     if name not in value:
         found = ", ".join(sorted(value)) or "none"
         raise ValueError(f"expected a field {name!r}, found fields {found}; add it, or name another with --field")
@@ -137,7 +134,6 @@ def _whole(line: dict[str, Any]) -> Any:
 
 
 def line_id(line: dict[str, Any]) -> Any:
-    """Return the name of a line in most files."""
     return line.get("id")
 
 

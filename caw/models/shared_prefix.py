@@ -38,9 +38,7 @@ class SharedPrefix:
         return cls(length, cache) if plain else NO_PREFIX
 
     def most_rows(self, batch_tokens: int) -> int:
-        """Return the maximum rows whose copies of the prefix take no more memory than PREFIX_COPIES batches without
-        one.
-        """
+        """Return the most rows whose copies of the prefix take the memory of PREFIX_COPIES batches without one."""
         return max(1, PREFIX_COPIES * batch_tokens // max(self.length, 1))
 
     def copies(self, rows: int) -> DynamicCache | None:

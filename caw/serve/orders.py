@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caw.decoding.request import ActiveSequence
 from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
 from caw.serve.beginnings import Beginnings
@@ -46,7 +45,7 @@ class TextOrder:
     handle: ReceiptHandle
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
-    proof: Callable[[ActiveSequence], str] | None = None
+    proof: Callable[[Done], str] | None = None
     steered: bool = False
     tokens: int = 0
     letters: int = 0
@@ -197,7 +196,7 @@ class Order:
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
         manifest, behind = await self._added(text, finish)
         # what is behind a text would be in the middle of a continued one
-        again = text.proof(sequence) if text.proof is not None and finish == "length" and not behind else ""
+        again = text.proof(done) if text.proof is not None and finish == "length" and not behind else ""
         return Piece(choice, more + rest + behind, tokens, finish, text.begun.id, text.marked, again, (), manifest)
 
     async def _added(self, text: TextOrder, finish: str) -> tuple[bytes, str]:

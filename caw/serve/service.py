@@ -17,7 +17,7 @@ import anyio
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
-from caw.decoding.request import ActiveSequence, Request, requests_for
+from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
@@ -32,7 +32,7 @@ from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
 from caw.serve.grammars import Grammar, GrammarRules, Grammars
 from caw.serve.inbox import BusyError, ClosedError, GreedyError
-from caw.serve.job import Job
+from caw.serve.job import Done, Job
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking, marking_of
 from caw.serve.offers import Offer, offer_of
@@ -286,6 +286,7 @@ class Service:
             tested = partial(
                 self.planned.attempts, request, stops, marking.level, once=not buffered,
                 plain=not (marking.thinks or marking.spares), rules=rules,
+                subkey=None if part is None else part.subkey,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
@@ -319,12 +320,12 @@ class Service:
         proof = partial(self._proof, begun.id, about, steered) if order.calls is None else None
         return TextOrder(job, begun, handle, unfolding, reached, proof, steered)
 
-    def _proof(self, receipt: str, about: Sequence[str], steered: bool, sequence: ActiveSequence) -> str:
+    def _proof(self, receipt: str, about: Sequence[str], steered: bool, done: Done) -> str:
         """Return the token with which a truncated text may be continued."""
-        request = sequence.request
+        sequence, request, tested = done.sequence, done.sequence.request, done.receipt
         part = TextSoFar(
-            tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
-            len(request.ids), request.row.known_seed, request.occurrence, receipt,
+            tuple(sequence.tokens), sequence.open, sequence.spent, None if tested is None else tested.subkey, steered,
+            prompt_digest(request.ids), len(request.ids), request.row.known_seed, request.occurrence, receipt,
             int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)

@@ -86,10 +86,7 @@ class Ahead:
             self.drafts[number] = self.drafts[number][1:] if right else []
 
     def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
-        """Return (trust, tokens drafted, tokens accepted) of each draft, at the end.
-
-        What was left where a text ended (it is not active) was not wrong.
-        """
+        """Return (trust, tokens drafted, tokens accepted) of each draft; what a text's end left over was not wrong."""
         rows = zip(self.trusts, self.drafted, self.accepted, active, strict=True)
         return [(trust, drafted if goes_on else right, right) for trust, drafted, right, goes_on in rows if drafted]
 

@@ -18,10 +18,7 @@ MISTAKES: dict[str, Any] = {
 
 
 class Knowing:
-    """Knows the new tokens of texts and guesses them, with one mistake after the other; counts in `asked`.
-
-    texts: (prompt, new tokens) of each.
-    """
+    """Knows the new tokens of texts, (prompt, tokens), and guesses them with one mistake after the other."""
 
     def __init__(
         self, texts: Sequence[tuple[Sequence[int], Sequence[int]]], mistakes: Sequence[str] = ("right",)
