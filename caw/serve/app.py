@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import re
 import time
@@ -19,7 +18,7 @@ from caw.manifest import KIND
 from caw.serve.answering import MANIFESTS, Answer
 from caw.serve.body_limits import BodyLimits
 from caw.serve.contracts import Tenant
-from caw.serve.description import PATH, describe
+from caw.serve.description import PATH
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.metrics import Metrics
@@ -115,12 +114,10 @@ Asker = Annotated[Tenant | None, Depends(_asker)]
 
 def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Add the path that tests texts, and the one that describes their mark."""
-    # once it is asked for, in a thread: the digest of a large vocabulary takes longer than a step
-    described = functools.cache(lambda: encoded(describe(service.planned)))
 
     @app.get(PATH)
     def description() -> Response:
-        return Response(described(), media_type="application/json")
+        return _json(service.description)
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:

@@ -114,8 +114,9 @@ class Service:
         """
         self.check_model(asked.model)
         asked.check()
-        if asked.embed_manifest and self.signer is None:
-            why = "embed_manifest requires a server that signs manifests; leave it out, or start it with a certificate"
+        bound = asked.continuation or asked.json_mode or asked.calls or asked.offered
+        if asked.embed_manifest and (self.signer is None or bound):
+            why = "embed_manifest requires a server with a certificate, a new text, no JSON and no tools; leave it out"
             raise ApiError(BAD, why, parameter="embed_manifest")
         self._check_room(asked.count * count_prompts(asked), tenant)
         self.planned.check_key(tenant.key)
@@ -331,17 +332,18 @@ class Service:
         return self.continuations.give(part, about)
 
     @cached_property
-    def mark(self) -> dict[str, Any]:
-        """What manifests say of the mark: how to test for it, and never with which key."""
-        told = describe(self.planned)
-        return {name: told[name] for name in ("format", "context_width", "tokenizer")}
+    def description(self) -> dict[str, Any]:
+        """What the server says of its mark; the digest of a large vocabulary takes longer than a step."""
+        return describe(self.planned)
 
     def _added(self, asked: Asked, text: TextOrder) -> tuple[bytes, str]:
         """Return a finished text's manifest, which `/v1/manifests` then has, and what is put behind the text."""
         label = AIGC_LABEL if self.settings.aigc_producer and not asked.json_mode else ""
         if self.signer is None:
             return b"", label
-        says = {"receipt": text.begun.id, "marked": text.marked, **({"mark": self.mark} if text.marked else {})}
+        says: dict[str, Any] = {"receipt": text.begun.id, "marked": text.marked}
+        if text.marked:
+            says["mark"] = {name: self.description[name] for name in ("format", "context_width", "tokenizer")}
         sent = text.unfolding.sent + label
         manifest, wrapper = self.signer.sign(sent, says, inside=bool(asked.embed_manifest))
         self.manifests[text.begun.id] = manifest

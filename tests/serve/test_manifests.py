@@ -89,7 +89,7 @@ def test_every_text_has_a_manifest_beside_it_and_inside_on_request(signing: Runn
     streamed = "".join(event.choices[0].text for event in events)
     assert len(streamed) > len(once) + 3000 and bare(streamed) == once.removesuffix(AIGC_LABEL)
     assert [bool((event.model_extra or {}).get("caw")) for event in events[-2:]] == [False, True]
-    with pytest.raises(openai.BadRequestError, match="a new text that is no JSON"):
+    with pytest.raises(openai.BadRequestError, match="a new text, no JSON"):
         signing.complete(
             "x", max_tokens=9, extra_body={**INSIDE["extra_body"], "response_format": {"type": "json_object"}}
         )
