@@ -236,7 +236,6 @@ def _said(its: Setting, prompt: str, made: Any, number: int, gold: Any, plain: A
 
 
 def _holds(text: str, facts: dict[str, Any]) -> bool:
-    """Whether a text has an object with these values."""
     try:
         value = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:

@@ -16,9 +16,7 @@ def small(value: Any) -> str:
 
 
 def to_columns(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """Convert lines to columns. ValueError for NaN, infinity and half of a surrogate pair, which JSON and UTF-8 cannot
-    represent.
-    """
+    """Convert lines to columns. ValueError for what JSON and UTF-8 lack: NaN, infinity, half a surrogate pair."""
     kinds: dict[tuple[str, ...], int] = {}
     kind_of: list[int] = []
     columns: dict[str, list[Any]] = {}

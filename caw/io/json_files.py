@@ -46,9 +46,7 @@ def kept_at(path: Path) -> Path:
 
 
 def _only(forms: Sequence[Path], what: str) -> Path:
-    """Return the existing form, the first if there is none. ValueError for several, since it is unclear which
-    counts.
-    """
+    """Return the existing form, the first if none exists. ValueError for several: it is unclear which counts."""
     found = [form for form in forms if form.exists()]
     if len(found) > 1:
         names = " and ".join(form.name for form in found)
@@ -57,10 +55,7 @@ def _only(forms: Sequence[Path], what: str) -> Path:
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a file to read, decompressed if its name says so.
-
-    Raises FileNotFoundError, and ValueError for a compressed file that is not whole.
-    """
+    """Open a file to read, decompressed by its name. FileNotFoundError; ValueError for a file that is not whole."""
     if path.suffix != SUFFIX:
         return open(path, "rb")
     lzma = _lzma(path)
@@ -125,10 +120,7 @@ def _by_column(path: Path, content: bytes) -> list[dict[str, Any]]:
 
 
 def parse(kind: type[T], line: Mapping[str, Any], path: Path) -> T:
-    """Build a dataclass from a line of `caw evaluate run`; unknown fields are ignored.
-
-    Raises ValueError naming the fields that are missing.
-    """
+    """Build a dataclass from a line of `caw evaluate run`, without unknown fields. ValueError names missing ones."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     try:
         return kind(**{name: line[name] for name in names if name in line})
@@ -162,11 +154,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_settings(path: Path, what: str, remedy: str) -> dict[str, Any]:
-    """Return the object in a file that a person wrote.
-
-    Raises ValueError, which says what is wrong and where and ends with `remedy`, for no file, and for anything but an
-    object whose names occur once.
-    """
+    """Return the object in a person's file. ValueError, which ends with `remedy`, says what is wrong and where."""
     try:
         value = json.loads(read_bounded(path), object_pairs_hook=_once)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -64,9 +64,7 @@ def _new_area(least: int) -> mmap.mmap | None:
 
 
 def forget(read: torch.Tensor) -> None:
-    """Let the system reclaim the whole pages of a tensor that nobody reads again, on Linux: of a file that is mapped,
-    they would stay until its last tensor is freed.
-    """
+    """Let Linux reclaim a tensor's whole pages that are read no more: a mapped file's would stay to its last tensor."""
     begin = -(-read.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     count = (read.data_ptr() + read.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
     if sys.platform == "linux" and count > 0:

@@ -1,7 +1,5 @@
 """A server with a tiny model in a thread of this process, and OpenAI's own client."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -45,7 +43,7 @@ class Kept:
     closed: list[Closed] = field(default_factory=list)
     fails: str = ""
 
-    def begin(self, begun: Begun) -> _Handle:
+    def begin(self, begun: Begun) -> "_Handle":
         if self.fails == "begin":
             raise OSError("no space left on device")
         self.begun.append(begun)

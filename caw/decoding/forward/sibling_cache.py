@@ -112,10 +112,7 @@ class SiblingCache(Cache):
         self.scratch = key.new_zeros(self.num_layers, 2, self.batch, self.slots, heads, dim)
 
     def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step.
-
-        Packed candidates are rows of one token each.
-        """
+        """Keys and values [rows, HK, tokens, D] of a forward: to the store in prefill, to scratch (1) in a step."""
         assert self.store is not None and self.scratch is not None
         if self._prefill_rows is not None:
             places = slice(self._prefill_start, self._prefill_start + key.shape[2])
