@@ -28,7 +28,10 @@ PARTS = 4  # windows that share the rollouts of a text
 
 @dataclass(frozen=True)
 class Window(Fork):
-    """A fork that has `size` new tokens, and more until a sentence ends. text_of: decodes tokens."""
+    """A fork that has `size` new tokens, and more until a sentence ends. text_of: decodes tokens.
+
+    The first token behind the sentence is its own: an end token makes it the text's last window.
+    """
 
     size: int = 0
     text_of: Callable[[list[int]], str] = field(default=lambda tokens: "", repr=False, compare=False)
@@ -36,9 +39,9 @@ class Window(Fork):
     def over(self, tokens: Sequence[int]) -> bool:
         """Tell whether the window ends with these tokens."""
         new = len(tokens) - len(self.begun)
-        if new < self.size:
+        if new <= self.size:
             return False
-        return new >= LONGER * self.size or self.text_of([tokens[-1]]).rstrip(" ").endswith(ENDS)
+        return new > LONGER * self.size or self.text_of([tokens[-2]]).rstrip(" ").endswith(ENDS)
 
 
 def by_window(guard: Guard) -> bool:

@@ -119,23 +119,23 @@ def test_streams_are_guarded_by_windows_and_go_on_under_their_sub_key(monkeypatc
     monkeypatch.setattr(search, "broken", lambda *_: "")
     monkeypatch.setattr(guarding, "by_window", lambda guard: True)
     guard, shared = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, window=8), caw.KGW(key=1, subkeys=4)
-    options = {"watermark": shared.with_key(KEY), "max_new_tokens": 40, "detectable_at": 0.2, "progress": False}
-    want = caw.generate(*parts(), "a", guard=guard, streamer=Ignored(), **options)
+    options = {"watermark": shared.with_key(KEY), "max_new_tokens": 60, "detectable_at": 0.2, "progress": False}
+    want = caw.generate(*parts(), "so", guard=guard, streamer=Ignored(), **options)
     assert want.receipts is not None
     [asked] = want.receipts
-    with running(shared, rules=MarkRules(detectable_at=0.2), guard=guard) as server:
-        chunks = list(server.complete("a", max_tokens=40, temperature=0, stream=True))
+    with running(shared, rules=MarkRules(detectable_at=0.2), guard=guard, max_factor=4.0) as server:
+        chunks = list(server.complete("so", max_tokens=60, temperature=0, stream=True))
         pieces = [chunk.choices[0].text for chunk in chunks]
         assert "".join(pieces) == want.texts[0] and len(pieces) >= 3
         server.idle()
         tested = server.log.closed[-1].tested
         said = ("windows", "changes", "rollouts", "p_value", "subkey")
         assert tested is not None and [tested[name] for name in said] == [getattr(asked, name) for name in said]
-        assert asked.changes and asked.windows and asked.windows > 2 and asked.subkey
+        assert asked.changes and asked.windows and asked.windows >= 4 and asked.subkey
         text = want.texts[0]
-        for _ in range(3):
+        for _ in range(2):
             extra = {"continuation": chunks[-1].caw["continuations"][0]}
-            chunks = list(server.complete("a" + text, max_tokens=20, temperature=0, stream=True, extra_body=extra))
+            chunks = list(server.complete("so" + text, max_tokens=20, temperature=0, stream=True, extra_body=extra))
             text += "".join(chunk.choices[0].text for chunk in chunks)
             server.idle()
             tested = server.log.closed[-1].tested
