@@ -21,7 +21,7 @@ from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
-from caw.manifest import AIGC_LABEL, Signer
+from caw.manifest import AIGC_LABEL
 from caw.policies.recommended import row_of
 from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, TextSoFar, prompt_digest
@@ -57,13 +57,12 @@ class Service:
     Args:
         planned: the decoder's plan. directory: of tenants. receipts: the receipt log.
         secret: signs continuation tokens, shared by servers that continue each other's texts; None = random, so that
-            tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none. signer:
-            of manifests, None = there are none.
+            tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none.
     """
 
     def __init__(
         self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None,
-        sketch: Callable[[str], bytes] | None = None, signer: Signer | None = None,
+        sketch: Callable[[str], bytes] | None = None,
     ) -> None:  # fmt: skip
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
@@ -72,8 +71,8 @@ class Service:
         self.continuations = Continuations(secret or secrets.token_bytes(32))
         kind = Decoder if planned.settings.guard is None else ForkDecoder
         self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
-        self.signer, self.manifests = signer, OrderedDict[str, bytes]()
-        self.detection = Detection(planned, directory, "" if signer is None else signer.certificate)
+        self.signer, self.manifests = settings.signer(), OrderedDict[str, bytes]()
+        self.detection = Detection(planned, directory, self.signer.certificate if self.signer else "")
         self.open: set[Order] = set()
         self.beginnings = Beginnings()
         self.grammars, self.no_grammars = _grammars(planned)

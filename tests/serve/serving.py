@@ -127,13 +127,12 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None,
-    signer: Any = None, **settings: Any
-) -> Iterator[Running]:  # fmt: skip
+    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None, **settings: Any
+) -> Iterator[Running]:
     """A server, stopped at the end of the block; settings: of `ServerSettings`."""
     chosen = ServerSettings(**{"name": NAME, "port": 0, "max_length": 256, "grace": 5.0, **settings})
     log = Kept() if log is None else log
-    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log, signer=signer)
+    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log)
     started = threading.Event()
     server = server_for(service, lambda url: started.set())
     thread = threading.Thread(target=server.run, daemon=True)

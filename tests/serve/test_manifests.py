@@ -52,7 +52,7 @@ def signer_of(papers: Path) -> Signer:
 def test_both_layers_go_out_and_come_back(papers: Path, tmp_path: Path, monkeypatch: Any) -> None:
     files = {"c2pa_certificate": str(papers / "chain.pem"), "c2pa_key": str(papers / "signer.key")}
     trust, asked = (papers / "issuer.pem").read_text(), {"model": NAME, "prompt": "the sky", "temperature": 0}
-    with running(signer=signer_of(papers), aigc_producer="P1", **files) as served:
+    with running(aigc_producer="P1", **files) as served:
         answer = served.client().completions.with_raw_response.create(**asked, n=2, max_tokens=150)
         told, links = json.loads(answer.text), answer.headers["link"].split(", ")
         for choice, receipt, manifest in zip(
@@ -107,7 +107,8 @@ def test_both_layers_go_out_and_come_back(papers: Path, tmp_path: Path, monkeypa
 def test_papers_that_do_not_fit_are_refused_at_the_start(papers: Path) -> None:
     for certificate, key, why in (
         ("chain.pem", "issuer.key", "a C2PA certificate must be valid"), ("issuer.pem", "issuer.key", "self-signed"),
-        ("chain.pem", "chain.pem", "a C2PA key must be"), ("signer.key", "signer.key", "is invalid"), ("gone", "x", "gone"),
+        ("chain.pem", "chain.pem", "a C2PA key must be"), ("signer.key", "signer.key", "is invalid"),
+        ("gone", "x", "gone"),
     ):  # fmt: skip
         files = ["--c2pa-certificate", str(papers / certificate), "--c2pa-key", str(papers / key)]
         assert_refused(run("serve", "--model", "x", *files), why)
