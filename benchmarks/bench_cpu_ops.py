@@ -48,7 +48,6 @@ WATERMARKS = {
 
 
 def measure(variants: Variants, repeat: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median microseconds of each variant."""
     return {name: round(statistics.median(s) * 1e6, 1) for name, s in rounds_of(variants, repeat, clock).items()}
 
 

@@ -22,7 +22,7 @@ from step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_step
 from caw.benchmark.modes import OWN
 from caw.benchmark.sizes import SHAPES
 from caw.io.files import write_text
-from caw.io.json_files import opened
+from caw_lab.evaluation.packed_files import opened
 
 Counts = dict[str, Sequence[int]]  # of a product: instructions of warps, bytes through shared memory
 PARTS = ("steps_b1", "steps_batches", "steps_fp8", "steps_int4")

@@ -63,10 +63,7 @@ def compiled(function: Any) -> Any:
 
 
 class CompiledTorch:
-    """Decodes `batch` texts of up to `capacity` tokens; a step is replayed from the first `prepare` on.
-
-    Raises ValueError for a model that it does not know.
-    """
+    """Decodes `batch` texts of up to `capacity` tokens, replayed after the first `prepare`; ValueError for others."""
 
     def __init__(self, model: Any, batch: int, capacity: int) -> None:
         self.body, self.head = model.get_decoder(), model.get_output_embeddings()

@@ -1,7 +1,5 @@
 """`caw detect --at URL`: have a server test texts, as its `/.well-known/watermark.json` says. No key, no tokenizer."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
@@ -20,10 +18,7 @@ At = Annotated[str | None, panel(KEYS, "Have the server at this URL test the tex
 
 
 def test_at(url: str, items: Sequence[Item], *, as_json: bool, single: bool) -> int:
-    """Have texts tested and print the verdicts. Return how many were not tested.
-
-    ValueError in one sentence for another kind of URL, and for a server that does not describe its mark.
-    """
+    """Have texts tested and print the verdicts. Return how many were not tested. ValueError for no caw server."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"--at must be a server's URL, got {url!a}; give e.g. https://example.org")
     root = url.rstrip("/")

@@ -15,7 +15,8 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from caw.serve.answering import Answer
+from caw.manifest import KIND
+from caw.serve.answering import MANIFESTS, Answer
 from caw.serve.body_limits import BodyLimits
 from caw.serve.contracts import Tenant
 from caw.serve.description import PATH, describe
@@ -24,6 +25,7 @@ from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
+from caw.serve.service import MANIFESTS as KEPT
 from caw.serve.service import Service
 from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
@@ -130,7 +132,8 @@ def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Add the paths that generate texts and list the model."""
-    chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
+    settings = (service.planned.tokenizer, service.settings.aigc_producer)
+    chat, completions = Chat(*settings), Completions(*settings)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
     async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:
@@ -145,6 +148,13 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     @app.post("/v1/completions")
     async def plain_completions(asked: CompletionRequest, tenant: Client) -> Response:
         return await answer(asked, completions, tenant)
+
+    @app.get(f"{MANIFESTS}/{{receipt}}")
+    async def manifest(receipt: str) -> Response:  # of anybody's text: it does not hold the text, and its id is random
+        if (found := service.manifests.get(receipt)) is None:
+            why = f"no manifest of this receipt is here, which has those of its last {KEPT} texts; use the answer's"
+            raise ApiError(UNKNOWN, why)
+        return Response(found, media_type=KIND)
 
     @app.get("/v1/models", dependencies=[Depends(_client)])
     async def models() -> Response:

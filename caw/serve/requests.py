@@ -97,8 +97,8 @@ class ResponseFormat(Strict):
 
 
 class RequestBody(Strict, extra="allow"):
-    """Parameters of both kinds of request. watermark and continuation are this server's own: False requests unmarked
-    text, and the token of a truncated answer continues it.
+    """Parameters of both kinds of request. watermark, continuation and embed_manifest are this server's own: False
+    requests unmarked text, the token of a truncated answer continues it, and True puts its manifest inside.
 
     neutral: permitted values of unsupported parameters at this endpoint, see `unserved`.
     """
@@ -124,6 +124,7 @@ class RequestBody(Strict, extra="allow"):
     response_format: ResponseFormat | None = None
     watermark: bool | None = None
     continuation: str | None = Field(default=None, min_length=1, max_length=1 << 20)
+    embed_manifest: bool | None = None
 
     def check(self) -> None:
         """Raise ApiError for unsupported parameters."""
@@ -133,6 +134,9 @@ class RequestBody(Strict, extra="allow"):
             if self.count > 1 or self.calls is not None or self.offered:
                 why = "a continuation requires n = 1 and no tools; leave them out"
                 raise ApiError(BAD, why, parameter="continuation")
+        if self.embed_manifest and (self.continuation is not None or self.json_mode or self.calls or self.offered):
+            why = "embed_manifest requires a new text that is no JSON, without tools; leave one of them out"
+            raise ApiError(BAD, why, parameter="embed_manifest")
         refuse_unserved(others, self.neutral)
         self._check_sampling()
         form = self.response_format

@@ -6,30 +6,33 @@ import math
 import secrets
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import anyio
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
-from caw.decoding.request import ActiveSequence, Request, requests_for
+from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
+from caw.manifest import AIGC_LABEL, Signer
 from caw.policies.recommended import row_of
 from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, TextSoFar, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
+from caw.serve.description import describe
 from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
 from caw.serve.grammars import Grammar, GrammarRules, Grammars
 from caw.serve.inbox import BusyError, ClosedError, GreedyError
-from caw.serve.job import Job
+from caw.serve.job import Done, Job
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking, marking_of
 from caw.serve.offers import Offer, offer_of
@@ -45,6 +48,7 @@ LOG = logging.getLogger("caw.serve")
 LAST = 60.0  # seconds for a step under way, and for the last receipts
 WORKERS = 16  # threads that wait for registries and disks
 DEFAULT_MAX_TOKENS = 16  # of completions; OpenAI's
+MANIFESTS = 1000  # of the last texts, some 4 MB
 
 
 class Service:
@@ -53,12 +57,13 @@ class Service:
     Args:
         planned: the decoder's plan. directory: of tenants. receipts: the receipt log.
         secret: signs continuation tokens, shared by servers that continue each other's texts; None = random, so that
-            tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none.
+            tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none. signer:
+            of manifests, None = there are none.
     """
 
     def __init__(
         self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None,
-        sketch: Callable[[str], bytes] | None = None,
+        sketch: Callable[[str], bytes] | None = None, signer: Signer | None = None,
     ) -> None:  # fmt: skip
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
@@ -67,7 +72,8 @@ class Service:
         self.continuations = Continuations(secret or secrets.token_bytes(32))
         kind = Decoder if planned.settings.guard is None else ForkDecoder
         self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
-        self.detection = Detection(planned, directory)
+        self.signer, self.manifests = signer, OrderedDict[str, bytes]()
+        self.detection = Detection(planned, directory, "" if signer is None else signer.certificate)
         self.open: set[Order] = set()
         self.beginnings = Beginnings()
         self.grammars, self.no_grammars = _grammars(planned)
@@ -108,6 +114,9 @@ class Service:
         """
         self.check_model(asked.model)
         asked.check()
+        if asked.embed_manifest and self.signer is None:
+            why = "embed_manifest requires a server that signs manifests; leave it out, or start it with a certificate"
+            raise ApiError(BAD, why, parameter="embed_manifest")
         self._check_room(asked.count * count_prompts(asked), tenant)
         self.planned.check_key(tenant.key)
         parallel = not isinstance(asked, ChatRequest) or asked.parallel_tool_calls is not False
@@ -127,7 +136,7 @@ class Service:
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
-            self.sketch,
+            self.sketch, partial(self._added, asked),
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -277,6 +286,7 @@ class Service:
             tested = partial(
                 self.planned.attempts, request, stops, marking.level, once=not buffered,
                 plain=not (marking.thinks or marking.spares), rules=rules,
+                subkey=None if part is None else part.subkey,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
@@ -310,15 +320,34 @@ class Service:
         proof = partial(self._proof, begun.id, about, steered) if order.calls is None else None
         return TextOrder(job, begun, handle, unfolding, reached, proof, steered)
 
-    def _proof(self, receipt: str, about: Sequence[str], steered: bool, sequence: ActiveSequence) -> str:
+    def _proof(self, receipt: str, about: Sequence[str], steered: bool, done: Done) -> str:
         """Return the token with which a truncated text may be continued."""
-        request = sequence.request
+        sequence, request, tested = done.sequence, done.sequence.request, done.receipt
         part = TextSoFar(
-            tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
-            len(request.ids), request.row.known_seed, request.occurrence, receipt,
+            tuple(sequence.tokens), sequence.open, sequence.spent, None if tested is None else tested.subkey, steered,
+            prompt_digest(request.ids), len(request.ids), request.row.known_seed, request.occurrence, receipt,
             int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
+
+    @cached_property
+    def mark(self) -> dict[str, Any]:
+        """What manifests say of the mark: how to test for it, and never with which key."""
+        told = describe(self.planned)
+        return {name: told[name] for name in ("format", "context_width", "tokenizer")}
+
+    def _added(self, asked: Asked, text: TextOrder) -> tuple[bytes, str]:
+        """Return a finished text's manifest, which `/v1/manifests` then has, and what is put behind the text."""
+        label = AIGC_LABEL if self.settings.aigc_producer and not asked.json_mode else ""
+        if self.signer is None:
+            return b"", label
+        says = {"receipt": text.begun.id, "marked": text.marked, **({"mark": self.mark} if text.marked else {})}
+        sent = text.unfolding.sent + label
+        manifest, wrapper = self.signer.sign(sent, says, inside=bool(asked.embed_manifest))
+        self.manifests[text.begun.id] = manifest
+        if len(self.manifests) > MANIFESTS:
+            self.manifests.popitem(last=False)
+        return manifest, label + wrapper
 
     async def close(self) -> None:
         """Stop decoding, and stop the threads once all receipts are closed."""

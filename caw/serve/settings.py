@@ -34,6 +34,13 @@ class ServerSettings:
         (), "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.", SERVING, "--proxy",
         kind=list[str],
     )  # fmt: skip
+    c2pa_certificate: str | None = flag(
+        None, "PEM file with a certificate and its issuers': answers carry C2PA manifests.", SERVING, metavar="FILE"
+    )
+    c2pa_key: str | None = flag(None, "PEM file with the certificate's private key.", SERVING, metavar="FILE")
+    aigc_producer: str | None = flag(
+        None, "The provider's code: label texts as China's GB 45438-2025 asks.", SERVING, metavar="CODE"
+    )
     drafts: bool = flag(
         True, "Speculative decoding by n-gram lookup; texts do not change.", RUNNING, "--drafts/--no-drafts"
     )
@@ -66,6 +73,8 @@ class ServerSettings:
             ("max_attempts", 1, 100), ("max_body", 1024, 1 << 30),
         ):  # fmt: skip
             require_int(name, getattr(self, name), low, high)
+        if (self.c2pa_certificate is None) != (self.c2pa_key is None):
+            raise ValueError("c2pa_certificate and c2pa_key require each other, got one; give both or none")
         require_bool("drafts", self.drafts)
         require_choice("sampling", self.sampling, ("openai", "model"), "openai")
         for name in ("timeout", "read_timeout", "write_timeout"):

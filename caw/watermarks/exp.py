@@ -162,10 +162,7 @@ class EXP(Formatted):
         return self.deduplicate and not self.scheme.marks_repeats
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Return every token that wins as strength grows.
-
-        The race leaves the sampling noise out, so that at strength 1 it is the watermark's own.
-        """
+        """Return every token that wins as strength grows, without sampling noise: strength 1 is the watermark's."""
         record, race = position.record, self._race(position)
         op = ops.race_ladder if position.fixed else race_ladder_ref
         found = op(record.values, record.ids, race, self.full, max_strength, self.races_whole)

@@ -1,6 +1,4 @@
-"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several, also those of families, of
-several rotations, of merged matrices and with a multiplier; bad input named.
-"""
+"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several."""
 
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Detection in an environment without torch and transformers, and arrays that score as tensors do, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

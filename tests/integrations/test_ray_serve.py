@@ -97,7 +97,7 @@ def test_the_file_of_the_page_and_the_service_that_it_makes(tmp_path: Path, monk
 def _part() -> Any:
     from caw.serve.continuing import TextSoFar
 
-    return TextSoFar((1, 2), 0, math.inf, False, "digest", 3, 7, 0, "receipt", int(time.time()) + 60)
+    return TextSoFar((1, 2), 0, math.inf, None, False, "digest", 3, 7, 0, "receipt", int(time.time()) + 60)
 
 
 @pytest.fixture(scope="module")

@@ -76,10 +76,7 @@ def write_model(
     tokenizer: Extra | None = None,
     kinds: Sequence[str] = ("F32",),
 ) -> Path:
-    """Write the model. extra: settings of the architecture. without: settings and tensors that are left out.
-
-    kinds: types of its matrices, in turns.
-    """
+    """Write the model with extra settings, without some, its matrices of these kinds in turns."""
     gguf = pytest.importorskip("gguf")
     config, writer = model.config, gguf.GGUFWriter(str(path), architecture)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

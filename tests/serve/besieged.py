@@ -1,7 +1,5 @@
 """A server as a process of its own, with a tiny model and a registry, and what an attacker does to it by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -29,7 +27,7 @@ class Keep:
     tokens: dict[str, str] = field(repr=False)
 
     @classmethod
-    def build(cls, url: str) -> Keep:
+    def build(cls, url: str) -> "Keep":
         master = new_master_key()
         with cls(url, master, {}).opened(create=True) as registry:
             for tenant in ("acme", "other"):

@@ -1,7 +1,5 @@
 """A server with a tiny model in a thread of this process, and OpenAI's own client."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -45,7 +43,7 @@ class Kept:
     closed: list[Closed] = field(default_factory=list)
     fails: str = ""
 
-    def begin(self, begun: Begun) -> _Handle:
+    def begin(self, begun: Begun) -> "_Handle":
         if self.fails == "begin":
             raise OSError("no space left on device")
         self.begun.append(begun)
@@ -129,12 +127,13 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None, **settings: Any
-) -> Iterator[Running]:
+    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None,
+    signer: Any = None, **settings: Any
+) -> Iterator[Running]:  # fmt: skip
     """A server, stopped at the end of the block; settings: of `ServerSettings`."""
     chosen = ServerSettings(**{"name": NAME, "port": 0, "max_length": 256, "grace": 5.0, **settings})
     log = Kept() if log is None else log
-    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log)
+    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log, signer=signer)
     started = threading.Event()
     server = server_for(service, lambda url: started.set())
     thread = threading.Thread(target=server.run, daemon=True)
