@@ -171,7 +171,8 @@ class _Engine:
 
     def _text(self, request: Any, profile: Profile, ends: tuple[int, ...]) -> EngineText:
         settings = settings_of(request.sampling_params, ends, self._seeds.getrandbits(63), profile.watermark.window)
-        return EngineText(profile, settings, list(request.origin_input_ids), [])
+        json = getattr(request.sampling_params, "json_schema", None) is not None
+        return EngineText(profile, settings, list(request.origin_input_ids), [], json=json)
 
     def _make_room(self, texts: Mapping[int, EngineText]) -> None:
         """Take the rows of texts that wait; they begin again with the ids that they have."""

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -120,10 +119,7 @@ class Cluster:
     """A Ray with replicas; a server, as the clients of the siege see it."""
 
     def __init__(self, python: Path, model: Path, keep: Keep, folder: Path) -> None:
-        self.keep, self.said = keep, list[str]()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.keep, self.said, self.port = keep, list[str](), 8000  # `serve run` knows no other
         said = {
             "model": str(model), "registry": keep.url, "dtype": "float32", "threads": 1, "policy": {"name": "fixed"},
             "settings": {"name": NAME, "batch": 8, "max_length": 512}, "replicas": {"least": 2, "most": 2, "cpus": 1},
@@ -133,7 +129,7 @@ class Cluster:
         command = [str(python), "-m", "ray.serve.scripts", "run", "--name", "caw", "caw.serve.ray:app", config]
         own = {"CAW_MASTER_KEY": keep.master, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         own |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-        own |= {"RAY_SERVE_DEFAULT_HTTP_PORT": str(self.port)}
+        own |= {"PYTHONUNBUFFERED": "1"}
         inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "PYTHONPATH")}
         self.process = subprocess.Popen(
             command, cwd=folder, env={**inherited, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

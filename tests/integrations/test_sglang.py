@@ -200,17 +200,15 @@ def test_servers_that_cannot_mark(llama: Any, server: SimpleNamespace, monkeypat
     for change, said in (
         (lambda to: to.delenv("CAW_SGLANG_CONFIG"), "CAW_SGLANG_CONFIG must name the file"),
         (lambda to: to.setattr(sys.modules["sglang"], "__version__", "0.6.0"), "sglang must be 0.5.23, got 0.6.0"),
-        (
-            lambda to: to.setattr(server, "disable_overlap_schedule", False),
-            "overlapped scheduling hides each text's last token",
-        ),
+        (lambda to: to.setattr(server, "disable_overlap_schedule", False), "overlapped scheduling hides each text's"),
         (lambda to: to.setattr(server, "speculative_algorithm", "EAGLE"), "must not have speculative decoding"),
         (lambda to: None, "one row a step, got drafts too"),
+        (lambda to: None, "JSON must be marked with the engine's tokenizer"),
     ):
         with monkeypatch.context() as patch:
             change(patch)
             sglang._engine.cache_clear()
-            own = request(0, "kgw")
+            own = request(0, "kgw", json_schema="{}" if "JSON" in said else None)
             Scheduler(llama).step([own], drafts=2 if "drafts" in said else 1)
         reason: Any = own.finished_reason
         assert said in reason.message and reason.status_code == 500

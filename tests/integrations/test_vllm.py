@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import EOS, VOCAB, prompt, spread_evaluator, tokenizer
-from tiny import save_tiny, tiny_tokenizer
+from tiny import tiny_tokenizer
 
 import caw
 from caw.integrations import engine_texts, profiles, vllm
@@ -423,27 +423,18 @@ def test_v1_an_evaluator_of_what_an_engine_knows(llama: Any, installed: Path, wi
             assert len(request.output) == 14
 
 
-def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, tmp_path: Path) -> None:
+def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
     installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
     with pytest.raises(ValueError, match="needs the token classes of the model's tokenizer"):
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
-    words, config = tiny_tokenizer(), engine()
-    config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
+    words, asked, config = tiny_tokenizer(), list[tuple[Any, ...]](), engine()
+    monkeypatch.setattr(engine_texts, "load_tokenizer", lambda *given: asked.append(given) or words)
+    config.model_config.tokenizer, config.model_config.tokenizer_revision = "owner/name", "a1b2c3"
     [chooser] = choosers(vllm.LogitsProcessor(config, torch.device("cpu"), False))
     expected = caw.CapacityPolicy("universal-window00").serving(words).network.token_class
     assert isinstance(chooser.policy, caw.CapacityPolicy) and chooser.history == 0
     assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
-
-
-def test_v1_the_tokenizer_is_loaded_at_the_engines_revision(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
-    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(engine_texts, "load_tokenizer", lambda *given: asked.append(given) or tiny_tokenizer())
-    config = engine()
-    config.model_config.tokenizer, config.model_config.tokenizer_revision = "owner/name", "a1b2c3"
-    vllm.LogitsProcessor(config, torch.device("cpu"), False)
     assert asked == [("owner/name", "a1b2c3")]
 
 
