@@ -339,10 +339,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def other_keys(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of p-values under other keys that are at most .01, .1 and .5, of unmarked and of guarded texts.
-
-    Each with the ends of a 95 % bootstrap interval over these keys, and the difference of both.
-    """
+    """Shares of p-values under other keys of at most .01, .1, .5, and their difference, with bootstrap intervals."""
     read = {way: np.array([(row if way == "unmarked" else row[way])["null"] for row in rows]) for way in WAYS[:2]}
     weights = resampled(read["guard"].shape[1])
     found: dict[str, Any] = {"keys": weights.shape[1], "texts": len(rows)}

@@ -1,8 +1,4 @@
-"""Greedy decoding as gpt-fast does it: plain PyTorch on a static cache, compiled, a step one CUDA graph.
-
-A baseline that owes nothing to this library: the model's own weights, torch's attention over the whole cache under a
-mask, `torch.compile` for what lies in a layer, argmax. Llama, Mistral, Qwen2 and Qwen3 without a sliding window.
-"""
+"""Greedy decoding as gpt-fast does it: compiled PyTorch, a static cache, one CUDA graph; of the Llama family."""
 
 import functools
 from typing import Any

@@ -18,9 +18,7 @@ from caw.cli.profile import Profile, check_profile
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.flags import SERVING
 from caw.io.files import check_paths
-from caw.io.inputs import read_text
 from caw.io.progress import doing
-from caw.manifest import Signer
 from caw.requirements import require
 from caw.serve.contracts import MarkRules
 from caw.serve.settings import ServerSettings
@@ -169,8 +167,7 @@ def serve(
             check_access(settings, key)
         else:
             key = check_registry(key, receipts)
-        signed = [read_text(Path(each)) for each in (settings.c2pa_certificate, settings.c2pa_key) if each]
-        signer = Signer(*signed) if signed else None
+        settings.signer()  # in one sentence now rather than once the model is loaded
         kept = None if registry is None else opened(registry)
         if profile is not None:
             check_profile(profile, kept)
@@ -207,6 +204,6 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        service = Service(planned, directory, log, secret, sketch, signer)
+        service = Service(planned, directory, log, secret, sketch)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

@@ -16,7 +16,8 @@ from caw.integrations.vllm import VARIABLE
 
 HEADER = b"caw-profile"
 PATHS = ("/chat/completions", "/completions", "/responses")
-Receive, Send = Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
 
 
 class MarkedAnswers:

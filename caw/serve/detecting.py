@@ -23,7 +23,7 @@ from caw.io.unicode import is_unicode
 from caw.manifest import Record, bare, read
 from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
-from caw.serve.planning import Planned
+from caw.serve.reading import Reading
 from caw.serve.strict import Strict
 from caw.watermarks.green_list import GreenList
 
@@ -91,11 +91,11 @@ class Detection:
     """Tests texts one by one in its own thread.
 
     Args:
-        planned: provides watermark and tokenizer. directory: provides keys. trust: PEM, issuers of manifests.
+        reading: provides watermark and tokenizer. directory: provides keys. trust: PEM, issuers of manifests.
     """
 
-    def __init__(self, planned: Planned, directory: KeyDirectory, trust: str = "") -> None:
-        self.planned, self.directory, self.trust = planned, directory, trust
+    def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
+        self.reading, self.directory, self.trust = reading, directory, trust
         self.rates, self.all = Rates(PUBLIC_RATE, PUBLIC_BURST), Rates(10 * PUBLIC_RATE, 10 * PUBLIC_BURST)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="caw-detect")
         self._waiting = 0
@@ -149,7 +149,7 @@ class Detection:
         green = mark.null_moments[0] if isinstance(mark, GreenList) else None
         drawn: tuple[Stretch, ...] = ()
         if draw and result.nearest is not None:
-            drawn = tuple(islice(stretches(result.nearest, mark, self.planned.tokenizer), MOST_DRAWN + 1))
+            drawn = tuple(islice(stretches(result.nearest, mark, self.reading.tokenizer), MOST_DRAWN + 1))
         cut, holds = len(drawn) > MOST_DRAWN, "" if result.nearest is None else listed(result.nearest.undone)
         return Finding(
             _verdict(result), result.message, result, len(search.names), green, drawn[:MOST_DRAWN], cut, holds
@@ -162,8 +162,8 @@ class Detection:
         with self._lock:
             known, search = self._ready.pop(who, ((), None))
             if known != names or search is None:
-                marks = {name: self.planned.mark_of(key) for name, key in keys.items()}
-                search = KeySearch(self.planned.tokenizer, marks, LEVEL) if marks else None
+                marks = {name: self.reading.mark_of(key) for name, key in keys.items()}
+                search = KeySearch(self.reading.tokenizer, marks, LEVEL) if marks else None
             self._ready[who] = (names, search)
             if len(self._ready) > CACHED:
                 self._ready.popitem(last=False)

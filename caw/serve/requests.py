@@ -134,9 +134,6 @@ class RequestBody(Strict, extra="allow"):
             if self.count > 1 or self.calls is not None or self.offered:
                 why = "a continuation requires n = 1 and no tools; leave them out"
                 raise ApiError(BAD, why, parameter="continuation")
-        if self.embed_manifest and (self.continuation is not None or self.json_mode or self.calls or self.offered):
-            why = "embed_manifest requires a new text that is no JSON, without tools; leave one of them out"
-            raise ApiError(BAD, why, parameter="embed_manifest")
         refuse_unserved(others, self.neutral)
         self._check_sampling()
         form = self.response_format

@@ -2,10 +2,13 @@
 
 import ipaddress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.flags import LIMITS, MARKED, RUNNING, SERVING, flag
 from caw.guard import Guard, read_guard
+from caw.io.inputs import read_text
+from caw.manifest import Signer
 from caw.serve.contracts import MarkRules
 from caw.settings import KEEPS
 
@@ -87,6 +90,12 @@ class ServerSettings:
                 raise ValueError(f"proxies must be addresses or networks, got {proxy!r}; give e.g. 10.0.0.7") from None
         object.__setattr__(self, "guard", read_guard(self.guard))
         require_number("max_factor", self.max_factor, 1, 100, closed=True)
+
+    def signer(self) -> Signer | None:
+        """Return what signs manifests, None = nothing. ImportError, OSError or ValueError if its files do not fit."""
+        if self.c2pa_certificate is None or self.c2pa_key is None:
+            return None
+        return Signer(read_text(Path(self.c2pa_certificate)), read_text(Path(self.c2pa_key)))
 
     @property
     def local(self) -> bool:

@@ -25,7 +25,6 @@ def lines(*arguments: str) -> list[dict[str, Any]]:
 
 
 def marked_ids(watermark: Any, count: int, vocab_size: int = 300) -> list[int]:
-    """Ids of which three in four are green, without a model."""
     import torch
 
     ids = [5]

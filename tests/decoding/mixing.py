@@ -52,7 +52,6 @@ def rows_for(watermark: Any, rows: list[RowSettings]) -> list[RowSettings]:
 def references_for(
     model: Any, rows: list[RowSettings], watermark: Any, policy: Any, eos: tuple[int, ...], mark_eos: bool = True
 ) -> list[BruteForce]:
-    """How each row's text is made by definition."""
     names = {field.name for field in dataclasses.fields(Sampling)} - {"max_new_tokens"}
     return [
         BruteForce(

@@ -93,7 +93,6 @@ def server(environment: Environment, expected: Expected) -> Iterator[Server]:
 
 
 def compare(made: list[list[int]], wanted: list[list[int]], what: str) -> None:
-    """All equal; the message names the first differences."""
     pairs = zip(made, wanted, strict=True)
     first = {
         number: next(at for at, (a, b) in enumerate(zip([*one, -1], [*other, -1], strict=False)) if a != b)

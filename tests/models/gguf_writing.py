@@ -1,7 +1,4 @@
-"""Tiny random models as .gguf files, written as llama.cpp's converter writes them: all in float32, so nothing is lost.
-
-The converter's names and formulas are written anew here, from the format's description.
-"""
+"""Tiny random models as .gguf files in float32, names and formulas written anew from the format's description."""
 
 import itertools
 import math

@@ -1,16 +1,23 @@
 """A custodian outside: a real command derives the keys, and what it refuses or fails to give, nobody gets."""
 
+import json
 import shlex
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from registry.samples import begun
 from registry.test_sketches import send, text
+from serve.serving import Process
+from tiny import save_tiny, tiny_model, tiny_tokenizer
 
+import caw
 from caw.registry import Registry, custodian, open_registry, tables
 from caw.registry.custodian import VARIABLE, Custodian
 from caw.registry.master_key import MasterKeys
@@ -66,14 +73,37 @@ def test_master_keys_beside_a_custodian_open_what_is_older(outside: Outside, url
         open_registry(url, MasterKeys(master)).marking.watermarks()
 
 
-def test_a_host_that_may_not_sign_detects_and_writes_no_receipt(outside: Outside) -> None:
-    key = outside().marking.create("acme", public=True)
-    outside().receipts.check()
+def answer(url: str, body: dict[str, str] | None = None, headers: dict[str, str] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})})
+    with urllib.request.urlopen(asked) as told:
+        return json.load(told)
+
+
+def test_a_host_that_may_not_sign_tests_texts_and_writes_no_receipt(outside: Outside, url: str, tmp_path: Path) -> None:
+    registry, tokenizer = outside(), tiny_tokenizer()
+    mark = registry.marking.create("acme", public=True).id
+    watermark = registry.marking.watermarks()[mark]
+    how: dict[str, Any] = {"max_new_tokens": 150, "min_new_tokens": 150, "progress": False}
+    [sent] = caw.generate(tiny_model(len(tokenizer)), tokenizer, ["a"], watermark=watermark, **how).texts
+    save_tiny(tmp_path / "small")
+    _, token = registry.api.create("acme")
+    registry.receipts.check()
     detects = outside(refused="caw/signing/")
-    assert list(detects.marking.watermarks()) == [key.id]
     for refused in (detects.receipts.check, lambda: detects.receipts.begin(begun("one"))):
         with pytest.raises(OSError, match="got status 3 for caw/signing/2026-12-01"):
             refused()
+    line = shlex.join(detects.marking.masters.custodian.command)  # type: ignore[union-attr]
+    options = ("--tokenizer", str(tmp_path / "small"), "--registry", url, "--name", "small")
+    with Process(*options, command="serve-detection", **{VARIABLE: line}) as server:
+        for bearer in ({}, {"authorization": f"Bearer {token}"}):
+            told = answer(server.url + "/v1/detect", {"text": sent}, bearer)
+            assert told["verdict"] == "marked"
+            assert [each["key_id"] for each in told.get("matches", [])] == ([mark] if bearer else [])
+        assert answer(server.url + "/health") == {"status": "ok"}
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            answer(server.url + "/v1/completions", {})
+        server.stop()
 
 
 def test_who_writes_to_the_database_chooses_no_argument_of_the_command(outside: Outside, calls: Path) -> None:

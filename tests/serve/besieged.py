@@ -88,7 +88,6 @@ class Besieged(Process):
         return str(json.loads(body)["choices"][0]["text"])
 
     def patience(self) -> float:
-        """Seconds that /health takes."""
         started = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         connection.request("GET", "/health")

@@ -116,7 +116,6 @@ class Running:
         return openai.OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, timeout=60)
 
     def complete(self, prompt: Any, *, key: str = "one", **settings: Any) -> Any:
-        """A completion, greedy unless told otherwise."""
         asked = {"model": NAME, "temperature": 0, **settings}
         return self.client(key).completions.create(prompt=prompt, **asked)
 
@@ -127,13 +126,12 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None,
-    signer: Any = None, **settings: Any
-) -> Iterator[Running]:  # fmt: skip
+    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None, **settings: Any
+) -> Iterator[Running]:
     """A server, stopped at the end of the block; settings: of `ServerSettings`."""
     chosen = ServerSettings(**{"name": NAME, "port": 0, "max_length": 256, "grace": 5.0, **settings})
     log = Kept() if log is None else log
-    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log, signer=signer)
+    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log)
     started = threading.Event()
     server = server_for(service, lambda url: started.set())
     thread = threading.Thread(target=server.run, daemon=True)
@@ -169,11 +167,11 @@ def chat_ids(*messages: dict[str, str]) -> list[int]:
 class Process:
     """`caw serve` in a process of its own, whose log is read all the while. secrets: of its environment."""
 
-    def __init__(self, *arguments: str, **secrets: str) -> None:
+    def __init__(self, *arguments: str, command: str = "serve", **secrets: str) -> None:
         self.said: list[str] = []
         inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "caw.cli", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", "caw.cli", command, "--port", "0", *arguments],
             env={**inherited, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **secrets}, stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
@@ -198,7 +196,6 @@ class Process:
         self.process.wait(60)
 
     def stop(self) -> None:
-        """As its operator would; it ends well."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(90) == 0, "".join(self.said)
         self._reader.join(10)
