@@ -91,8 +91,7 @@ class Environment:
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRITON_INTERPRET")}
         return {
             **kept, "CAW_VLLM_CONFIG": str(path), "HOUSE_KEY": key or str(KEY), "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
         }  # fmt: skip
 
     def engine(self, plan: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -110,8 +109,8 @@ class Environment:
         file.write_text(json.dumps(whole))
         script = Path(__file__).with_name("vllm_engine.py")
         done = subprocess.run(
-            [str(self.python), str(script), str(file)], cwd=self.folder, env=self.variables(), capture_output=True,
-            text=True,
+            [str(self.python), str(script), str(file)],
+            cwd=self.folder, env=self.variables(), capture_output=True, text=True,
         )  # fmt: skip
         assert out.exists(), f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
         return json.loads(out.read_text())  # type: ignore[no-any-return]
@@ -133,9 +132,8 @@ class Environment:
         ]  # fmt: skip
         log = self.folder / "server.log"
         with log.open("w") as said:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=self.variables(marks, key), stdout=said, stderr=said
-            )
+            own = self.variables(marks, key)
+            process = subprocess.Popen(command, cwd=self.folder, env=own, stdout=said, stderr=said)
         try:
             for _ in range(1800):
                 if process.poll() is not None:
