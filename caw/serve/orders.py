@@ -214,9 +214,7 @@ class Order:
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")
 
     def _length(self, job: Job, sequence: ActiveSequence) -> int:
-        """Return how many tokens of a text may have to be detected: those of a thinking section that is exempt do not
-        count.
-        """
+        """Return how many tokens of a text count for `strict_from`: those of an exempt thinking section do not."""
         if not self.marking.thinks or job.thinking is None:
             return len(sequence.tokens)
         answer = answer_of(job.stops.shown(sequence.visible), job.thinking())
