@@ -13,9 +13,8 @@ from caw.cli.serve_command import tell
 from caw.requirements import require
 from caw.serve.settings import ServerSettings
 
-OF_SERVER = options_of(
-    ServerSettings, "host", "port", "max_connections", "proxies", "read_timeout", "write_timeout", "grace", "max_body"
-)
+OF_SERVER = options_of(ServerSettings, "host", "port", "max_connections", "proxies", "read_timeout", "write_timeout",
+                       "grace", "max_body")  # fmt: skip
 
 
 @command(of_server=OF_SERVER)

@@ -27,6 +27,7 @@ from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
+    from caw.serve.contracts import ReceiptLog
     from caw.watermarks import Signature
 
 DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
@@ -103,10 +104,6 @@ def tell(line: str) -> None:
     typer.echo(f"caw: {line}", err=True)
 
 
-if TYPE_CHECKING:
-    from caw.serve.contracts import ReceiptLog
-
-
 @command(
     "model profile host port sampling detectable-at receipts registry watermark key batch-size max-length quantization "
     "device",
@@ -162,7 +159,7 @@ def serve(
         check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {})
         of_server["proxies"] = tuple(of_server["proxies"] or ())
         settings = ServerSettings(name=name or Path(model).name, rules=MarkRules(**rules), **of_server)
-        level = settings.rules.level
+        level = settings.rules.detectable_at
         if registry is None:
             check_access(settings, key)
         else:

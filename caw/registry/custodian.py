@@ -6,6 +6,8 @@ that key opens what was sealed on that day, and a custodian that refuses a kind 
 """
 
 import base64
+import contextlib
+import math
 import os
 import re
 import shlex
@@ -25,35 +27,23 @@ LABEL = re.compile(rf"(?:{'|'.join(KINDS)})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}")
 CALL = f"{VARIABLE} must name a command that prints {BYTES} bytes in base64"
 
 
-def today() -> str:
-    """Return the date in UTC."""
-    return datetime.now(timezone.utc).date().isoformat()
-
-
 @dataclass
 class Custodian:
-    """Asks for each key once, one at a time; keys stay in memory. command: with its arguments."""
+    """Asks for each key once, one at a time; keys stay in memory. command: with its arguments. day: today's, in UTC."""
 
     command: tuple[str, ...]
-    day: Callable[[], str] = today
+    day: Callable[[], str] = lambda: datetime.now(timezone.utc).date().isoformat()
     _keys: dict[str, bytes] = field(default_factory=dict, repr=False)
-    _failed: dict[str, tuple[float, OSError]] = field(default_factory=dict, repr=False)
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict, repr=False)
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def read(cls, line: str) -> "Custodian":
         """Return that of a command line, which no shell sees. ValueError for one that cannot be split."""
-        try:
-            command = tuple(shlex.split(line))
-        except ValueError:
-            command = ()
-        if not command:
-            raise ValueError(f"{CALL}, got a line that is none; check its quotes")
-        return cls(command)
-
-    def label(self, kind: str) -> str:
-        """Return the name of the key that seals now."""
-        return f"{kind}/{self.day()}"
+        with contextlib.suppress(ValueError):
+            if command := tuple(shlex.split(line)):
+                return cls(command)
+        raise ValueError(f"{CALL}, got a line that is none; check its quotes")
 
     def key(self, label: str) -> bytes:
         """Return the key of this name. OSError, in one sentence without what the command printed, if none comes.
@@ -63,14 +53,14 @@ class Custodian:
         if (known := self._keys.get(label)) is not None:
             return known
         with self._turn:
-            then, error = self._failed.get(label, (0.0, None))
-            if error is not None and time.monotonic() < then + PAUSE:
-                raise OSError(str(error))
+            then, error = self._failed.get(label, (-math.inf, ""))
+            if time.monotonic() < then + PAUSE:
+                raise OSError(error)
             if label not in self._keys:
                 try:
                     self._keys[label] = self._derived(f"caw/{label}")
                 except OSError as failed:
-                    self._failed[label] = (time.monotonic(), failed)
+                    self._failed[label] = time.monotonic(), str(failed)
                     raise
             return self._keys[label]
 

@@ -93,7 +93,7 @@ class MasterKeys:
         if self.custodian is None:
             name, key = f"{FORM}.{self.ids[0]}", self.keys[0]
         else:
-            label = self.custodian.label(_kind(place))
+            label = f"{_kind(place)}/{self.custodian.day()}"
             name, key = f"{OUTSIDE}.{label}", self.custodian.key(label)
         nonce = secrets.token_bytes(NONCE)
         sealed = nonce + AESGCM(key).encrypt(nonce, secret, (place + beside).encode())

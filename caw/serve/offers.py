@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from caw.decoding.request import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.serve.errors import BAD, ApiError
-from caw.serve.thinking import CALL, CALLED, CLOSE, OPEN, Thinking
+from caw.serve.thinking import CALL, CALLED, CLOSE, Thinking, answer_of
 from caw.serve.tools import Function, call_of
 
 
@@ -51,8 +51,7 @@ class Offer:
         thinks: whether its thinking section does not count either.
         """
         outside, calls = self.read(stops.shown(sequence.visible), "")
-        opened = outside.lstrip().startswith(OPEN) or Thinking(stops.tokenizer, sequence.request.ids).inside
-        answer = outside.split(CLOSE, 1)[-1] if thinks and opened else outside
+        answer = answer_of(outside, Thinking(stops.tokenizer, sequence.request.ids, thinks=thinks))
         return bool(calls) and len(stops.tokenizer(answer, add_special_tokens=False)["input_ids"]) < fewest
 
 

@@ -23,6 +23,7 @@ from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking
 from caw.serve.offers import Offer
+from caw.serve.thinking import answer_of
 from caw.serve.tools import Calls
 from caw.serve.unfolding import Unfolding
 
@@ -216,7 +217,7 @@ class Order:
         """Raise ApiError for a text that must not be sent."""
         receipt = text.done.receipt if text.done else None
         detected = receipt is not None and receipt.detected
-        if text.done is not None and len(text.done.sequence.tokens) < self.marking.strict_from:
+        if text.done is not None and self._length(text.job, text.done.sequence) < self.marking.strict_from:
             return
         if text.done is not None and text.job.exempt is not None and text.job.exempt(text.done.sequence):
             return
@@ -229,6 +230,13 @@ class Order:
         if self.marking.strict and not detected:
             why = "" if receipt is None else f" ({receipt.reason})"
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")
+
+    def _length(self, job: Job, sequence: ActiveSequence) -> int:
+        """Return how many tokens of a text count for `strict_from`: those of an exempt thinking section do not."""
+        if not self.marking.thinks or job.thinking is None:
+            return len(sequence.tokens)
+        answer = answer_of(job.stops.shown(sequence.visible), job.thinking())
+        return len(job.stops.tokenizer(answer, add_special_tokens=False)["input_ids"])
 
     async def _close(self, text: TextOrder, ending: Ending, finish: str = "") -> None:
         """Close a receipt, once, about the text that was sent or is about to be.

@@ -64,7 +64,7 @@ class Planned(Reading):
         self.fewest = fewest_marked(self.watermark)
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
-        level = settings.rules.level
+        level = settings.rules.detectable_at
         marks = Marks.of(self.watermark, policy, level)
         main, policy = checked_mark(marks.main, facts, tokenizer, sampled=True)
         check_model(facts, self.sampling)
