@@ -1,7 +1,5 @@
 """Check the arguments of generation before anything runs."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -68,9 +66,7 @@ def without_retries(settings: Settings) -> Settings:
 
 
 def check_model(facts: ModelFacts, sampling: Mapping[str, Any]) -> None:
-    """Warn of what decoding leaves out of a model in train mode or with a generation config. sampling: what is applied
-    of that.
-    """
+    """Warn of what decoding leaves out of a model in train mode or with a generation config; `sampling` is applied."""
     warn_of_ignored_settings(facts, sampling)
     warn_of_dropout(facts)
 

@@ -7,8 +7,6 @@ run      rows of a batch: prefill, then one step per token      decoding/decoder
 return   finished token ids -> texts                            output.py
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The guard of a greedy text: what a marked text must keep of the unmarked one, and how changes are looked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Results of generation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +47,7 @@ class GenerationResult:
         *,
         receipt: Receipt | None = None,
         with_trace: bool = True,
-    ) -> GenerationResult:
+    ) -> "GenerationResult":
         """Build the result of a finished sequence; the text ends before a matched stop string."""
         trace = sequence.trace if with_trace else None
         error = f"prompt {index}: {sequence.error}" if sequence.error else ""
@@ -70,10 +68,7 @@ def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
 def run_decoder(
     decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
 ) -> Iterator[GenerationResult]:
-    """Run a decoder over the attempts; yield a result for every prompt, after a first value that signals the start.
-
-    The streamer is always ended.
-    """
+    """Yield None at the start, then each prompt's result over all attempts. The streamer is always ended."""
     settings = decoder.plan.settings
     with_trace = settings.return_trace
 
@@ -136,7 +131,7 @@ class GenerationOutput:
     @classmethod
     def of(
         cls, results: list[GenerationResult], seconds: float, *, with_trace: bool, tested: bool = False
-    ) -> GenerationOutput:
+    ) -> "GenerationOutput":
         """Collect results in input order. tested: whether they have receipts."""
         return cls(
             texts=[r.text for r in results],
@@ -159,7 +154,6 @@ class GenerationOutput:
 
     @property
     def num_tokens(self) -> int:
-        """Number of new tokens of all prompts."""
         return sum(len(s) for s in self.sequences)
 
     @property

