@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
+from generating import Recorder
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, running
 
 import caw
@@ -26,14 +28,6 @@ def steered() -> Iterator[Running]:
     """A server whose texts are steered towards 1 %, with strengths up to four times the policy's."""
     with running(rules=MarkRules(detectable_at=1e-2), max_factor=4.0) as found:
         yield found
-
-
-class Ignored:
-    """A streamer that nobody reads."""
-
-    def put(self, value: object) -> None: ...
-
-    def end(self) -> None: ...
 
 
 def p_value(text: str) -> float:
@@ -119,9 +113,8 @@ def test_streams_are_guarded_by_windows_and_go_on_under_their_sub_key(monkeypatc
     monkeypatch.setattr(search, "broken", lambda *_: "")
     monkeypatch.setattr(guarding, "by_window", lambda guard: True)
     guard, shared = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, window=8), caw.KGW(key=1, subkeys=4)
-    options = {"watermark": shared.with_key(KEY), "max_new_tokens": 60, "detectable_at": 0.2, "progress": False}
-    want = caw.generate(*parts(), "so", guard=guard, streamer=Ignored(), **options)
-    assert want.receipts is not None
+    given = {"watermark": shared.with_key(KEY), "max_new_tokens": 60, "detectable_at": 0.2, "progress": False}
+    want: Any = caw.generate(*parts(), "so", guard=guard, streamer=Recorder(), **given)  # type: ignore[arg-type]
     [asked] = want.receipts
     with running(shared, rules=MarkRules(detectable_at=0.2), guard=guard, max_factor=4.0) as server:
         chunks = list(server.complete("so", max_tokens=60, temperature=0, stream=True))
