@@ -1,6 +1,6 @@
 """Results of generation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,9 +72,15 @@ def run_decoder(
     settings = decoder.plan.settings
     with_trace = settings.return_trace
 
+    def put(tokens: Sequence[int]) -> None:
+        for token in tokens:
+            streamer.put(torch.tensor([token]))
+
+    each = streamer is not None and not attempts.sends(put)
+
     def on_token(sequence: ActiveSequence) -> bool:
-        if streamer is not None:
-            streamer.put(torch.tensor(sequence.tokens[-1:]))
+        if each:
+            put(sequence.tokens[-1:])
         return stops.reached(sequence.tokens) or attempts.ended(sequence)
 
     started: Any = None

@@ -122,7 +122,7 @@ class Detectability:
         edits: share of words to delete; the text must still be detected in 90 % of 50 seeded draws.
         guard: what a greedy text must keep of the unmarked one, as a `caw.Guard`: tokens are changed one by one where
             the unmarked model finds back to its text, until the text is detected. It takes the place of retries
-            (max_attempts, best_of, select); no streams, no sampling.
+            (max_attempts, best_of, select); no sampling.
     """
 
     mark_eos: bool | None = flag(

@@ -41,6 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
 TOOLS = {  # without which a gate is skipped
     "browser": ("chromium", "chromedriver"),
+    "c2pa": ("openssl",),
     "fuzzer": ("g++",),
     "postgres": ("initdb", "pg_ctl"),
     "ray": ("initdb", "pg_ctl"),

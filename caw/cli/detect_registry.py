@@ -86,7 +86,7 @@ def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
     return {
         "id": item.id, "is_watermarked": result.is_watermarked, "is_undecided": result.is_undecided,
         "p_value": result.p_value, "fpr": result.fpr, "keys": len(result.p_values), "tokens": result.tokens,
-        "matches": matches, "message": result.message,
+        "matches": matches, "message": result.message, **item.told,
     }  # fmt: skip
 
 
@@ -100,11 +100,9 @@ def _show(found: Sequence[tuple[Item, KeySearchResult, list[dict[str, Any]]]]) -
     table = Table("id", "watermarked", "corrected p-value", "keys", "tokens", "close to receipt")
     for item, result, close in found:
         verdict = "[green]yes[/]" if result.is_watermarked else "too short" if result.is_undecided else "no"
-        keys, near = (
-            ", ".join(result.matches),
-            ", ".join(f"{each['receipt']} ({each['share']:.0%})" for each in close[:1]),
-        )
-        table.add_row(Text(visible(str(item.id))), verdict, format_p(result.p_value), keys, str(result.tokens), near)
+        near = ", ".join(f"{each['receipt']} ({each['share']:.0%})" for each in close[:1])
+        row = format_p(result.p_value), ", ".join(result.matches), str(result.tokens), near
+        table.add_row(Text(visible(str(item.id))), verdict, *row)
     console = Console()
     console.print(table)
     marked, first = sum(result.is_watermarked for _, result, _ in found), found[0][1]

@@ -75,7 +75,7 @@ class MarkOptions:
     )
     format: str | None = flag(
         None, "System to be compatible with [native].", MARK,
-        metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual",
+        metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual|sglang",
     )  # fmt: skip
     subkeys: int | None = flag(
         None, "kgw, unigram: sub-keys of the key, 1 to 1024, which detection tries all [1].", MARK

@@ -95,6 +95,7 @@ COMMANDS = {
     "generate": LazyCommand("caw.cli.generate_command", "generate"),
     "detect": LazyCommand("caw.cli.detect_command", "detect"),
     "serve": LazyCommand("caw.cli.serve_command", "serve"),
+    "serve-detection": LazyCommand("caw.cli.detection_command", "serve_detection"),
     "benchmark": LazyCommand("caw.cli.benchmark_command", "benchmark"),
 }
 KEYS = {

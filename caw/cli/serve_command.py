@@ -27,6 +27,7 @@ from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
+    from caw.serve.contracts import ReceiptLog
     from caw.watermarks import Signature
 
 DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
@@ -103,10 +104,6 @@ def tell(line: str) -> None:
     typer.echo(f"caw: {line}", err=True)
 
 
-if TYPE_CHECKING:
-    from caw.serve.contracts import ReceiptLog
-
-
 @command(
     "model profile host port sampling detectable-at receipts registry watermark key batch-size max-length quantization "
     "device",
@@ -162,11 +159,12 @@ def serve(
         check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {})
         of_server["proxies"] = tuple(of_server["proxies"] or ())
         settings = ServerSettings(name=name or Path(model).name, rules=MarkRules(**rules), **of_server)
-        level = settings.rules.level
+        level = settings.rules.detectable_at
         if registry is None:
             check_access(settings, key)
         else:
             key = check_registry(key, receipts)
+        settings.signer()  # in one sentence now rather than once the model is loaded
         kept = None if registry is None else opened(registry)
         if profile is not None:
             check_profile(profile, kept)
@@ -189,6 +187,8 @@ def serve(
         if still := log.resume():
             tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
                          "generating them now")  # fmt: skip
+        secret = None if kept is None else kept.secret  # and its tables, before the model is loaded
+        sketch = kept.sketcher() if kept is not None and sketches else None
         if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
             tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
@@ -201,7 +201,6 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        sketch = kept.sketcher() if kept is not None and sketches else None
-        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch)
+        service = Service(planned, directory, log, secret, sketch)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

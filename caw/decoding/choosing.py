@@ -22,6 +22,7 @@ from caw.decoding.row_marks import ladder_of_each, of_kind, placed_on, seen_by
 from caw.decoding.sampling import draws, native_noise, perturb
 from caw.decoding.state import DecodeState
 from caw.decoding.texts import Texts
+from caw.decoding.warping import Warping
 from caw.evaluator import Evaluator
 from caw.ladder import Ladder, original_only
 from caw.op_indices import RULES, TRANSFORMS
@@ -213,6 +214,8 @@ class Choosing:
             too_early = texts.counts < texts.minima
             if self.worth_doing(too_early):
                 warped = texts.without_ends(warped, too_early)
+        if isinstance(plan.warper, Warping) and warped is state.logits:
+            return plan.warper(warped, texts, state.current)
         return warped if plan.warper is None else plan.warper(warped, texts)
 
     def draw(self, warped: torch.Tensor, race: FullRace | None) -> tuple[Record, torch.Tensor] | None:

@@ -14,9 +14,9 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Metrics of an engine and its orders."""
+    """Metrics of an engine and its orders; None = of a server that only tests texts."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine | None) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("caw_requests", "Requests by path and status.", ["path", "status"], registry=registry)
         self.texts = Counter("caw_texts", "Texts by ending and mark.", ["ending", "marked"], registry=registry)
@@ -26,16 +26,13 @@ class Metrics:
         since = "Seconds from accepting a request to its"
         self.seconds = Histogram("caw_request_seconds", f"{since} end.", **how)
         self.first = Histogram("caw_first_piece_seconds", f"{since} first text.", **how)
-        for name, counted, count in (
+        gauges = () if engine is None else (
             ("caw_active_texts", "Rows of the batch with a text.", lambda: engine.active),
-            (
-                "caw_reading_texts",
-                "Rows of the batch whose prompt is being read between steps.",
-                lambda: engine.reading,
-            ),
+            ("caw_reading_texts", "Rows whose prompt is being read between steps.", lambda: engine.reading),
             ("caw_waiting_texts", "Texts waiting for a row.", lambda: engine.waiting),
             ("caw_decoded_tokens", "New tokens of all texts, including retries.", lambda: engine.tokens),
-        ):
+        )  # fmt: skip
+        for name, counted, count in gauges:
             Gauge(name, counted, registry=registry).set_function(count)
         self._begun: dict[Order, float] = {}
         self._waits: set[Order] = set()

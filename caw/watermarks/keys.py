@@ -101,6 +101,11 @@ def key_text(key: str) -> str:
     return unicodedata.normalize("NFC", key)
 
 
+def joined(several: tuple[int, ...]) -> int:
+    """Return one number for several keys, to derive `key_id` from."""
+    return int.from_bytes(hashlib.sha256(repr(several).encode()).digest()[:8], "big")
+
+
 def key_id(key: int) -> str:
     """Return eight hex digits that name a key in logs; they do not contain it, but allow checking a guess."""
     return hashlib.sha256(b"caw/key-id" + key.to_bytes(8, "big")).hexdigest()[:8]

@@ -39,6 +39,7 @@ FOREIGN = {
     "sbw": caw.KGW(key=5, delta=2.0, gamma=0.5, format="sbw"),
     "markllm race": caw.EXP(key=9, format="markllm", top_k=12),
     "dual": caw.EXP(key=5, format="vllm-dual", top_k=12, alpha=0.5),
+    "sglang": caw.EXP(key=[5, 6], format="sglang", top_k=12, alpha=0.5),
     "synthid": caw.SynthID(key=3, depth=6, sampling_table_size=1 << 12),
 }
 

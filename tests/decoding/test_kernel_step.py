@@ -57,7 +57,8 @@ def one_layer(name: str) -> Any:
 
 # the ops that are launches of kernels on a GPU, by the module of each
 KERNELS = {
-    "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"], "warp_logits": ["warp_logits"],
+    "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"],
+    "warp_logits": ["warp_logits", "warp_recorded"],
     "decision_step": ["decision_step"], "sampling_noise": ["sampling_noise"], "tournament": ["tournament"],
     "penalise_logits": ["penalise_logits"], "small_linear": ["small_linear", "packed_linear"],
     "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer"], "rms_norm": ["rms_norm"],
@@ -112,6 +113,9 @@ def test_launchers_take_what_the_step_gives(
     whole = watermark == "scale" and policy == "fixed"  # always at full strength: a race over the whole vocabulary
     # those of all candidates, the sampler's, and what a free beginning takes its surprisals from
     assert kernels.count("_part_kernel") == 1 + (sampling == "sampled") * (1 + whole)
+    # the record of what was drawn from says where it is cut; the rows that it cannot tell are for the second search
+    cut = {"_divide_kernel": 1, "_border_kernel": 2, "_list_kernel": 1, "_cut_kernel": 1}
+    assert {name: kernels.count(name) for name in cut} == {name: (sampling == "sampled") * n for name, n in cut.items()}
     assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale") and not whole)
     assert kernels.count("_green_ladder_kernel") == (watermark in ("lefthash", "selfhash", "unigram"))
     assert kernels.count("_bins_kernel") == (2 if watermark == "synthid" else 0), "one for ten layers"

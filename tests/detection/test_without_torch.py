@@ -24,6 +24,7 @@ MARKS = [
     "caw.EXP(key=7)",
     "caw.EXP(key=7, payload_bits=8)",
     "caw.EXP(key=7, format='vllm-dual')",
+    "caw.EXP(key=[7, 8], format='sglang')",
     "caw.EXP(key=7, format='markllm', vocab_size=4000)",
     "caw.SynthID(key=7)",
     "caw.SynthID(key=7, sampling_table_size=5000)",

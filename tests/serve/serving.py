@@ -167,11 +167,11 @@ def chat_ids(*messages: dict[str, str]) -> list[int]:
 class Process:
     """`caw serve` in a process of its own, whose log is read all the while. secrets: of its environment."""
 
-    def __init__(self, *arguments: str, **secrets: str) -> None:
+    def __init__(self, *arguments: str, command: str = "serve", **secrets: str) -> None:
         self.said: list[str] = []
         inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "caw.cli", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", "caw.cli", command, "--port", "0", *arguments],
             env={**inherited, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **secrets}, stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
