@@ -4,8 +4,6 @@ The decoder receives the first attempts of all texts; each retry takes a row as 
 in the same batch as everything else. So attempts run as batches, and texts are returned as they finish.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -42,7 +40,7 @@ class UndetectedError(ValueError):
         self.index, self.receipt = index, receipt
         super().__init__(self.of(f"text {index}"))
 
-    def __reduce__(self) -> tuple[type[UndetectedError], tuple[int, Receipt]]:
+    def __reduce__(self) -> "tuple[type[UndetectedError], tuple[int, Receipt]]":
         return type(self), (self.index, self.receipt)  # pickle would call it with its message alone
 
     def of(self, text: str) -> str:
@@ -173,9 +171,7 @@ class DetectableTexts(Attempts):
         return self._attempt(text, text.started - 1)
 
     def _attempt(self, text: _TextAttempts, number: int) -> Request:
-        """Return an attempt at a text by its number; sampling differs between attempts, and the first uses the caller's
-        seed.
-        """
+        """Return an attempt at a text by its number; each samples otherwise, and the first uses the caller's seed."""
         row, seed = text.request.row, text.request.row.seed
         if row.do_sample:
             seed = seed_of(row.known_seed, number)

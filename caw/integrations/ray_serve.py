@@ -44,11 +44,7 @@ LAST = 60.0  # seconds for the last receipts, after those of running requests
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many servers there are.
-
-    least, most: of them; between, Ray adds and takes away by the queue. requests: that each is to have at once. gpus,
-    cpus: of each.
-    """
+    """Numbers of servers by the queue (least to most), of requests at once for each, and its gpus and cpus."""
 
     least: int = 1
     most: int = 1

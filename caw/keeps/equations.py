@@ -175,10 +175,7 @@ def may_go_on(equations: tuple[Tokens, ...], begun: str) -> bool:
 
 @functools.lru_cache(1024)
 def tokens_of(text: str) -> Tokens:
-    """Return the numbers of a text and what stands between them.
-
-    Brackets are kept in pairs, around more than one token.
-    """
+    """Return a text's numbers and what stands between them; brackets in pairs, around more than one token."""
     found: list[Token] = []
     opened: list[int] = []
     pairs: list[tuple[int, int]] = []

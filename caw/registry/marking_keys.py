@@ -232,9 +232,7 @@ def current(keys: Sequence[MarkingKey], moment: datetime) -> MarkingKey | None:
 
 
 def place(tenant: str, id: str, said: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the associated data of a sealed secret, including its watermark: changing that makes the key
-    unreadable.
-    """
+    """Return a sealed secret's associated data, with its watermark: changing that makes the key unreadable."""
     return f"marking key {id} of {tenant}", canonical(said)
 
 

@@ -38,9 +38,7 @@ class Utf8Request(Request):
     """A body is JSON in UTF-8, as RFC 8259 says; Python's own reader would guess UTF-16 and UTF-32 too."""
 
     async def json(self) -> Any:
-        """Return the body, also with a byte order mark; HTTPException for another encoding, ValueError for invalid
-        JSON.
-        """
+        """Return the body, a byte order mark aside; HTTPException for another encoding, ValueError for no JSON."""
         body = await self.body()
         try:
             text = body.decode("utf-8-sig")

@@ -205,10 +205,7 @@ def asker_of(address: str) -> str:
 
 
 class Rates:
-    """Token bucket: `burst` requests at once, `rate` more per second, for each asker. Not thread-safe.
-
-    clock: seconds, monotonic.
-    """
+    """Token bucket: `burst` requests at once, `rate` more a second, for each asker. Not thread-safe; clock: seconds."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.burst, self.clock = rate, burst, clock

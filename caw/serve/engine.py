@@ -1,7 +1,5 @@
 """The thread that owns the model: texts join and leave its batch between steps."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import functools
@@ -237,9 +235,7 @@ class Engine:
         return ended or job.stops.reached(sequence.tokens)
 
     def _spare(self, sequence: ActiveSequence, making: _Making) -> None:
-        """Turn marking of a text on or off from its next token; in captured steps, from the end of the rounds in
-        progress.
-        """
+        """Turn marking of a text on or off from its next token; in captured steps, after the rounds in progress."""
         thinking, request = making.thinking, making.request
         assert self._decoder is not None and thinking is not None and request is not None
         before, inside = thinking.inside, thinking.after(sequence.tokens)

@@ -88,10 +88,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class GrammarRules:
-    """What a schema says of the changes of a guarded text (`caw.detectable.search.TextRules`).
-
-    grammar: creates a grammar of the schema.
-    """
+    """What a schema (by the grammar that is made) says of a guarded text's changes (`detectable.search.TextRules`)."""
 
     grammar: Callable[[], Grammar]
 

@@ -79,9 +79,7 @@ Calls = Annotated[list[Annotated[ToolCall, BeforeValidator(_without_silent)]], F
 
 
 class Message(Strict, extra="allow"):
-    """content: its text; None is allowed only for an assistant. reasoning: an alias of reasoning_content; templates
-    that know neither ignore it.
-    """
+    """content: its text, None only of an assistant. reasoning: as reasoning_content, if a template knows it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Any, PlainValidator(_content)] = None

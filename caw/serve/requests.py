@@ -1,7 +1,4 @@
-"""The supported part of OpenAI's requests.
-
-An unsupported parameter is accepted at its neutral value, where it has no effect, and rejected otherwise.
-"""
+"""The supported part of OpenAI's requests. Of others, values without effect are accepted, and others rejected."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar

@@ -96,10 +96,7 @@ class Service(Desk):
         self.receipts.check()
 
     async def order(self, asked: Asked, tenant: Tenant, prefix: str) -> Order:
-        """Create the order of a request and start its texts. ApiError if it cannot be accepted.
-
-        prefix: of the id for the client.
-        """
+        """Create a request's order and start its texts; ApiError if it cannot be. prefix: of the id for the client."""
         self.check_model(asked.model)
         asked.check()
         bound = asked.continuation or asked.json_mode or asked.calls or asked.offered

@@ -16,9 +16,7 @@ LEAST = -9999.0  # what OpenAI says of a token of probability 0
 
 
 class Shape(ABC):
-    """Response format of one endpoint. whole, part: their object types. prefix: of ids. producer: the provider's code
-    for China's implicit labels, None = without.
-    """
+    """Response format of an endpoint: object types, an id's prefix, the code for China's implicit labels or None."""
 
     whole: str
     part: str
