@@ -1,8 +1,4 @@
-"""Which launches are compiled ahead of time, and what their reports must say.
-
-`shipped` walks the shapes, dtypes and options of supported models; `checked` is the two dozen that stand for them in
-the tests.
-"""
+"""Which launches are compiled ahead of time (`shipped`; `checked` stands for them in the tests), and their bounds."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -39,7 +35,7 @@ BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 # two programs of 128 threads fit a multiprocessor, up to 168 three, up to 128 four. It says nothing about speed.
 REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 128, "_merge_kernel": 168,
              "_scan_kernel": 168, "_walk_kernel": 168, "_evaluator_kernel": 128, "_decision_kernel": 128,
-             "_layer_attention_kernel": 200, "_warp_kernel": 128, "_bins_kernel": 80, "_layers_kernel": 72,
+             "_layer_attention_kernel": 200, "_border_kernel": 128, "_bins_kernel": 80, "_layers_kernel": 72,
              "_product_kernel": 255, "_bias_kernel": 72}  # fmt: skip
 # instructions of a thread for each of its weights in the loop of a product for 16 rows, a little above what Triton 3.7
 # gave: what is worked out twice, or converted dearly, shows here

@@ -4,8 +4,6 @@ CPU tensors go to the compiled extension if it has a kernel, otherwise to the Py
 Triton kernels (`registering`). `references()` requests PyTorch explicitly; there is no silent fallback on a GPU.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable
@@ -223,6 +221,12 @@ warp_logits = register(
     lambda logits, *args: logits.new_empty(logits.shape),
     triton="warp_logits",
 )
+# warp_recorded: the same of logits whose record is known; only a GPU need not search the row then
+warp_recorded = register(
+    "warp_recorded(Tensor logits, Tensor values, Tensor ids, Tensor wanted, Tensor temperatures, Tensor top_ks, "
+    "Tensor one_minus_top_ps, Tensor min_ps) -> Tensor", lambda logits, values, ids, *rows: warp_logits(logits, *rows),
+    lambda logits, *args: logits.new_empty(logits.shape), triton="warp_logits",
+)  # fmt: skip
 
 # ---- draw_scores: logits plus noise of the rows that draw, and their record, for steps that read back. CPU only ------
 draw_scores = register(

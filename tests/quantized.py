@@ -21,7 +21,6 @@ def random_blocks(kind: int, outputs: int, across: int, seed: int = 0, size: flo
 
 
 def dequantized(kind: int, blocks: torch.Tensor) -> torch.Tensor:
-    """float32 [outputs, inputs] by the gguf package."""
     gguf = pytest.importorskip("gguf")
     wide = gguf.quants.dequantize(blocks.numpy(), gguf.GGMLQuantizationType(kind))
     return torch.from_numpy(np.asarray(wide, dtype=np.float32).reshape(blocks.shape[0], -1))

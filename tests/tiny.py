@@ -33,7 +33,6 @@ def tiny_tokenizer(*, chat: bool = True) -> Any:
 
 
 def tiny_model(vocab_size: int, *, positions: int = 512) -> Any:
-    """Random float32 weights, the same on every call."""
     torch.manual_seed(7)
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,

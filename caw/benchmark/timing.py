@@ -1,7 +1,5 @@
 """Timing that is robust on a busy machine: modes take turns, medians with quartiles, ratios within a round."""
 
-from __future__ import annotations
-
 import gc
 import random
 import statistics
@@ -41,7 +39,7 @@ class Summary:
     n: int
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> Summary:
+    def of(cls, samples: Sequence[float]) -> "Summary":
         if not samples:
             raise ValueError("expected at least one sample, got none; measure at least one round")
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [samples[0]] * 3
@@ -158,5 +156,4 @@ def ratios(samples: Sequence[float], base: Sequence[float]) -> Summary:
 
 
 def scaled(samples: Sequence[float], factor: float) -> dict[str, Any]:
-    """Summary of samples times factor."""
     return Summary.of([s * factor for s in samples]).as_dict()

@@ -1,7 +1,5 @@
 """`caw audit`: export and verify receipts, and measure the deployed keys."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -163,9 +161,7 @@ def _lines(source: str) -> Iterator[str]:
 
 
 def _texts(source: str) -> Iterator[tuple[str, str | None, str]]:
-    """Return (text, key id or None, language or "") of every line. Raise ValueError at the first bad line: a report
-    leaves nothing out silently.
-    """
+    """Return (text, key id or None, language or "") of every line. ValueError at the first bad line."""
     with open_input(source) as file:
         for row in read_rows(file, field="text"):
             value: Any = row.value if isinstance(row, Row) else {}

@@ -170,9 +170,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _short(ratio: float) -> str:
-    """Format a number in at most four characters below 100: a disturbed run must not widen the table beyond 80
-    columns.
-    """
+    """Format in at most four characters below 100: a disturbed run must not widen the table beyond 80 columns."""
     return f"{ratio:.2f}" if 0 <= ratio < 9.995 else f"{ratio:.1f}"  # negative: noise between two short runs
 
 

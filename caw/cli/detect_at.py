@@ -1,7 +1,5 @@
 """`caw detect --at URL`: have a server test texts, as its `/.well-known/watermark.json` says. No key, no tokenizer."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.error
@@ -24,11 +22,9 @@ At = Annotated[str | None, panel(KEYS, "Have the server at this URL test the tex
 
 
 def test_at(url: str, items: Sequence[Item], *, as_json: bool, single: bool) -> int:
-    """Have texts tested and print the verdicts. Return how many were not tested.
+    """Have texts tested and print the verdicts. Return how many were not tested. ValueError for no caw server.
 
     Texts go to the host that serves the description, and to no other; at its limit of requests, they wait.
-
-    ValueError in one sentence for another kind of URL, and for a server that does not describe its mark.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"--at must be a server's URL, got {url!a}; give e.g. https://example.org")

@@ -1,6 +1,4 @@
-"""`caw detect --registry`: test texts under all keys of a registry, including retired ones. Each key stores its own
-watermark.
-"""
+"""`caw detect --registry`: test texts under all keys of a registry; each key stores its own watermark."""
 
 from __future__ import annotations
 
@@ -35,10 +33,7 @@ Tenant = Annotated[
 def watermarks(
     url: str | None, tenant: str | None
 ) -> tuple[dict[str, Signature], Callable[[str], list[dict[str, Any]]]]:
-    """Return (the watermarks of a registry, or of one tenant, by key id; what finds the receipts close to a text).
-
-    Raises ValueError, OSError or ImportError, in one sentence, if the registry cannot be read.
-    """
+    """Return (watermarks of a registry or a tenant by key id, what finds the receipts close to a text)."""
     registry = opened(url)
     return registry.marking.watermarks(tenant), partial(registry.near, tenant=tenant)
 
@@ -47,10 +42,7 @@ def test(
     marks: Mapping[str, Signature], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
     receipt: str | None, near: Callable[[str], list[dict[str, Any]]], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """Test texts under all keys, or under those that their receipts name. Return how many could not be tested.
-
-    how: "fpr" and "normalize" as given, None = not given.
-    """
+    """Test under all keys, or those of receipts; return how many were not tested. how: options, None = not given."""
     if receipt is not None:
         return repeat(read_tests(receipt), items, marks, tokenizer, prefix, how, as_json=as_json, single=single)
     from caw.detection.many_keys import KeySearch
@@ -94,7 +86,7 @@ def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
     return {
         "id": item.id, "is_watermarked": result.is_watermarked, "is_undecided": result.is_undecided,
         "p_value": result.p_value, "fpr": result.fpr, "keys": len(result.p_values), "tokens": result.tokens,
-        "matches": matches, "message": result.message,
+        "matches": matches, "message": result.message, **item.told,
     }  # fmt: skip
 
 

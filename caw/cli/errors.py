@@ -1,7 +1,5 @@
 """Errors at the terminal: one sentence, no traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -35,10 +35,7 @@ class Line:
 
 @dataclass
 class LineCheck:
-    """Check each existing line for `JsonlWriter`. Raise ValueError for one whose settings differ from `label`.
-
-    models: `model_digest` of the lines, by the first line that has it.
-    """
+    """Raises ValueError for an existing line of other settings than `label`. models: digests, by their first line."""
 
     path: Path
     label: Mapping[str, Any]

@@ -66,10 +66,7 @@ def choose_policy(
 
 
 def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any]) -> Recommended:
-    """Return the watermark with the options of a policy that it takes: its target and its evaluator.
-
-    Raises ValueError for a policy or the options of another.
-    """
+    """Return the watermark with its policies' target and evaluator. ValueError for a policy and other options."""
     given = {option: value for option, value in options.items() if value is not None}
     strange = ["policy"] if policy is not None else [option for option in given if option not in TAKEN]
     if strange:
@@ -83,11 +80,7 @@ def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any])
 def recommended_of(
     mark: Any, policy: str | None, options: Mapping[str, Any], level: float | None, kinds: Iterable[str]
 ) -> tuple[Recommended, dict[str, Policy], str]:
-    """Return a `Recommended` with the options of its policies, the policy of each kind of texts, and the line that says
-    how they are marked.
-
-    level: of --detectable-at.
-    """
+    """Return a `Recommended` with its options, the policy of each kind of texts, and the line about its marks."""
 
     mark = build_recommended(mark, policy, options)
     policies = {kind: mark.of(Sampling(do_sample=kind == RACED), level).policy for kind in kinds}

@@ -63,9 +63,7 @@ def check_access(settings: ServerSettings, key: str | None) -> None:
 
 
 def check_registry(key: str | None, receipts: Path | None) -> str:
-    """Return a placeholder key for a server whose registry has the keys. Raises ValueError for options that a registry
-    replaces.
-    """
+    """Return a placeholder for the key that a registry has. ValueError for options that the registry replaces."""
     for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
         if given is not None:
             raise ValueError(f"a registry stores keys and receipts, got {option} as well; leave it out")
@@ -87,11 +85,7 @@ def watermark_of(
     found: Registry | None, name: str | None, key: str, options: dict[str, Any], policy: str | None,
     of_policy: dict[str, Any],
 ) -> Signature:  # fmt: skip
-    """Return the requested watermark, or that of the registry's active keys; if there are none, that of
-    `choose_watermark`.
-
-    Raises ValueError for none, and if an active key has another watermark: its texts would not be detected.
-    """
+    """Return the watermark asked for, the registry's, or the default. ValueError for none, and beside another's key."""
     asked = name is not None or any(value is not None for value in options.values())
     mark = opt.build_watermark(choose_watermark(name, options, policy, of_policy), key, options)
     if mark is None:
@@ -170,6 +164,7 @@ def serve(
             check_access(settings, key)
         else:
             key = check_registry(key, receipts)
+        settings.signer()  # in one sentence now rather than once the model is loaded
         kept = None if registry is None else opened(registry)
         if profile is not None:
             check_profile(profile, kept)

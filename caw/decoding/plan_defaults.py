@@ -71,10 +71,7 @@ def checked(policy: Policy) -> Policy:
 
 
 def marks_eos(asked: bool | None, watermark: Watermark | None, policy: Policy | None) -> bool:
-    """Return `Plan.mark_eos`; None = as the watermark's system does (`Watermark.marks_ends`).
-
-    A race at full strength decides about ends too: it draws them as often as the model does.
-    """
+    """Return `Plan.mark_eos`; None = as the watermark's system does. A full race draws ends as the model does."""
     if asked is not None:
         return asked
     return Mark(watermark, policy or FixedStrength(1.0)).races or (watermark is not None and watermark.marks_ends)
@@ -169,9 +166,7 @@ def most_drafts(settings: Settings, why_not: str) -> int:
 
 
 def exact_rows(model: Any) -> bool:
-    """Tell whether all decoder layers run as this library's own, row-invariant operator, and no torch after them rounds
-    by the number of rows.
-    """
+    """Tell whether one row-invariant operator runs all decoder layers, with no torch behind that rounds by rows."""
     parts = ModelParts.of(model)
     about = ops.missing_extension(), parts.hooked(model)
     exact: bool | None = parts.known("exact_rows", about)

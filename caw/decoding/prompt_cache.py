@@ -103,10 +103,7 @@ class PromptCache:
     def recall(
         self, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], start: int
     ) -> dict[int, torch.Tensor]:
-        """Fill the rows of prompts that are cached from position `start` or before.
-
-        Returns the logits float32 [REACH + 1, V] of each, by its place.
-        """
+        """Fill the rows of prompts cached from `start` or before; return each one's logits float32 [REACH + 1, V]."""
         known = {i: entry for i, ids in enumerate(prompts) if (entry := self._prompts.get(tuple(ids)))}
         known = {i: entry for i, entry in known.items() if entry.start <= start}
         self.found, self.missed = self.found + len(known), self.missed + len(prompts) - len(known)

@@ -159,9 +159,7 @@ class Step(ABC):
     def commit(
         self, state: DecodeState, cache: SiblingCache, forwarded: Forwarded, chosen: torch.Tensor, moved: torch.Tensor
     ) -> None:
-        """Put candidate chosen[b] into the cache, and its logits and record in place of those of position i, where
-        moved (bool [B]).
-        """
+        """Put candidate chosen[b] into the cache, its logits and record in place of the last where moved (bool [B])."""
 
 
 def _column(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -24,10 +24,7 @@ class Waiting:
         return len(self.requests)
 
     def add(self, request: Request, *, ahead: bool = False) -> int:
-        """Add a request at the end or ahead of the others, and return its number.
-
-        Raises ValueError for one that the decoder was not planned for.
-        """
+        """Add a request at the end or the front; return its number. ValueError if the decoder has no plan for it."""
         plan = self.plan
         plan.limits.check(request.row, plan.facts.ends)
         plan.marks.of(request.mark, request.row.key)

@@ -1,7 +1,4 @@
-"""Warp the logits of each row before the choice: transformers' processors, in their order.
-
-bias and penalties (`penalties.py`), then temperature, top-k, top-p and min-p: the op `warp_logits`.
-"""
+"""Warp logits in transformers' order: bias and penalties (`penalties.py`), then the op `warp_logits`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +8,7 @@ import torch
 from caw import ops
 from caw.decoding.row_settings import RowLimits
 from caw.decoding.texts import Texts
+from caw.record import Record
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 # takes plain logits float32 [B, V] and what is known of the sequences, returns warped ones; -inf = excluded
@@ -34,15 +32,18 @@ class Warping:
     sparse: bool = False
     native: bool = True
 
-    def __call__(self, logits: torch.Tensor, texts: Texts) -> torch.Tensor:
+    def __call__(self, logits: torch.Tensor, texts: Texts, record: Record | None = None) -> torch.Tensor:
+        """record: of these logits, where it is at hand."""
         limits = self.limits
         if limits.penalised and texts.penalties is not None:
             logits = texts.penalties.apply(logits, texts.made, texts.active, sparse=self.sparse, native=self.native)
         if not limits.warped:
             return logits
         wanted = texts.sampled & texts.active
-        op = ops.warp_logits if self.native else warp_logits_ref
-        return op(logits, wanted, texts.temperatures, texts.top_ks, texts.tails, texts.floors)
+        rows = wanted, texts.temperatures, texts.top_ks, texts.tails, texts.floors
+        if record is not None and self.native and not limits.penalised:
+            return ops.warp_recorded(logits, record.values, record.ids, *rows)
+        return (ops.warp_logits if self.native else warp_logits_ref)(logits, *rows)
 
 
 def make_warper(limits: RowLimits, *, sparse: bool = False, native: bool = True) -> Warping | None:

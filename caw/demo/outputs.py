@@ -5,8 +5,6 @@ plain   the model alone        CAW    strength looked up one token ahead
 KGW     every token at full strength        drawn  at a temperature, by the key instead of random numbers
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

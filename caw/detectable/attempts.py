@@ -87,6 +87,10 @@ class Attempts(ABC):
         """Return the decoder of these requests."""
         return Decoder(model, plan, report)
 
+    def sends(self, send: Callable[[Sequence[int]], None]) -> bool:
+        """Give `send` the tokens of the one text that may be shown, as soon as they may; False = all may, at once."""
+        return False
+
     def ended(self, sequence: ActiveSequence) -> bool:
         """Tell after each token whether a sequence has served its purpose."""
         return False

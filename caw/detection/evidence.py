@@ -10,9 +10,7 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Return whether each row is the first among equals, bool [N]: same owner [N] and evidence [N, E], only where
-    `among` [N].
-    """
+    """Return bool [N]: the first of those `among` [N] with the same owner [N] and evidence [N, E]."""
     rows = np.flatnonzero(among)
     first = np.zeros(len(among), dtype=bool)
     if not len(rows):

@@ -108,9 +108,7 @@ def log_ratios(watermark: Watermark, values: np.ndarray, counted: np.ndarray, me
 def segments(
     watermark: Watermark, values: np.ndarray, counted: np.ndarray, starts: Iterable[slice]
 ) -> list[tuple[int, int]]:
-    """Return the marked stretches [start, end) of a text, in order; the mean is fitted from each of `starts` and the
-    best fit used.
-    """
+    """Return the marked stretches [start, end) of a text, in order, by the best fit of the mean from `starts`."""
     best, chosen = -np.inf, np.zeros(len(values), dtype=bool)
     for start in starts:
         inside = np.zeros(len(values), dtype=bool)

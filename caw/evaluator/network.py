@@ -1,6 +1,4 @@
-"""The evaluator network: three fully connected layers, inputs -> h -> h -> 1, sigmoid (paper, appendix "Details of
-Watermark Capacity Evaluator"). Everything in its file is checked before a network is built.
-"""
+"""The evaluator: three fully connected layers, inputs -> h -> h -> 1, sigmoid. Its file is checked before use."""
 
 from __future__ import annotations
 
@@ -181,7 +179,6 @@ class Evaluator(torch.nn.Module):
         return other
 
     def _with(self, table: torch.Tensor | None, vocabulary: Vocabulary | None) -> Evaluator:
-        """Return the same network with other token classes."""
         other = Evaluator(self.spec, self.hidden, self.provenance, table, vocabulary, self.universal)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
         other.load_state_dict(tensors, strict=False)
@@ -268,10 +265,7 @@ def warn_of_other_model(evaluator: Evaluator, model_name: str | Path) -> None:
 
 
 def default_beta(evaluator: Evaluator | str | Path) -> float:
-    """Return the default beta of a capacity policy: that of the model that the evaluator was trained for.
-
-    Unreadable weights get the general default; loading them will report the error.
-    """
+    """Return a capacity policy's default beta for the evaluator's model; unreadable weights raise when loaded."""
     if not isinstance(evaluator, Evaluator):
         try:
             evaluator = Evaluator.load(evaluator)

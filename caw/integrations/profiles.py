@@ -71,6 +71,13 @@ class ProfileFile:
                 f"opt_out it may be {OFF!r}"
             )
 
+    def __str__(self) -> str:
+        """What an engine's log says."""
+        ways = [f"{name} ({profile.watermark.name}, key {profile.watermark.key_id})" for name, profile in
+                self.profiles.items()]  # fmt: skip
+        off = f"; a request may choose {OFF!r} and is not marked" if self.opt_out else ""
+        return f"caw marks by {', '.join(ways)}; without {ARGUMENT}: {self.default}{off}"
+
     def chosen(self, given: Mapping[str, Any], where: str) -> Profile | None:
         """The profile that a request chooses by what it gives in `where`, None = it is not marked.
 

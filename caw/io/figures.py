@@ -27,10 +27,7 @@ def save_figure(figure: Any, path: str | Path) -> None:
 
 
 def svg_text(figure: Any, name: str) -> str:
-    """The figure as SVG text without a date, with letters as text; deterministic for one matplotlib version.
-
-    name: makes the ids inside differ from another figure's, so that two may stand on one page.
-    """
+    """The figure as SVG with text, no date; deterministic for one matplotlib. name: keeps ids of two figures apart."""
     from matplotlib import rc_context
 
     out = io.StringIO()

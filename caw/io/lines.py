@@ -87,7 +87,6 @@ class LineFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
         return os.fstat(self._file.fileno()).st_size
 
     @property

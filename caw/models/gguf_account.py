@@ -51,14 +51,12 @@ class Account:
         return float(found)
 
     def text(self, name: str, default: str) -> str:
-        """Return a string of the architecture."""
         found = self._one(name, default)
         if not isinstance(found, str):
             raise self._wrong(name, "a word", found)
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a flag of the architecture."""
         found = self._one(name, default)
         if not isinstance(found, bool):
             raise self._wrong(name, "true or false", found)

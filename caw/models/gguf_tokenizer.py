@@ -125,9 +125,7 @@ def gguf_tokenizer(file: GGUFFile) -> Any:
 
 
 def byte_level_backend(file: GGUFFile) -> Tokenizer | None:
-    """Return what `gguf_tokenizer` has for a backend, for texts without special tokens, without transformers; None for
-    SentencePiece. For files that passed `check_tokenizer`.
-    """
+    """Return `gguf_tokenizer`'s backend without transformers, for texts without special tokens, or None."""
     if file.settings[f"{GGML}model"] != BYTES:
         return None
     tokens = file.texts(f"{GGML}tokens")

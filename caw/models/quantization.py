@@ -61,10 +61,7 @@ def usual_device(weights: str | None, device: str | None) -> str | None:
 def check_quantization(
     weights: str, source: Path, device: torch.device, dtype: str | torch.dtype, option: str = "quantization"
 ) -> None:
-    """Raise ValueError, or ImportError without the compiled extension, unless this quantization is supported.
-
-    option: the caller's name for it.
-    """
+    """Raise ValueError, or ImportError for the extension, for what is not supported. option: its name in messages."""
     check_name(weights, option)
     given = f"{option}={weights!r}"
     if device.type == "cuda" and weights in GPU_WEIGHTS:

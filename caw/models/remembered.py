@@ -22,10 +22,7 @@ VERSION = 1
 
 
 def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
-    """Write down what transformers made of a folder, if modules of our own can make it.
-
-    A cache that cannot be written costs the next start seconds, and nothing else.
-    """
+    """Write down what transformers made of a folder that `llamas` can make; an unwritable cache costs seconds."""
     if has_modules(model.config.to_dict()) and not (folder / "adapter_config.json").exists():
         given = model.config, model.generation_config, tokenizer
         with contextlib.suppress(OSError):
@@ -33,9 +30,7 @@ def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
 
 
 def read_again(folder: Path, dtype: Any) -> tuple[Any, Any] | None:
-    """Return model and tokenizer of a folder that was remembered; None if it was not, or has not these weights in one
-    file: several take longer to read than transformers to import.
-    """
+    """Return model and tokenizer of a remembered folder; None for others and for several files, which take longer."""
     with contextlib.suppress(OSError, SafetensorError):  # transformers says what is wrong
         place = _place(folder, dtype)
         if (listed(place) or {}).get("backend_alone"):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import re
 import time
@@ -15,16 +14,18 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from caw.serve.answering import Answer
+from caw.manifest import KIND
+from caw.serve.answering import MANIFESTS, Answer
 from caw.serve.body_limits import BodyLimits
 from caw.serve.contracts import Tenant
-from caw.serve.description import PATH, describe
+from caw.serve.description import PATH
 from caw.serve.desk import Desk
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
+from caw.serve.service import MANIFESTS as KEPT
 from caw.serve.service import Service
 from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
@@ -112,12 +113,10 @@ Asker = Annotated[Tenant | None, Depends(_asker)]
 
 def _add_detection(app: FastAPI, service: Desk, metrics: Metrics) -> None:
     """Add the path that tests texts, and the one that describes their mark."""
-    # once it is asked for, in a thread: the digest of a large vocabulary takes longer than a step
-    described = functools.cache(lambda: encoded(describe(service.reading)))
 
     @app.get(PATH)
     def description() -> Response:
-        return Response(described(), media_type="application/json")
+        return _json(service.description)
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
@@ -129,7 +128,8 @@ def _add_detection(app: FastAPI, service: Desk, metrics: Metrics) -> None:
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Add the paths that generate texts and list the model."""
-    chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
+    settings = (service.planned.tokenizer, service.settings.aigc_producer)
+    chat, completions = Chat(*settings), Completions(*settings)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
     async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:
@@ -144,6 +144,13 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     @app.post("/v1/completions")
     async def plain_completions(asked: CompletionRequest, tenant: Client) -> Response:
         return await answer(asked, completions, tenant)
+
+    @app.get(f"{MANIFESTS}/{{receipt}}")
+    async def manifest(receipt: str) -> Response:  # of anybody's text: it does not hold the text, and its id is random
+        if (found := service.manifests.get(receipt)) is None:
+            why = f"no manifest of this receipt is here, which has those of its last {KEPT} texts; use the answer's"
+            raise ApiError(UNKNOWN, why)
+        return Response(found, media_type=KIND)
 
     @app.get("/v1/models", dependencies=[Depends(_client)])
     async def models() -> Response:

@@ -22,7 +22,7 @@ from caw.io.token_texts import INCOMPLETE
 from caw.serve.errors import BAD, ApiError
 
 LIFE = 24 * 3600  # seconds for which a token holds
-MAC_BYTES, DOMAIN = 32, b"caw/continuation/2"
+MAC_BYTES, DOMAIN = 32, b"caw/continuation/3"
 PARAMETER = "continuation"
 
 
@@ -31,14 +31,15 @@ class TextSoFar:
     """The contents of a token.
 
     tokens: generated ones. open: positions of them at which the mark had a choice. spent: nats of the free beginning,
-    of a text that was cut before its end; inf = it is over. steered: whether a client's bias favoured any. prompt:
-    digest of the prompt's ids, of which there are `length`. seed, occurrence: of the sampling. receipt: id of the last
-    answer's receipt. expires: Unix time, s.
+    of a text that was cut before its end; inf = it is over. subkey: what marked it, None = nothing did, or nobody
+    knows. steered: whether a client's bias favoured any. prompt: digest of the prompt's ids, of which there are
+    `length`. seed, occurrence: of the sampling. receipt: id of the last answer's receipt. expires: Unix time, s.
     """
 
     tokens: tuple[int, ...]
     open: int
     spent: float
+    subkey: int | None
     steered: bool
     prompt: str
     length: int

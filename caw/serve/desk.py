@@ -5,9 +5,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 from caw.serve.contracts import KeyDirectory, Tenant
+from caw.serve.description import describe
 from caw.serve.detecting import Detection
 from caw.serve.errors import DENIED, ApiError
 from caw.serve.log_lines import LogLines
@@ -24,7 +26,8 @@ class Desk:
 
     def __init__(self, reading: Reading, directory: KeyDirectory) -> None:
         self.reading, self.settings, self.directory, self.lines = reading, reading.settings, directory, LogLines(LOG)
-        self.detection = Detection(reading, directory)
+        self.signer = self.settings.signer()
+        self.detection = Detection(reading, directory, self.signer.certificate if self.signer else "")
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
 
     @contextlib.asynccontextmanager
@@ -35,6 +38,11 @@ class Desk:
         finally:
             await asyncio.to_thread(self.workers.shutdown)
             await asyncio.to_thread(self.detection.close)
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What the server says of its mark; the digest of a large vocabulary takes longer than a step."""
+        return describe(self.reading)
 
     @property
     def state(self) -> str:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,7 @@ from caw.detection.family import part_of
 from caw.detection.many_keys import KeySearch, KeySearchResult
 from caw.detection.message import listed
 from caw.io.unicode import is_unicode
+from caw.manifest import Record, bare, read
 from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.reading import Reading
@@ -50,6 +51,7 @@ class Finding:
     verdict: MARKED, NONE or SHORT. found: the full result, None for the public. keys: number of keys tried. green:
     whether the best key counts green tokens, and their share by chance; None for other watermarks. drawn: the text
     under the best key, for a page. cut: whether it is truncated. undone: changes that other readings undid, for a page.
+    record: of a manifest inside the text, which does not count, None = there is none.
     """
 
     verdict: str
@@ -60,10 +62,16 @@ class Finding:
     drawn: tuple[Stretch, ...] = ()
     cut: bool = False
     undone: str = ""
+    record: Record | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the response of `/v1/detect`."""
         answer: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
+        if self.record is not None:
+            answer |= {
+                "message": f"{self.message.rstrip('.')}. {self.record.message}",
+                "manifest": asdict(self.record),
+            }
         search = self.found
         if search is None:
             return answer
@@ -83,11 +91,11 @@ class Detection:
     """Tests texts one by one in its own thread.
 
     Args:
-        reading: provides watermark and tokenizer. directory: provides keys.
+        reading: provides watermark and tokenizer. directory: provides keys. trust: PEM, issuers of manifests.
     """
 
-    def __init__(self, reading: Reading, directory: KeyDirectory) -> None:
-        self.reading, self.directory = reading, directory
+    def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
+        self.reading, self.directory, self.trust = reading, directory, trust
         self.rates, self.all = Rates(PUBLIC_RATE, PUBLIC_BURST), Rates(10 * PUBLIC_RATE, 10 * PUBLIC_BURST)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="caw-detect")
         self._waiting = 0
@@ -124,6 +132,10 @@ class Detection:
         self._thread.shutdown()
 
     def _tested(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
+        finding = self._found(bare(text), tenant, draw)
+        return replace(finding, record=read(text, self.trust))
+
+    def _found(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
         search = self._search(tenant)
         if search is None:
             raise ApiError(404, "no public keys to test for; ask the operator for an API key")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import threading
 from collections import Counter, deque
@@ -33,7 +34,8 @@ MOST_FAILURES = 3  # of decoders in a row, none of which finished a text
 class _Making:
     """A job in the decoder. attempts: its tests and retries, None = no test; place: number of this attempt there.
 
-    request: of this attempt, None until it is queued. thinking, grammar: of this attempt.
+    request: of this attempt, None until it is queued. thinking, grammar: of this attempt. shows: whether each token may
+    be sent as it comes.
     """
 
     job: Job
@@ -42,6 +44,7 @@ class _Making:
     thinking: Thinking | None = None
     grammar: Grammar | None = None
     request: Request | None = None
+    shows: bool = False
 
     def begin(self, request: Request) -> Request:
         """Process the text's existing start, and return the request for the decoder."""
@@ -196,14 +199,19 @@ class Engine:
         try:
             attempts = job.tested() if job.tested else None
             requests = [job.request] if attempts is None else attempts.first
+            windows = job.streams and attempts is not None and attempts.sends(functools.partial(self._send, job))
             for place, request in enumerate(requests):
-                self._add(_Making(job, attempts, place), request)
+                self._add(_Making(job, attempts, place, shows=job.streams and not windows), request)
         except (ValueError, TypeError) as error:
             LOG.warning("refused: %s", error)
             self._tell(job, Failed("the server does not support decoding with these settings; ask its operator"))
         except Exception:  # of one text, which must not end those that came with it
             LOG.exception("a text could not be started")
             self._tell(job, Failed("the text could not be started; try again later"))
+
+    def _send(self, job: Job, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._tell(job, Token(token, None))
 
     def _add(self, making: _Making, request: Request, *, ahead: bool = False) -> int:
         assert self._decoder is not None
@@ -222,7 +230,7 @@ class Engine:
             making.grammar.follow(sequence.tokens)
         if job.cancelled or job.over or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
-        if job.streams:
+        if making.shows:
             log_probs = sequence.log_probs[-1] if sequence.log_probs else None
             self._tell(job, Token(sequence.tokens[-1], log_probs))
         ended = making.attempts is not None and making.attempts.ended(sequence)

@@ -26,18 +26,14 @@ class Metrics:
         since = "Seconds from accepting a request to its"
         self.seconds = Histogram("caw_request_seconds", f"{since} end.", **how)
         self.first = Histogram("caw_first_piece_seconds", f"{since} first text.", **how)
-        for name, counted, count in (
+        gauges = () if engine is None else (
             ("caw_active_texts", "Rows of the batch with a text.", lambda: engine.active),
-            (
-                "caw_reading_texts",
-                "Rows of the batch whose prompt is being read between steps.",
-                lambda: engine.reading,
-            ),
+            ("caw_reading_texts", "Rows whose prompt is being read between steps.", lambda: engine.reading),
             ("caw_waiting_texts", "Texts waiting for a row.", lambda: engine.waiting),
             ("caw_decoded_tokens", "New tokens of all texts, including retries.", lambda: engine.tokens),
-        ):
-            if engine is not None:
-                Gauge(name, counted, registry=registry).set_function(count)
+        )  # fmt: skip
+        for name, counted, count in gauges:
+            Gauge(name, counted, registry=registry).set_function(count)
         self._begun: dict[Order, float] = {}
         self._waits: set[Order] = set()
 

@@ -67,9 +67,9 @@ def offer_of(functions: Sequence[Function], tokenizer: Any, *, parallel: bool) -
     if not functions:
         return None
     template = str(getattr(tokenizer, "chat_template", None) or "")
-    told = all(part in template for part in ("tools", CALL, "arguments")) and "<function=" not in template
-    written = list(tokenizer(CALL, add_special_tokens=False)["input_ids"])
-    if not told or "<arg_key>" in template or StopStrings(tokenizer, None).text(written) != CALL:
-        said = f"tool_choice 'auto' requires a model whose chat template shows calls as JSON in {CALL}"
-        raise ApiError(BAD, f"{said}; name a function, or use 'required'", parameter="tool_choice")
+    readable = all(part in template for part in ("tools", CALL, "arguments")) and "<function=" not in template
+    ids = list(tokenizer(CALL, add_special_tokens=False)["input_ids"])
+    if not readable or "<arg_key>" in template or StopStrings(tokenizer, None).text(ids) != CALL:
+        reason = f"tool_choice 'auto' requires a model whose chat template shows calls as JSON in {CALL}"
+        raise ApiError(BAD, f"{reason}; name a function, or use 'required'", parameter="tool_choice")
     return Offer(tuple(functions), None if parallel else 1)

@@ -47,7 +47,7 @@ class TextOrder:
     handle: ReceiptHandle
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
-    proof: Callable[[ActiveSequence], str] | None = None
+    proof: Callable[[Done], str] | None = None
     steered: bool = False
     tokens: int = 0
     letters: int = 0
@@ -83,7 +83,8 @@ class TextOrder:
 class Piece:
     """More of a text. choice: its number. finish: finish reason, "" until the end.
 
-    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none; calls: read from the text.
+    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none; manifest, of the text up to
+    here, b"" = none; calls: read from the text.
     """
 
     choice: int
@@ -94,6 +95,7 @@ class Piece:
     marked: bool = False
     continuation: str = ""
     calls: Sequence[Mapping[str, Any]] = ()
+    manifest: bytes = b""
 
 
 @dataclass(eq=False)
@@ -103,7 +105,8 @@ class Order:
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
     all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call or may
-    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without.
+    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without. added: returns a
+    text's manifest and what is put behind the text, None = nothing ever.
     """
 
     id: str
@@ -121,6 +124,7 @@ class Order:
     calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     sketch: Callable[[str], bytes] | None = None
+    added: Callable[[TextOrder], tuple[bytes, str]] | None = None
     texts: list[TextOrder] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -192,8 +196,23 @@ class Order:
         except Exception as error:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
-        again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
-        return Piece(choice, more + rest, tokens, finish, text.begun.id, text.marked, again)
+        manifest, behind = await self._added(text, finish)
+        # what is behind a text would be in the middle of a continued one
+        again = text.proof(done) if text.proof is not None and finish == "length" and not behind else ""
+        return Piece(choice, more + rest + behind, tokens, finish, text.begun.id, text.marked, again, (), manifest)
+
+    async def _added(self, text: TextOrder, finish: str) -> tuple[bytes, str]:
+        """Return the manifest of a text and what is put behind the text; nothing where calls are sent."""
+        calls = self.calls
+        called = calls is not None and (calls.forced or bool(calls.read(text.unfolding.sent, finish)[1]))
+        if self.added is None or called:
+            return b"", ""
+        try:
+            added: tuple[bytes, str] = await self.threaded(self.added, text)
+        except Exception as error:
+            self.lines.failed("a C2PA manifest could not be signed", error)
+            raise ApiError(500, "the text's manifest could not be signed; ask the server's operator") from error
+        return added
 
     def _check(self, text: TextOrder) -> None:
         """Raise ApiError for a text that must not be sent."""

@@ -123,12 +123,13 @@ class Planned(Reading):
 
     def attempts(
         self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True,
-        rules: TextRules | None = None,
+        rules: TextRules | None = None, subkey: int | None = None,
     ) -> Attempts:  # fmt: skip
-        """Return the attempts at a text with a test at this level; without retries if `once`.
+        """Return the attempts at a text with a test at this level; if `once`, as it is streamed, without retries.
 
         plain: whether all of its tokens are marked alike: only such texts are guarded. One that its guard cannot make
-        detectable is marked as the others. rules: of its schema, None without one.
+        detectable is marked as the others, unless it is streamed. rules: of its schema, None without one. subkey: what
+        marked its beginning, None = nothing did.
         """
         guard, row, most = self.settings.guard, request.row, 1 if once else self.settings.max_attempts
         settings = Settings(
@@ -140,10 +141,11 @@ class Planned(Reading):
             greatest = min(greatest / row.temperature, MAX_STRENGTH)  # see `row_of`
         given = [request], self._trial(level), self.marks.kind(row)
         marked = functools.partial(attempts_of, *given, settings, stops, greatest=greatest)
-        if guard is None or not plain or once or row.do_sample or row.log_probs or request.begun:
+        if guard is None or not plain or row.do_sample or row.log_probs:
             return marked()
         asked = dataclasses.replace(settings, guard=guard)
-        return GuardedFirst(attempts_of(*given, asked, stops, greatest=greatest, rules=rules), marked)
+        guarded = attempts_of(*given, asked, stops, greatest=greatest, rules=rules, streams=once, subkey=subkey)
+        return guarded if once else GuardedFirst(guarded, marked)
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""

@@ -97,8 +97,8 @@ class ResponseFormat(Strict):
 
 
 class RequestBody(Strict, extra="allow"):
-    """Parameters of both kinds of request. watermark and continuation are this server's own: False requests unmarked
-    text, and the token of a truncated answer continues it.
+    """Parameters of both kinds of request. watermark, continuation and embed_manifest are this server's own: False
+    requests unmarked text, the token of a truncated answer continues it, and True puts its manifest inside.
 
     neutral: permitted values of unsupported parameters at this endpoint, see `unserved`.
     """
@@ -124,6 +124,7 @@ class RequestBody(Strict, extra="allow"):
     response_format: ResponseFormat | None = None
     watermark: bool | None = None
     continuation: str | None = Field(default=None, min_length=1, max_length=1 << 20)
+    embed_manifest: bool | None = None
 
     def check(self) -> None:
         """Raise ApiError for unsupported parameters."""

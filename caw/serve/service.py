@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,10 +16,11 @@ import anyio
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
-from caw.decoding.request import ActiveSequence, Request, requests_for
+from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
+from caw.manifest import AIGC_LABEL
 from caw.policies.recommended import row_of
 from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, TextSoFar, prompt_digest
@@ -28,7 +30,7 @@ from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, UNKNOWN, ApiError
 from caw.serve.grammars import Grammar, GrammarRules, Grammars
 from caw.serve.inbox import BusyError, ClosedError, GreedyError
-from caw.serve.job import Job
+from caw.serve.job import Done, Job
 from caw.serve.marking import Marking, marking_of
 from caw.serve.offers import Offer, offer_of
 from caw.serve.orders import Order, TextOrder
@@ -41,6 +43,7 @@ from caw.settings import DRAWING, Sampling
 
 LAST = 60.0  # seconds for a step under way, and for the last receipts
 DEFAULT_MAX_TOKENS = 16  # of completions; OpenAI's
+MANIFESTS = 1000  # of the last texts, some 4 MB
 
 
 class Service(Desk):
@@ -64,6 +67,7 @@ class Service(Desk):
         self.continuations = Continuations(secret or secrets.token_bytes(32))
         kind = Decoder if planned.settings.guard is None else ForkDecoder
         self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
+        self.manifests = OrderedDict[str, bytes]()
         self.open: set[Order] = set()
         self.beginnings = Beginnings()
         self.grammars, self.no_grammars = _grammars(planned)
@@ -98,6 +102,10 @@ class Service(Desk):
         """
         self.check_model(asked.model)
         asked.check()
+        bound = asked.continuation or asked.json_mode or asked.calls or asked.offered
+        if asked.embed_manifest and (self.signer is None or bound):
+            why = "embed_manifest requires a server with a certificate, a new text, no JSON and no tools; leave it out"
+            raise ApiError(BAD, why, parameter="embed_manifest")
         self._check_room(asked.count * count_prompts(asked), tenant)
         self.planned.check_key(tenant.key)
         parallel = not isinstance(asked, ChatRequest) or asked.parallel_tool_calls is not False
@@ -117,7 +125,7 @@ class Service(Desk):
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
-            self.sketch,
+            self.sketch, partial(self._added, asked),
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -267,6 +275,7 @@ class Service(Desk):
             tested = partial(
                 self.planned.attempts, request, stops, marking.level, once=not buffered,
                 plain=not (marking.thinks or marking.spares), rules=rules,
+                subkey=None if part is None else part.subkey,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
@@ -300,15 +309,30 @@ class Service(Desk):
         proof = partial(self._proof, begun.id, about, steered) if order.calls is None else None
         return TextOrder(job, begun, handle, unfolding, reached, proof, steered)
 
-    def _proof(self, receipt: str, about: Sequence[str], steered: bool, sequence: ActiveSequence) -> str:
+    def _proof(self, receipt: str, about: Sequence[str], steered: bool, done: Done) -> str:
         """Return the token with which a truncated text may be continued."""
-        request = sequence.request
+        sequence, request, tested = done.sequence, done.sequence.request, done.receipt
         part = TextSoFar(
-            tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
-            len(request.ids), request.row.known_seed, request.occurrence, receipt,
+            tuple(sequence.tokens), sequence.open, sequence.spent, None if tested is None else tested.subkey, steered,
+            prompt_digest(request.ids), len(request.ids), request.row.known_seed, request.occurrence, receipt,
             int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
+
+    def _added(self, asked: Asked, text: TextOrder) -> tuple[bytes, str]:
+        """Return a finished text's manifest, which `/v1/manifests` then has, and what is put behind the text."""
+        label = AIGC_LABEL if self.settings.aigc_producer and not asked.json_mode else ""
+        if self.signer is None:
+            return b"", label
+        says: dict[str, Any] = {"receipt": text.begun.id, "marked": text.marked}
+        if text.marked:
+            says["mark"] = {name: self.description[name] for name in ("format", "context_width", "tokenizer")}
+        sent = text.unfolding.sent + label
+        manifest, wrapper = self.signer.sign(sent, says, inside=bool(asked.embed_manifest))
+        self.manifests[text.begun.id] = manifest
+        if len(self.manifests) > MANIFESTS:
+            self.manifests.popitem(last=False)
+        return manifest, label + wrapper
 
 
 def _grammars(planned: Planned) -> tuple[Grammars | None, str]:

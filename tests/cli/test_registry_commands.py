@@ -20,7 +20,6 @@ MASTER = new_master_key()
 
 @pytest.fixture
 def caw(tmp_path: Path) -> Any:
-    """Runs a command on a registry of this test's own."""
     url = f"sqlite:///{tmp_path / 'keys.db'}"
 
     def run(*arguments: str, **environment: str | None) -> Any:

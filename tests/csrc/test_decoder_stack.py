@@ -1,6 +1,4 @@
-"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several, also those of families, of
-several rotations, of merged matrices and with a multiplier; bad input named.
-"""
+"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several."""
 
 import itertools
 from typing import Any
@@ -34,11 +32,7 @@ def stack(
     merged: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """L random layers over one hidden state; with `kind` their matrices in that type of blocks, or these in turns.
-
-    rotations: of which of two kinds each layer is. turned: how many dimensions of a head are rotated. merged: whether
-    queries, keys and values are one matrix, gate and up another.
-    """
+    """L random layers. kind: of blocks, or several in turns. rotations: of two kinds, by layer. turned: dimensions."""
     layers = [merged_layer(arguments(**options)) if merged else arguments(**options) for _ in range(L)]
     first = layers[0]
     if kind is not None:

@@ -72,7 +72,6 @@ def test_excluded_tokens_stay_excluded_and_the_input_stays(kernel: Any) -> None:
 
 
 def test_counts_of_one_call_do_not_reach_the_next(kernel: Any) -> None:
-    """They are kept in memory of the thread."""
     given = inputs(1, 50, 20, repeats=False, biased=False)
     first = kernel(OP, *given)
     kernel(OP, *inputs(4, 50, 400))

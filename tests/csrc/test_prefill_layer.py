@@ -20,7 +20,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def tokens(count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Queries [1, H, N, D], keys and values [1, HK, N, D] of a text."""
     return [torch.randn(1, heads, count, DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)]
 
 

@@ -27,6 +27,7 @@ MARKS = {
     **WATERMARKS,
     "key of its own": caw.KGW(key=2**64 - 1, delta=2.0, context_width=2),
     "dual": caw.EXP(key=5, format="vllm-dual", context_width=2, top_k=12),
+    "sglang": caw.EXP(key=5, format="sglang", context_width=2, top_k=12),
     **FOREIGN,
     "minhash": caw.KGW(key=7, delta=3.0, seeding="minhash", format="lm-watermarking"),
     "selfhash of transformers": caw.KGW(key=7, delta=3.0, seeding="selfhash", format="transformers"),

@@ -24,7 +24,6 @@ PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
 
 
 def shared(one: list[int], other: list[int]) -> int:
-    """How many first tokens are the same."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

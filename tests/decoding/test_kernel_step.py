@@ -36,7 +36,6 @@ POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrengt
 
 
 def launchers() -> ops.Ops:
-    """Every op by its Triton launcher."""
     from caw.triton_kernels import commit_kv, evaluator_step, sibling_attention, topk_softmax
 
     return ops.Ops(
@@ -58,7 +57,8 @@ def one_layer(name: str) -> Any:
 
 # the ops that are launches of kernels on a GPU, by the module of each
 KERNELS = {
-    "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"], "warp_logits": ["warp_logits"],
+    "enumerate_candidates": ["enumerate_candidates"], "ladder_step": ["ladder_step"],
+    "warp_logits": ["warp_logits", "warp_recorded"],
     "decision_step": ["decision_step"], "sampling_noise": ["sampling_noise"], "tournament": ["tournament"],
     "penalise_logits": ["penalise_logits"], "small_linear": ["small_linear", "packed_linear"],
     "packed_weights": ["unpack_weight"], "decoder_layer": ["decoder_layer"], "rms_norm": ["rms_norm"],
@@ -113,6 +113,9 @@ def test_launchers_take_what_the_step_gives(
     whole = watermark == "scale" and policy == "fixed"  # always at full strength: a race over the whole vocabulary
     # those of all candidates, the sampler's, and what a free beginning takes its surprisals from
     assert kernels.count("_part_kernel") == 1 + (sampling == "sampled") * (1 + whole)
+    # the record of what was drawn from says where it is cut; the rows that it cannot tell are for the second search
+    cut = {"_divide_kernel": 1, "_border_kernel": 2, "_list_kernel": 1, "_cut_kernel": 1}
+    assert {name: kernels.count(name) for name in cut} == {name: (sampling == "sampled") * n for name, n in cut.items()}
     assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale") and not whole)
     assert kernels.count("_green_ladder_kernel") == (watermark in ("lefthash", "selfhash", "unigram"))
     assert kernels.count("_bins_kernel") == (2 if watermark == "synthid" else 0), "one for ten layers"
@@ -129,7 +132,6 @@ def test_penalties_are_launches_of_the_step(llama: Any, by_kernels: ops.Ops) -> 
 
 
 def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
-    """Move everything the step reads to the meta device."""
     with torch.inference_mode(False):
         step.step.model = copy.deepcopy(step.step.model).to("meta")
         decoder.attention = caw_attention(step.step.model)
@@ -151,10 +153,7 @@ def compare(
     kernels: ops.Ops, model: Any, prompts: Any, watermark: str | None, policy: Any, *, other: Any = None,
     mistakes: Any = (), between: Callable[[], Any] = list, **settings: Any,
 ) -> Run:  # fmt: skip
-    """The run by kernels, checked against the references and steps that read back.
-
-    other: a model of these numbers. between: what is done before the run by kernels.
-    """
+    """The run by kernels against the references. other: a model of these numbers. between: done before the former."""
     chosen = EVERY[watermark] if watermark else None
     expected = run(other or model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
     between()
@@ -192,10 +191,7 @@ SHORT = [prompt(7, 1), prompt(2, 2)]
 def test_tokens_of_kernels_in_the_interpreter(
     by_kernels: ops.Ops, name: str, watermark: str | None, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every op of every step by its kernel; slots overflow; the tokens are those of the references.
-
-    Llama's with packed candidates, by its layers' kernels; so are the layers of other families.
-    """
+    """Every op of every step by its kernel, packed candidates and other families too; slots overflow."""
     model = build(name) if name in ("gemma2", "phi3", "gpt_oss") else one_layer(name)
     if name == "llama":
         monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
@@ -277,7 +273,6 @@ def variant(launch: Any) -> tuple[str, ...]:
 
 
 def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
-    """`variant` of every launch from now on."""
     from caw.triton_kernels import launching
 
     found: set[Any] = set()

@@ -1,7 +1,4 @@
-"""Tiny random models as .gguf files, written as llama.cpp's converter writes them: all in float32, so nothing is lost.
-
-The converter's names and formulas are written anew here, from the format's description.
-"""
+"""Tiny random models as .gguf files in float32, names and formulas written anew from the format's description."""
 
 import itertools
 import math
@@ -76,10 +73,7 @@ def write_model(
     tokenizer: Extra | None = None,
     kinds: Sequence[str] = ("F32",),
 ) -> Path:
-    """Write the model. extra: settings of the architecture. without: settings and tensors that are left out.
-
-    kinds: types of its matrices, in turns.
-    """
+    """Write the model with extra settings, without some, its matrices of these kinds in turns."""
     gguf = pytest.importorskip("gguf")
     config, writer = model.config, gguf.GGUFWriter(str(path), architecture)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

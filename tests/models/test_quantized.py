@@ -160,10 +160,7 @@ def test_a_matrix_is_let_go_before_the_next_is_rounded(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
 def test_a_model_is_rounded_from_its_own_precision(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In that its files stay mapped; as float32 it would be in memory whole.
-
-    Gemma makes a number in the precision that it is loaded in, so that one is loaded in float32 after all.
-    """
+    """In that its files stay mapped; Gemma, which makes a number in it, is loaded in float32 after all."""
     copy.deepcopy(build(kind)).bfloat16().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     wide, _ = caw.load_model(tmp_path, device="cpu", dtype="float32")

@@ -1,7 +1,5 @@
 """A server with a tiny model in a thread of this process, and OpenAI's own client."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -45,7 +43,7 @@ class Kept:
     closed: list[Closed] = field(default_factory=list)
     fails: str = ""
 
-    def begin(self, begun: Begun) -> _Handle:
+    def begin(self, begun: Begun) -> "_Handle":
         if self.fails == "begin":
             raise OSError("no space left on device")
         self.begun.append(begun)
@@ -118,7 +116,6 @@ class Running:
         return openai.OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, timeout=60)
 
     def complete(self, prompt: Any, *, key: str = "one", **settings: Any) -> Any:
-        """A completion, greedy unless told otherwise."""
         asked = {"model": NAME, "temperature": 0, **settings}
         return self.client(key).completions.create(prompt=prompt, **asked)
 
@@ -199,7 +196,6 @@ class Process:
         self.process.wait(60)
 
     def stop(self) -> None:
-        """As its operator would; it ends well."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(90) == 0, "".join(self.said)
         self._reader.join(10)

@@ -31,10 +31,7 @@ def test_equals_the_reference(device, case):
 
 
 def test_a_row_has_the_same_bits_beside_any_others(device):
-    """Plain decode and candidates: one row, some of a block, more than one block.
-
-    The interpreter's products are NumPy's, whose order is nobody's promise: there sums are exact.
-    """
+    """One row, some of a block, more than one; sums are exact in the interpreter, which is NumPy's."""
     x, weights, biases, _, _ = drawn(device, 40, 200, [48, 48], torch.float32, 0b11)
     if device.type != "cuda":
         x, weights = (8 * x).round(), [(8 * weight).round() for weight in weights]

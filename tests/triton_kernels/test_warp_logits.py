@@ -4,7 +4,9 @@ import pytest
 import torch
 from csrc.test_warp_logits import KINDS, logits_of, settings
 
-from caw.triton_kernels.warp_logits import warp_logits
+from caw.triton_kernels import warp_logits as kernels
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from caw.triton_kernels.warp_logits import warp_logits, warp_recorded
 from caw.triton_kernels.warp_logits_ref import warp_logits_ref
 
 SETTINGS = [(1.0, 0, 1.0, 0.0), (0.7, 0, 0.95, 0.0), (1.0, 7, 1.0, 0.0), (2.0, 40, 0.5, 0.05), (0.5, 0, 1e-6, 0.0),
@@ -23,6 +25,40 @@ def test_rows_of_mixed_settings_equal_the_reference(device, vocab_size, first):
     logits = torch.cat([logits_of(kind, 1, vocab_size) for kind in kinds]).to(device)
     got = warp_logits(logits.T.contiguous().T, *given)
     assert torch.equal(got, warp_logits_ref(logits, *given)), kinds
+
+
+@pytest.mark.parametrize("vocab_size, kind", [(1, "equal"), (53, "ties"), *((997, kind) for kind in KINDS)])
+def test_records_of_any_size_cut_alike(device, vocab_size, kind):
+    """Bit for bit, whether the border is in the record, on its edge or beyond it; one row is not wanted."""
+    asked = [*SETTINGS, (0.7, 40, 0.9, 0.0), (1.0, 100, 1.0, 0.0), (1.5, 0, 0.99, 0.0), (0.3, 99, 0.5, 0.3),
+             (1.0, 300, 0.8, 0.0), (1.0, 0, 0.9, 0.2)]  # fmt: skip
+    columns = [torch.cat(column).to(device) for column in zip(*(settings(1, *s) for s in asked), strict=True)]
+    given = [torch.cat([column, column[1:2]]) for column in columns]
+    given[0][-1] = False
+    logits = logits_of(kind, len(asked) + 1, vocab_size).to(device)
+    one, some, many = (warp_recorded(logits, *topk_softmax_ref(logits, k)[:2], *given) for k in (1, 6, 100))
+    assert torch.equal(one, many) and torch.equal(some, many) and torch.equal(many[-1], logits[-1])
+
+
+def test_only_rows_whose_record_does_not_hold_the_border_are_searched(device, monkeypatch):
+    """Of 120 tokens, each half a nat below the one before, and of 120 of which many are equal."""
+    left, launch = [], kernels.launch
+
+    def noted(kernel, grid, arguments, **options):
+        launch(kernel, grid, arguments, **options)
+        if not arguments.get("LISTED", True):
+            left.append(arguments["open_ptr"].tolist())
+
+    monkeypatch.setattr(kernels, "launch", noted)
+    steps, equal = -torch.arange(120.0) / 2, torch.where(torch.arange(120) < 6, 3.0, 0.0)
+    asked = [(1.0, 9, 1.0, 0.0), (1.0, 10, 1.0, 0.0), (1.0, 0, 0.98, 0.0), (1.0, 0, 0.995, 0.0), (1.0, 0, 1.0, 0.02),
+             (1.0, 0, 1.0, 0.01), (5.0, 9, 0.99, 0.0), (3.0, 0, 1.0, 0.0), (0.5, 5, 1.0, 0.0), (0.5, 7, 0.1, 0.0),
+             (0.5, 0, 0.2, 0.0), (0.5, 0, 0.97, 0.9)]  # fmt: skip
+    given = [torch.cat(column).to(device) for column in zip(*(settings(1, *s) for s in asked), strict=True)]
+    logits = torch.stack([steps] * 8 + [equal] * 4).to(device)
+    got = warp_recorded(logits, *topk_softmax_ref(logits, 10)[:2], *given)
+    assert torch.equal(got, warp_logits_ref(logits, *given))
+    assert left == [[0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1]], (got > -torch.inf).sum(1).tolist()
 
 
 def test_broken_rows_are_not_cut(device):

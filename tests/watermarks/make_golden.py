@@ -77,7 +77,6 @@ def exp_numerators(key: int | str, width: int, ids: list[int]) -> list[int]:
 
 
 def greens(scheme: str, key: int | str, gamma: float, width: int, ids: list[int]) -> str:
-    """One digit a token, 1 = green."""
     before = 0 if scheme == "unigram" else width - (scheme == "selfhash")
     out = []
     for i, token in enumerate(ids):

@@ -1,7 +1,4 @@
-"""Under sampling: the original token is the model's own draw, and full strength is the watermark's own distribution.
-
-Chi-square tests against closed forms; each has false-alarm rate 1e-6. Vocabularies are smaller than the record.
-"""
+"""Under sampling: chi-square tests against closed forms, false-alarm rate 1e-6, vocabularies below the record."""
 
 from itertools import permutations
 from typing import Any

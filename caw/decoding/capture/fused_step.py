@@ -5,8 +5,6 @@ records of all candidates are made at once where they are few, and the commit ta
 for more (`fusible`) keep `FixedStep`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -205,10 +203,7 @@ class Packed(NamedTuple):
 
 
 def row_budget(batch: int, width: int) -> int | None:
-    """Return R for B = batch texts of up to `width` candidates; None = all of them are carried.
-
-    As many as the kernels of few rows take.
-    """
+    """Return R for `batch` texts of up to `width` candidates, as many as kernels of few rows take; None = all."""
     return GPU_ROWS if batch * width > GPU_ROWS >= LEAST * batch else None
 
 

@@ -118,7 +118,6 @@ BODIES = {name.removesuffix("DecoderLayer") + kind.body for name, kind in LAYERS
 
 
 def class_name(module: Any) -> str:
-    """Return module and name of a module's class."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 

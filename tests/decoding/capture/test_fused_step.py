@@ -36,7 +36,6 @@ def test_where_there_are_few_or_too_many_sequences_all_are_carried() -> None:
 
 
 def few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """A budget of so many rows, whatever the batch."""
     monkeypatch.setattr(fused_step, "row_budget", lambda batch, width: min(rows, batch * width))
 
 

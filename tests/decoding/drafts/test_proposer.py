@@ -1,7 +1,5 @@
 """Behind which candidate a draft is carried."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +15,7 @@ class Fixed:
     def __init__(self, guesses: dict[int, Guess]) -> None:
         self.guesses = guesses
 
-    def follow(self, prompt: Any) -> Fixed:
+    def follow(self, prompt: Any) -> "Fixed":
         return self
 
     def learn(self, tokens: Any) -> None:

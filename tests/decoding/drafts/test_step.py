@@ -35,11 +35,7 @@ def same(
     model: Any, watermark: Any, policy: Any, mistakes: list[str] = MIXED, batch: int = 3, rows: Any = ROWS,
     **options: Any,
 ) -> Run:  # fmt: skip
-    """Decode with drafts and compare with decoding without them, token by token; returns the run with them.
-
-    Where a model's rows depend on what stands beside them, a near tie may fall otherwise, and the text is another from
-    there on.
-    """
+    """Return the run with drafts, compared token by token; a near tie may fall otherwise where rows are not exact."""
     plain = decoded(model, watermark, policy, rows, batch, **options)
     rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
     drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes)
@@ -115,7 +111,6 @@ def test_stop_strings_and_streams(looks_ahead: bool) -> None:
     model, ids, mark = build("qwen3"), PROMPTS[0], WATERMARKS["lefthash"]
 
     def made(speculate: Any, **options: Any) -> tuple[Any, list[list[int]]]:
-        """(the result, what a stream is given)."""
         stream = Mock()
         [done] = caw.iter_generate(
             model, tokenizer(), [ids], watermark=mark, policy=policy_of(model) if looks_ahead else None,

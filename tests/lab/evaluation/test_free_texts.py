@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from lab.evaluation.tiny_run import runner
 
-from caw.io.json_files import read_lines
 from caw.io.jsonl import encode
 from caw_lab.evaluation.attacks.attacker import Attacker
 from caw_lab.evaluation.config_file import config_of
+from caw_lab.evaluation.packed_files import read_lines
 from caw_lab.evaluation.publishing import Published, publish
 from caw_lab.evaluation.report.data import read_report_data
 from caw_lab.evaluation.report.document import write_report

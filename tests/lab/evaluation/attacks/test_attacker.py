@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from caw.cli import app
 from caw.detection import Detector
 from caw.detection.edits import WordD
-from caw.io.json_files import read_lines
 from caw.models import load_model, load_tokenizer
 from caw.testing import assert_close
 from caw_lab.evaluation.attacks import AttackSetup
@@ -24,6 +23,7 @@ from caw_lab.evaluation.config_file import read_config
 from caw_lab.evaluation.metrics.judge import Judge
 from caw_lab.evaluation.metrics.perplexity import perplexities
 from caw_lab.evaluation.metrics.scoring import Scorer
+from caw_lab.evaluation.packed_files import read_lines
 from caw_lab.evaluation.publishing import publish
 from caw_lab.evaluation.run import Runner
 from caw_lab.evaluation.store import Store
