@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from caw.decoding.request import ActiveSequence
 from caw.defaults import FREE_TOKENS
 from caw.detectable.receipts import text_digest
 from caw.serve.beginnings import Beginnings
