@@ -44,6 +44,7 @@ def test_wrong_fields() -> None:
         ({"keeps": type(caw.keeps.results())}, TypeError, "got the class Results; make an object of it"),
         ({"horizon": False}, TypeError, "horizon must be an integer"),
         ({"rejoin": 1}, ValueError, r"rejoin must be an integer in \[2, 64\], got 1"),
+        ({"window": 7}, ValueError, r"window must be an integer in \[8, 65536\], got 7"),
         ({"rollouts": 0}, ValueError, r"rollouts must be an integer in \[1, 65536\], got 0"),
         ({"horizon": 3}, ValueError, r"horizon must be an integer in \[4, 65536\], got 3"),
         ({"strengths": ()}, TypeError, "strengths must be a list of 1 to 10 numbers"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from caw.decoding.decoder import Decoder
-from caw.decoding.forks import Fork, ReadRequest
+from caw.decoding.forks import ReadRequest
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
@@ -18,6 +18,7 @@ from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.waiting import Waiting
 from caw.decoding.warping import Warping
 from caw.detectable.attempts import Attempts
+from caw.detectable.search import Rollout
 from caw.serve.errors import BAD
 from caw.serve.grammars import Grammar, RowMasks
 from caw.serve.inbox import Inbox
@@ -257,7 +258,7 @@ class Engine:
         if making.thinking is not None and making.request is not None:
             sequence.request = making.request
         error = "" if making.grammar is None else making.grammar.error
-        if error and isinstance(making.request, Fork) and making.request.begun:
+        if error and isinstance(making.request, Rollout):
             sequence.fail(error)  # one change of a guarded text less
         elif error and making.grammar is not None:
             if making.grammar.status != BAD:

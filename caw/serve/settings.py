@@ -53,7 +53,7 @@ class ServerSettings:
     )  # fmt: skip
     max_attempts: int = flag(4, "Maximum attempts per text.", MARKED)
     guard: Guard | None = flag(
-        None, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked text.",
+        None, "Change greedy texts that are tested only where they keep this of the unmarked text.",
         MARKED, kind=str, metavar=KEEPS,
     )  # fmt: skip
     max_factor: float = flag(
