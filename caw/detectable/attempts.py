@@ -82,7 +82,6 @@ class Attempts(ABC):
         return len(self.first)
 
     def decoder(self, model: Any, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
-        """Return the decoder of these requests."""
         return Decoder(model, plan, report)
 
     def sends(self, send: Callable[[Sequence[int]], None]) -> bool:
@@ -165,7 +164,6 @@ class DetectableTexts(Attempts):
         return self._finish(text)
 
     def _next(self, text: _TextAttempts) -> Request:
-        """Return the next attempt at a text."""
         self.owners.append(text)
         text.started += 1
         return self._attempt(text, text.started - 1)

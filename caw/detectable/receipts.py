@@ -102,7 +102,6 @@ class Receipt:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the receipt for JSON."""
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
 
     @classmethod

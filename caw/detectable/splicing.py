@@ -24,7 +24,6 @@ class Patch:
         return Patch(self.start, end, tuple(tokens))
 
     def covers(self, place: int) -> bool:
-        """Tell whether it changes this place."""
         return self.start <= place < self.end
 
     def meets(self, other: "Patch") -> bool:

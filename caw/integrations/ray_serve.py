@@ -101,7 +101,6 @@ class RayService:
             watermark_from(named(self.watermark, "watermark", WATERMARKS), 1)
 
     def server_settings(self) -> Any:
-        """The settings of each replica."""
         from caw.serve.contracts import MarkRules
         from caw.serve.settings import ServerSettings
 
@@ -152,7 +151,6 @@ def app(arguments: Mapping[str, Any]) -> Any:
 
 
 def application(service: RayService) -> Any:
-    """A Ray Serve application of this service."""
     require("ray", "caw.integrations.ray_serve")
     from ray import serve
 

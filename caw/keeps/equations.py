@@ -242,7 +242,6 @@ def _ended(tokens: Tokens) -> bool:
 
 
 def _clauses(text: str) -> Iterator[tuple[int, int]]:
-    """(start, end) of each clause."""
     start = 0
     for cut in _cuts(text, 0, len(text)):
         yield start, cut
@@ -251,7 +250,6 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _cuts(text: str, since: int, until: int) -> Iterator[int]:
-    """Places where a clause ends, from one on."""
     depth = 0
     for match in CUT.finditer(text, since, until):
         if match[0] in "[(":

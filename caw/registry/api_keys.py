@@ -38,7 +38,6 @@ class ApiKey:
         return self.revoked is None and (self.not_after is None or moment < self.not_after)
 
     def state(self, moment: datetime) -> str:
-        """One of revoked, over, valid."""
         return "revoked" if self.revoked is not None else "valid" if self.valid_at(moment) else "over"
 
 
@@ -126,7 +125,6 @@ class ApiKeys:
 
 
 def digest_of(token: str) -> str:
-    """Return the SHA-256 of a token, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -59,7 +59,6 @@ class Signer:
 
     @property
     def public(self) -> str:
-        """The public key, 32 bytes in hex."""
         return self.private.public_key().public_bytes_raw().hex()
 
     @property

@@ -52,7 +52,6 @@ class MarkingKey:
         return self.revoked is None and self.not_before <= moment and not ended
 
     def state(self, moment: datetime) -> str:
-        """One of revoked, waiting, over, valid."""
         if self.revoked is not None:
             return "revoked"
         if moment < self.not_before:
@@ -226,7 +225,6 @@ class MarkingKeys:
 
 
 def current(keys: Sequence[MarkingKey], moment: datetime) -> MarkingKey | None:
-    """Return the active one of a tenant's keys."""
     marking = [key for key in keys if key.marks_at(moment)]
     return max(marking, key=lambda key: (key.not_before, key.created, key.id)) if marking else None
 

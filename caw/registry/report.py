@@ -87,7 +87,6 @@ class Report:
     strangers: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
         out = {**asdict(self), "keys": []}
         for key in self.keys:
             power = [{"edits": p.edits, "group": p.group, "rows": [r.as_dict() for r in p.rows]} for p in key.power]
@@ -143,7 +142,6 @@ def make_report(
 
 
 def _described(said: Mapping[str, Any]) -> str:
-    """Describe a watermark and its settings in one line."""
     settings = (f"{name.replace('_', ' ')} {value}" for name, value in said.items() if name != "name")
     return f"{said['name']}: {', '.join(settings)}"
 

@@ -125,7 +125,6 @@ def _add_detection(app: FastAPI, service: Desk, metrics: Metrics) -> None:
 
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the paths that generate texts and list the model."""
     settings = (service.planned.tokenizer, service.settings.aigc_producer)
     chat, completions = Chat(*settings), Completions(*settings)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
@@ -161,7 +160,6 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_status(app: FastAPI, service: Desk, metrics: Metrics) -> None:
-    """Add the paths for operators."""
     turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when it was checked, and whether that failed
 
     @app.get("/health")
@@ -227,7 +225,6 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
 
 def _bearer(request: Request) -> str | None:
-    """Return the API key of a request, or None."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" and key.strip() else None
 

@@ -87,7 +87,6 @@ class Continuations:
 
 
 def prompt_digest(ids: Sequence[int]) -> str:
-    """Return the digest of a prompt's token ids."""
     return hashlib.sha256(_packed(ids)).hexdigest()[:32]
 
 

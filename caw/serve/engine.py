@@ -103,7 +103,6 @@ class Engine:
 
     @property
     def active(self) -> int:
-        """Number of batch rows with a text."""
         decoder = self._decoder
         return 0 if decoder is None else sum(row is not None for row in decoder.rows)
 
@@ -143,7 +142,6 @@ class Engine:
         self._fail_all("the server is shutting down; try again later")
 
     def _decode(self) -> None:
-        """Decode until the inbox is closed."""
         self._decoder = decoder = self.kind(self.model, self.plan, LOG.info, LiveWaiting(self))
         for sequence in decoder.run((), self._token):
             self._finished(sequence)
@@ -194,7 +192,6 @@ class Engine:
         return True
 
     def admit(self, job: Job) -> None:
-        """Queue a job's first attempt."""
         try:
             attempts = job.tested() if job.tested else None
             requests = [job.request] if attempts is None else attempts.first

@@ -58,7 +58,6 @@ class Grammar:
         return bits.flatten()[: self.vocab_size].bool()
 
     def advance(self, token: int) -> None:
-        """Append a token to the text."""
         if self.error or self.matcher.is_stopped() or self.matcher.try_consume_tokens([token]):
             return
         if self.matcher.is_error():

@@ -30,7 +30,6 @@ SILENT_IN_CALLS = ("index", "cache_control", "provider_specific_fields", "extra_
 
 
 def _content(value: Any) -> str | None:
-    """Return the text of a content: itself, or its joined parts."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -41,7 +40,6 @@ def _content(value: Any) -> str | None:
 
 
 def _part(part: Any) -> str:
-    """Return the text of a part."""
     if not isinstance(part, dict):
         raise sentence('a content part must be {"type": "text", "text": ...}; send that')
     kind = part.get("type")
@@ -101,7 +99,6 @@ class Message(Strict, extra="allow"):
             raise ApiError(BAD, why, parameter=place)
 
     def as_template(self) -> dict[str, Any]:
-        """Return the message for a chat template."""
         given: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
         given["content"] = self.content or ""
         thought = self.reasoning_content or self.reasoning

@@ -182,7 +182,6 @@ class RequestBody(Strict, extra="allow"):
 
     @property
     def json_mode(self) -> bool:
-        """Whether the texts must be JSON."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
@@ -192,12 +191,10 @@ class RequestBody(Strict, extra="allow"):
 
     @property
     def offered(self) -> tuple[Function, ...]:
-        """Functions that the texts may call."""
         return ()
 
     @property
     def count(self) -> int:
-        """Number of requested texts."""
         return self.n or 1
 
     @property

@@ -151,7 +151,6 @@ class Service(Desk):
         return order
 
     def check_model(self, name: str) -> None:
-        """Raise ApiError for another model."""
         if name != self.settings.name:
             why = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
             raise ApiError(UNKNOWN, why, code="model_not_found", parameter="model")
@@ -169,7 +168,6 @@ class Service(Desk):
         return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, kind)
 
     def _sampling(self, asked: Asked) -> Sampling:
-        """Return how a request's texts are chosen."""
         sampling = asked.sampling(self.planned.sampling)
         return Sampling(**{name: sampling[name] for name in DRAWING if name in sampling})
 
@@ -203,7 +201,6 @@ class Service(Desk):
             raise _refusal(error) from None
 
     def _budget(self, asked: Asked, prompts: Sequence[Sequence[int]]) -> int:
-        """Return the maximum new tokens of each text."""
         longest, room = max(map(len, prompts)), self.planned.max_length
         asks = asked.max_tokens
         if isinstance(asked, ChatRequest):
