@@ -13,21 +13,29 @@ namespace {
 
 #include "quantized_forms.inc"
 
-constexpr int64_t kMostRows = 4, kMostFast = 8;  // of a pass
+constexpr int kMostRows = 4, kMostUnpacked = 2, kMostFast = 8;  // of a pass
 constexpr int kMostSums = 12;  // that the registers hold beside quants and digits
 
 typedef uint16_t HalfLine __attribute__((vector_size(32)));
 
-template <int D>
-CAW_INLINE vf joined(const __m256i* sum) {
-  if constexpr (D == 1) return _mm256_cvtepi32_ps(sum[0]);
-  const __m256i low = _mm256_add_epi32(_mm256_slli_epi32(sum[D > 1 ? 1 : 0], 8), sum[0]);
-  return fma(_mm256_cvtepi32_ps(sum[D - 1]), set1(65536.0f), _mm256_cvtepi32_ps(low));
-}
-
 // What turns a sum over quants from 0 on into that over quants around 0 (Known::start).
 template <int kBits>
 CAW_INLINE __m256i centred(int32_t start) { return _mm256_slli_epi32(_mm256_set1_epi32(start), kBits - 1); }
+
+// Digits' sums as floats. The middle one's is multiplied by 256 already, the highest one's where all fit 32 bits: a sum of
+// quants of 4 bits is below 2^31 and so is rounded once either way.
+template <int kBits>
+constexpr bool kAllFit = kBits <= 4;
+template <int kBits, int D>
+CAW_INLINE vf joined(const __m256i* sum, const int32_t* start) {
+  const __m256i low = D > 1 ? _mm256_add_epi32(sum[0], sum[D > 1 ? 1 : 0]) : sum[0], high = sum[D - 1];
+  if constexpr (D > 1 && kAllFit<kBits>)
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(
+        _mm256_add_epi32(low, centred<kBits>(start[0] + start[1] * 65536)), _mm256_slli_epi32(high, 8)));
+  const vf least = _mm256_cvtepi32_ps(_mm256_add_epi32(low, centred<kBits>(start[0])));
+  if constexpr (D == 1) return least;
+  return fma(_mm256_cvtepi32_ps(_mm256_add_epi32(high, centred<kBits>(start[1]))), set1(65536.0f), least);
+}
 
 // Rows of quants whose products add up in 16 bits: each adds two products of bytes, unsigned times signed.
 constexpr int rows_that_fit(int bits) { return bits <= 4 ? 8 : bits == 5 ? 4 : 2; }
@@ -50,7 +58,7 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
         const auto line = [&](int i, HalfLine& to) __attribute__((always_inline)) {
           std::memcpy(&to, planes + i * kLine + (part + p) * sizeof(HalfLine), sizeof(HalfLine));
         };
-        quant_row<F::kBits>(line, half * kRows + k, quants[p]);
+        quant_row<F::kStored>(line, half * kRows + k, quants[p]);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r)
@@ -67,14 +75,14 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
           }
         }
     }
-    const __m256i one = _mm256_set1_epi16(1);
+    const __m256i one = _mm256_set1_epi16(1), higher = _mm256_set1_epi16(256);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 3
       for (int d = 0; d < D; ++d)
 #pragma GCC unroll 2
         for (int p = 0; p < P; ++p) {
-          const __m256i fours = _mm256_madd_epi16(some[r][d][p], one);
+          const __m256i fours = _mm256_madd_epi16(some[r][d][p], d == 1 || (d && kAllFit<F::kBits>) ? higher : one);
           sum[r][d][p] = first ? _mm256_add_epi32(sum[r][d][p], fours) : fours;
         }
   }
@@ -84,12 +92,11 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Known& known = known_of<D>(row[r]);
-      const int32_t* start = F::kGroups == 1 ? known.start : known.half[half];
       __m256i own[D];
 #pragma GCC unroll 3
-      for (int d = 0; d < D; ++d)
-        own[d] = d == 1 ? sum[r][d][p] : _mm256_add_epi32(sum[r][d][p], centred<F::kBits>(start[d / 2]));
-      total[r][part + p] = fma(scale * set1(known.scale), joined<D>(own), total[r][part + p]);
+      for (int d = 0; d < D; ++d) own[d] = sum[r][d][p];
+      const vf product = joined<F::kBits, D>(own, F::kGroups == 1 ? known.start : known.half[half]);
+      total[r][part + p] = fma(scale * set1(known.scale), product, total[r][part + p]);
     }
     add_minima<F, R, D>(row, scales, group, half, part + p, scale, total);
   }
