@@ -5,8 +5,6 @@ so far would need if it ended `AHEAD` windows later; the last one at the level i
 make up. What a text must keep is compared window by window, with what the model would have written there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
