@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, nargs="+", default=[1024])
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--quantization", help="fp8, int8 or int4")
+    parser.add_argument("--drawn", action="store_true", help="steps that draw their tokens")
     parser.add_argument("--beside", type=Path, help="measured steps of this GPU")
     parser.add_argument("--count", help="name of this library among those counted")
     parser.add_argument("--json", type=Path, help="counts and steps of --beside")
@@ -55,7 +56,8 @@ def main() -> None:
         for prefix in asked.prompt:
             print(f"{asked.shapes}, {asked.quantization or ''} {asked.dtype}, batch {batch}, {prefix} tokens before")
             case = asked.shapes, asked.dtype, batch, prefix
-            show({mode: model_of_step(mode, *case, weights=asked.quantization) for mode in asked.modes}, device, counts)
+            steps = {mode: model_of_step(mode, *case, asked.quantization, asked.drawn) for mode in asked.modes}
+            show(steps, device, counts)
 
 
 def key_of(launch: Launch) -> str:

@@ -192,13 +192,13 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def model_of_step(
-    mode: str, shapes: str, dtype: str, batch: int, prefix: int, weights: str | None = None
+    mode: str, shapes: str, dtype: str, batch: int, prefix: int, weights: str | None = None, drawn: bool = False
 ) -> list[Launch]:
     """The launches of one captured step, in their order.
 
     Args:
         mode: one of `modes.OWN`. shapes: of `shapes.SHAPES`. prefix: tokens in the cache.
-        weights: "fp8", "int8", "int4", or None = dense.
+        weights: "fp8", "int8", "int4", or None = dense. drawn: at temperature 0.7 and top-p 0.95, else greedy.
 
     Raises ValueError for a mode that is not this library's.
     """
@@ -211,6 +211,7 @@ def model_of_step(
     )
     watermark, policy, branching = parts_of(mode, ModeInputs(subject, [], THETA, None))
     options: dict[str, Any] = {"branching": branching, "max_memory": ROOM, "return_trace": False, "speculate": None}
+    options |= {"do_sample": True, "temperature": 0.7, "top_p": 0.95} if drawn else {}
     policy, settings = policy or FixedStrength(1.0), Settings(**options)
     limits = RowLimits.of([RowSettings.of(settings)], facts.ends, prefix)
     plan = make_plan(facts, watermark, policy, settings, limits, batch, captured=True)
@@ -223,6 +224,7 @@ def model_of_step(
     decoder.cache.allocate(keys, keys)
     steps = decoder.steps()
     assert isinstance(steps, RunAhead) and isinstance(steps.step, DeviceStep)
+    steps.step.step.choosing.native_noise = True  # a meta device has no answer
     with torch.inference_mode(), decoder.attention, decoder.linears, Launches() as launches:
         steps.step()
     return launches.found

@@ -8,7 +8,6 @@ of probabilities, of what lies at or below a trial.
 1. Each program divides a block by the temperature, adds up its powers and counts what may be at the border.
 2. One warp a row finds the border in the record, or marks the row as open; 4. a program finds that of an open row
 3. among what each program has listed of a block. 5. Each program cuts a block.
-
 Which rows ask for what is read from device tensors: nothing goes back to the host, so that a CUDA graph can hold it.
 """
 

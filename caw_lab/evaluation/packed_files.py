@@ -11,6 +11,7 @@ order of its fields come back as they were.
 
 import io
 import json
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -84,7 +85,6 @@ def opened(path: Path) -> BinaryIO:
     """Open a file to read, decompressed by its name. FileNotFoundError; ValueError for a file that is not whole."""
     if path.suffix != SUFFIX:
         return open(path, "rb")
-    lzma = _lzma(path)
     try:
         return io.BytesIO(lzma.decompress(path.read_bytes()))
     except (lzma.LZMAError, EOFError):
@@ -93,20 +93,9 @@ def opened(path: Path) -> BinaryIO:
 
 def compress(content: bytes) -> bytes:
     """Return an .xz file; the same bytes for the same content and liblzma."""
-    lzma = _lzma(None)
     # pb=0: letters and digits have no period of four bytes
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "pb": 0}]
-    packed: bytes = lzma.compress(content, filters=filters)
-    return packed
-
-
-def _lzma(path: Path | None) -> Any:
-    try:
-        import lzma
-    except ModuleNotFoundError as error:  # where Python was built without liblzma
-        remedy = "install liblzma and build Python again" + (f", or run `xz -d {path}`" if path else "")
-        raise ImportError(f"compressed scores need Python's lzma module, found none; {remedy}") from error
-    return lzma
+    filters: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "pb": 0}]
+    return lzma.compress(content, filters=filters)
 
 
 def read_lines(path: Path, *, missing_ok: bool = False) -> list[dict[str, Any]]:

@@ -196,7 +196,7 @@ class Results:
         if kind != "fixed":
             return None
         mark_kind, mark = _kind(manifest["watermark_parameters"])
-        names, built = WATERMARKS[mark_kind].strength, WatermarkSpec(mark_kind, mark).build(key=0)
+        names, built = WATERMARKS[mark_kind].strength, WatermarkSpec(mark_kind, mark).build(key=1)
         fixed = PolicySpec(kind).build(parameters, None)
         return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 

@@ -203,8 +203,12 @@ class Packed(NamedTuple):
 
 
 def row_budget(batch: int, width: int) -> int | None:
-    """Return R for `batch` texts of up to `width` candidates, as many as kernels of few rows take; None = all."""
-    return GPU_ROWS if batch * width > GPU_ROWS >= LEAST * batch else None
+    """Return R for B = batch texts of up to `width` candidates; None = all of them are carried.
+
+    The least tile of products with two rows a text, of which texts need 1.5, else the largest.
+    """
+    rows = next((tile for tile in (16, 32) if tile >= 2 * batch), GPU_ROWS)
+    return rows if batch * width > rows >= LEAST * batch else None
 
 
 def pack(candidates: torch.Tensor, wanted: torch.Tensor, budget: int) -> Packed:

@@ -1,10 +1,8 @@
 """Compressed files of lines are read where plain ones were, and nothing is guessed about broken or doubled ones."""
 
-import builtins
 import json
 import lzma
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,20 +53,6 @@ def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
         read_lines(path)
     with pytest.raises(FileNotFoundError):
         read_lines(tmp_path / "none.jsonl")
-
-
-def test_python_without_lzma_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_lines(tmp_path / "some.jsonl", LINES)
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "lzma":
-            raise ModuleNotFoundError("No module named '_lzma'")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"Python's lzma module, found none; .* or run `xz -d .*some\.columns\.xz`"):
-        read_lines(tmp_path / "some.jsonl")
 
 
 def test_a_store_reads_compressed_scores(tmp_path: Path) -> None:
