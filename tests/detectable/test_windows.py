@@ -29,9 +29,8 @@ def stream(ids: list[int], **more: Any) -> tuple[str, list[int], Any]:
 
 def test_what_reads_whole_texts_comes_at_the_end() -> None:
     want: Any = caw.generate(MODEL, tokenizer(), PROMPTS[:1], **GIVEN)
-    assert (
-        stream(PROMPTS[0]) == (want.texts[0], want.sequences[0], want.receipts[0]) and want.receipts[0].windows is None
-    )
+    [receipt] = want.receipts
+    assert stream(PROMPTS[0]) == (want.texts[0], want.sequences[0], receipt) and receipt.windows is None
 
 
 def test_windows_are_sent_as_they_are_settled_and_share_a_sub_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +44,7 @@ def test_windows_are_sent_as_they_are_settled_and_share_a_sub_key(monkeypatch: p
         text, tokens, receipt = stream(ids)
         result = caw.detect(text, tokenizer(), MARK, 0.05)
         assert (receipt.detected, receipt.p_value) == (result.is_watermarked, result.p_value)
-        assert (
-            receipt.windows == len(sent) - 1 and receipt.kept and receipt.rolled >= receipt.rollouts >= receipt.changes
-        )
+        assert receipt.windows == len(sent) - 1 and receipt.kept
         assert 0 < len(sent[0]) <= 13 + 4, "the first words come after one window"
         for before, after in itertools.pairwise(sent):
             assert after[: len(before)] == before, "what was sent is not taken back"
