@@ -235,8 +235,8 @@ def steps(
     command += place.choose(
         "--shapes", shapes, "--dtype", dtype, "--batch", *batches.split(","), "--prompt", *prefixes.split(","),
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),
-        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", {"b1": "1", "texts": "3"}.get(name, "2"), "--prompt", "9",
-                   "--rounds", "1", "--device", "cpu"),
+        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", {"b1": "1", "texts": "3"}.get(name, "2"),
+                   "--prompt", "9", "--rounds", "1", "--device", "cpu"),
     )  # fmt: skip
     command += ["--json", str(place.out / f"steps_{name}.json")]
     return Part(f"steps_{name}", seconds, command, 6, QUIET, LIBRARY)
